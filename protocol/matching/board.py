@@ -301,6 +301,6 @@ def outranks(mine: tuple[PeerId, Mandate], other: Notice) -> bool:
 def describe(posting: Posting) -> str:
     """Return a posting's replicas and rates in words."""
     return (
-        f"{posting.copies} of {posting.r} replicas, {preferences.words(posting.level)} of "
-        f"{preferences.words(posting.quota)}"
+        f"{posting.copies} of {posting.r} replicas, "
+        f"{preferences.words(posting.level, posting.quota)}"
     )

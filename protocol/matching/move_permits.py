@@ -82,7 +82,7 @@ class MovePermits:
         home = self._stage if leaving else Stage(body.home)  # type: ignore[union-attr]
         move = Move.of(sender, to, self._context.population)
         if move is None or move.home != home or to >= len(self._context.population.costs):
-            return f"it is not at home in stage {home}"
+            return f"stage {home} is not its main stage"
         levels = self._context.board.levels(now)
         if not levels:
             return "a stage has no steward at the moment"

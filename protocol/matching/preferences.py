@@ -208,7 +208,17 @@ def tie(peer: PeerId, stage: Stage) -> int:
     return int.from_bytes(rank("tie", stage, peer), "big") >> (128 - TIE_BITS)
 
 
-def words(rate: int) -> str:
-    """Return a rate as text for explanations, in microbatches per second."""
+def words(rate: int, of: int | None = None) -> str:
+    """Return a rate as text for explanations.
+
+    Args:
+        rate: in millionths of a microbatch per second.
+        of: the rate that it is compared with, in the same unit; None: none.
+    """
+    compared = "" if of is None else f" of {_number(of)}"
+    return f"{_number(rate)}{compared} microbatches/s"
+
+
+def _number(rate: int) -> str:
     value = rate / MICRO
-    return f"{value:.2f} mb/s" if value >= 0.1 or not value else f"{value:.2g} mb/s"
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"

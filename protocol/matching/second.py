@@ -62,7 +62,7 @@ class SecondSeat:
         elif self._look_at == INFINITY:
             self._look_at = now + self._moment(SECOND_LOOK_S)
         beside = (self.stage is not None) and home is not None and abs(self.stage - home) == 1
-        return [] if beside else self._drop("our home is elsewhere now")
+        return [] if beside else self._drop("our main stage is elsewhere now")
 
     def swap(self, stage: Stage, home: Stage) -> None:
         """Exchange stages with the first seat: it takes ``stage`` and leaves us ``home``."""
@@ -147,7 +147,7 @@ class SecondSeat:
         self.leaving, self.stage, self.serves = self.stage, stage, False
         self._chosen_at = now
         level = preferences.words(levels[stage])
-        reason = f"second stage {stage}: it is the lower one beside our home ({level})"
+        reason = f"second stage {stage}: it is the lower one beside our main stage ({level})"
         return [Assign(stage, reason), Explain("matching", reason)]
 
     def _drop(self, reason: str) -> list[Effect]:

@@ -466,7 +466,7 @@ class Steward:
         pool = self.pool
         return (
             f"{pool.replicas} of {self._context.population.redundancy} replicas, "
-            f"{words(pool.level)} of {words(pool.limits.quota)}"
+            f"{words(pool.level, pool.limits.quota)}"
         )
 
     def _publish(self, now: float) -> list[Effect]:

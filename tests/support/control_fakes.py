@@ -107,7 +107,7 @@ def example_stage(**changes: object) -> StageMatch:
         "urgent": True,
         "wish_gain": 0.16,
         "seat": None,
-        "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 mb/s of 1.26 mb/s",
+        "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 of 1.26 microbatches/s",
         "stay": "the lower of the two stages would not rise",
     }
     return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ SAYS = {
     "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "replica"),
     "swarm": ("progress", "exactness", "0 microbatches counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
-    "matching": ("What you hold", "Stages in the order you want them", "blocking", "you could do"),
+    "matching": ("What you hold", "Stages, the most wanted by you first", "moves", "you could do"),
     "recovery": ("1 fault, all made good", "was lost", "detected", "re-matched", "✓"),
     "logs": ("events, info and above, newest last", "step 89: loss"),
     "settings": ("What the volunteer may use", "listen_port", "no limit"),
@@ -237,7 +237,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
         for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
                      "volunteer join --swarm demo", "below: as it was at"):  # fmt: skip
             assert said in text, said
-        for gone in ("TRAINING", "if you drain", "last error"):
+        for gone in ("TRAINING", "if you leave", "last error"):
             assert gone not in text, gone
         header = on.app.query_one("#header", Panel)
         assert "tokens/s" not in plain(header.lines)
@@ -246,7 +246,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
         assert not on.app.query_one("#log", Listing).stale, "the log says why; it is to be read"
         await on.feed(recorded()[30:31])
         assert "as it was at" not in on.text()
-        assert "if you drain" in on.text()
+        assert "if you leave" in on.text()
         assert not on.app.query_one("#machine", Panel).stale
 
     play(scene, size)

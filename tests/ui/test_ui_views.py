@@ -97,15 +97,15 @@ def test_preferences_come_in_order_with_numbers_and_reasons() -> None:
     assert "6.00/s" in first
     assert "no place" in first
     assert "its cutoff is above us" in first
-    assert "you hold it" in second
+    assert "your main" in second
     assert "have it" in second
 
 
 def test_no_blocking_pairs_is_said_and_pairs_are_listed() -> None:
-    assert "none: no volunteer" in plain(matching.seats(_with_matching(), BOX))
+    assert "none would help both" in plain(matching.seats(_with_matching(), BOX))
     moves = [PayingMove(home=0, to=1, rate_home=1.0, rate_there=2.0)]
     text = plain(matching.seats(_with_matching(paying_moves=moves), BOX))
-    assert "1 pair: stage 0 to 1 (+2/s)" in text
+    assert "1 would pay: stage 0 to 1 (+2/s)" in text
 
 
 def test_seats_stewardships_and_refusals_are_told() -> None:
@@ -118,7 +118,7 @@ def test_seats_stewardships_and_refusals_are_told() -> None:
     ]
     record = _with_matching(seats=seats, stewardships=[steward], refused={"late": 3})
     text = plain(matching.seats(record, BOX))
-    assert "agreed and signed by both" in text
+    assert "agreed, signed by both sides" in text
     assert "a second stage needs no consent" in text
     assert "you decide who holds stage 1" in text
     assert "late 3" in text
@@ -161,7 +161,7 @@ def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
     limits = LimitsView(threads=2, memory_bytes=2 * 10**9, when=["idle only"])
     record = recorded_from(update(1, limits=limits, workers=[WorkerView(state="running")]))
     text = plain(dashboard.machine(record, Box(60, 20)))
-    assert "stage 0 serving home" in text
+    assert "stage 0 serving (main)" in text
     assert "2 threads, 2.00 GB memory, idle only" in text
     assert "25 % of all work" in text
     small = dashboard.machine(record, Box(30, 4))

@@ -23,12 +23,12 @@ from protocol.ids import short
 from protocol.matching.overview import score_parts
 
 COLUMNS = 80
-SEATS = ("home", "second")
+SEATS = ("main", "second")
 PROOFS: dict[Proof, str] = {
     "valid": "match record valid",
     "earlier": "match record valid, of an earlier steward",
-    "own": "no match record: we are the steward",
-    "unasked": "no match record: a second stage asks nobody",
+    "own": "no match record: you are the steward",
+    "unasked": "no match record: a second stage needs no consent",
     "none": "no match record",
 }
 TABLE = "   stage steward     phase  level shared copies  quota     cutoff"
@@ -92,7 +92,7 @@ def _stages(now: MatchesSnapshot) -> Iterator[str]:
     if not now.stages:
         yield "no stage has a steward yet"
         return
-    yield "stages, the one we want most first (microbatches/s; score: advantage/size)"
+    yield "stages, the most wanted by you first (microbatches/s; score: advantage/size)"
     yield TABLE
     for rank, stage in enumerate(now.stages, start=1):
         yield (
@@ -106,15 +106,15 @@ def _stages(now: MatchesSnapshot) -> Iterator[str]:
 
 def _why(stage: StageMatch) -> str:
     ours = (
-        f"ours {_figure(stage.our_rate)}, phi {stage.phi:.2f}, score {_score(stage.score)}, "
+        f"yours {_figure(stage.our_rate)}, phi {stage.phi:.2f}, score {_score(stage.score)}, "
         f"gain {stage.wish_gain:.3g} s"
     )
     urgent = ", lacks copies" if stage.urgent else ""
     if stage.seat is not None:
-        return f"{ours}{urgent}: our {_seat_name(stage.seat)}"
+        return f"{ours}{urgent}: your {_seat_name(stage.seat)} stage"
     reasons = [f"not proposing: {stage.obstacle}"] if stage.obstacle else []
     reasons += [f"not moving: {stage.stay}"] if stage.stay else []
-    return f"{ours}{urgent}: {one_line('; '.join(reasons)) or 'nothing speaks against it'}"
+    return f"{ours}{urgent}: {one_line('; '.join(reasons)) or 'it would accept you'}"
 
 
 def _moves(moves: Iterable[PayingMove]) -> str:

@@ -26,14 +26,14 @@ def status_report(now: Snapshot) -> str:
             for held in now.held
             if held.waits_for
         ),
-        *(f"drain     {leaving.words}" for leaving in now.leaving),
+        *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
         f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}{_threads(now.limits)}, "
         f"{human_bytes(now.worker.rss_bytes)}; "
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
-        f"mended    {now.counters.rerouted_microbatches} rerouted, "
+        f"recovery  {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
         f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds made "
         f"anew{_reasons(now.counters.restarts_led)}, "

@@ -154,7 +154,7 @@ def _seats(now: Snapshot) -> list[Line]:
     lines = []
     for number, seat in enumerate(sorted(now.seats, key=lambda seat: seat.seat)[:4]):
         tone: Tone = "good" if seat.state == "serving" else "accent"
-        place = " home" if seat.seat == 0 else " second"
+        place = " (main)" if seat.seat == 0 else " (second)"
         shown = line((f"stage {seat.stage} ", "strong"), (seat.state, tone), (place, "muted"))
         lines.append(pair("holds" if number == 0 else "", shown, labels=LABELS))
     return lines

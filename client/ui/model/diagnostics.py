@@ -57,7 +57,7 @@ def report(record: Record, link: str) -> str:
         f"volunteer: …{words.short(now.peer)}",
         f"state: {clean(now.state)}: {redacted(now.reason)}",
         "seats: " + (", ".join(f"stage {s.stage} {clean(s.state)}" for s in now.seats) or "none"),
-        "if it drains: " + drain_words(now.leaving, done=now.state == "done"),
+        "if it leaves: " + drain_words(now.leaving, done=now.state == "done"),
         f"loss: {now.loss}; {now.tokens_per_s:.0f} tokens/s, {now.own_tokens_per_s:.0f} here",
         f"memory: node {words.size(now.rss_bytes)}, "
         + ", ".join(f"worker {w.state} {words.size(w.rss_bytes)}" for w in now.workers),

@@ -133,7 +133,7 @@ def _leaving(now: Snapshot) -> Line:
         return line(("   what next     ", "muted"), WHEN_DONE)
     last = any(view.last for view in now.leaving)
     return line(
-        ("   if you drain  ", "muted"), (drain_words(now.leaving), "warn" if last else "plain")
+        ("   if you leave  ", "muted"), (drain_words(now.leaving), "warn" if last else "plain")
     )
 
 

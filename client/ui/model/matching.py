@@ -20,11 +20,11 @@ from client.ui.model.span import (
 )
 from client.ui.text import clean, wrap
 
-WAITING = "the matching has not begun: this machine is being measured"
-STABLE = "none: no volunteer and no stage would both be better off with each other"
+WAITING = "the matching starts when this machine has been measured"
+STABLE = "none would help both a volunteer and a stage"
 _PROOFS: dict[str, str] = {
-    "valid": "agreed and signed by both",
-    "earlier": "agreed with an earlier steward",
+    "valid": "agreed, signed by both sides",
+    "earlier": "agreed with the stage's previous steward",
     "own": "you decide for this stage",
     "unasked": "a second stage needs no consent",
     "none": "not agreed yet",
@@ -43,7 +43,7 @@ def seats(record: Record, box: Box) -> list[Line]:
     if found.stewardships:
         mine = words.listed([str(view.stage) for view in found.stewardships])
         noun = "stage" if len(found.stewardships) == 1 else "stages"
-        lines.append(pair("decides", f"you decide who holds {noun} {mine}, as its steward"))
+        lines.append(pair("decides", f"as the steward you decide who holds {noun} {mine}"))
     if found.refused:
         told = ", ".join(f"{clean(name, 40)} {n}" for name, n in sorted(found.refused.items()))
         lines.append(pair("ignored", line((f"messages without effect: {told}", "muted"))))
@@ -116,7 +116,7 @@ def decision_kind(text: str) -> tuple[str, Tone]:
 
 
 def _seat(seat: SeatMatch) -> Line:
-    name = ("home", "second")[seat.seat] if seat.seat in (0, 1) else f"seat {seat.seat}"
+    name = ("main", "second")[seat.seat] if seat.seat in (0, 1) else f"seat {seat.seat}"
     place = "no stage" if seat.stage is None else f"stage {seat.stage}"
     since = f" since {words.clock(seat.since)}" if seat.since is not None else ""
     tone: Tone = "good" if seat.state == "serving" else "accent"
@@ -131,13 +131,13 @@ def _seat(seat: SeatMatch) -> Line:
 
 def _blocking(found: MatchesSnapshot | None) -> Line:
     if found is None or not found.stages:
-        return pair("blocking", line(("no pairs to speak of yet", "muted")), labels=10)
+        return pair("moves", line(("not known yet", "muted")), labels=10)
     if not found.paying_moves:
-        return pair("blocking", line((STABLE, "good")))
+        return pair("moves", line((STABLE, "good")))
     pairs = [f"stage {m.home} to {m.to} (+{m.rate_there:.3g}/s)" for m in found.paying_moves[:4]]
     return pair(
-        "blocking",
-        line((f"{words.plural(len(found.paying_moves), 'pair')}: ", "warn"), words.listed(pairs)),
+        "moves",
+        line((f"{len(found.paying_moves)} would pay: ", "warn"), words.listed(pairs)),
     )
 
 
@@ -171,7 +171,7 @@ def _bar(stage: StageMatch) -> tuple[str, Tone]:
 
 def _verdict(stage: StageMatch) -> tuple[str, Tone]:
     if stage.seat is not None:
-        return ("you hold it" if stage.seat == 0 else "your second"), "good"
+        return ("your main" if stage.seat == 0 else "your second"), "good"
     if stage.obstacle:
         return "no place", "warn"
     if stage.stay:
@@ -180,8 +180,8 @@ def _verdict(stage: StageMatch) -> tuple[str, Tone]:
 
 
 def _why(stage: StageMatch, cells: int) -> list[str]:
-    held = "you hold it as your home" if stage.seat == 0 else "you hold it beside your home"
-    reason = held if stage.seat is not None else stage.obstacle or stage.stay or "it would take you"
-    urgent = "it lacks replicas and is wanted first; " if stage.urgent else ""
-    steward = f"; steward {words.short(stage.steward)}, {clean(stage.phase, 16)}"
+    held = "your main stage" if stage.seat == 0 else "you hold it beside your main stage"
+    reason = held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
+    urgent = "it lacks replicas and goes first; " if stage.urgent else ""
+    steward = f"; its steward {words.short(stage.steward)} decides ({clean(stage.phase, 16)})"
     return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)

@@ -20,12 +20,12 @@ class MatchingPane(Pane):
         """Place the three."""
         yield Panel("What you hold", partial(matching.seats, self.record), id="seats")
         yield Listing(
-            "Stages in the order you want them (microbatches per second)",
+            "Stages, the most wanted by you first (microbatches/s)",
             partial(matching.preferences, self.record),
             id="preferences",
         )
         yield Listing(
-            "Proposals, holds, rejections and why", self._decisions, id="decisions", tail=True
+            "Proposals, acceptances, rejections, and why", self._decisions, id="decisions", tail=True
         )
 
     def show(self) -> None:

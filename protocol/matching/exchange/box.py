@@ -299,8 +299,8 @@ class Box:
         return Explain(
             "matching",
             f"stage {self.stage} {verb} {short(proposer.peer)} ({words(proposer.rate)}) in the "
-            f"vote: {len(self._kept)} of {limits.floor} replicas, {words(level)} of "
-            f"{words(limits.quota)}",
+            f"vote: {len(self._kept)} of {limits.floor} replicas, "
+            f"{words(level, limits.quota)}",
             "debug",
         )
 

@@ -38,10 +38,10 @@ ME, STEWARD = Signer(b"\1" * 32), Signer(b"\2" * 32)
 
 def test_the_report_tells_seats_stages_moves_offices_and_reasons() -> None:
     text = " ".join(matches_report(example_matches()).split())
-    assert "home stage 0, serving since" in text
+    assert "main stage 0, serving since" in text
     assert "offers 0.5 microbatches/s, score +3/0.52; match record valid" in text
     assert "1. 0 teward committed 1.25 1.1 1/2 1.26 +3/0.52" in text
-    assert "gain 0.16 s, lacks copies: our home" in text
+    assert "gain 0.16 s, lacks copies: your main stage" in text
     assert "not proposing: its cutoff is above us" in text
     assert "not moving: the lower of the two stages would not rise" in text
     assert "(blocking pairs): stage 0 -> 1 (0.5 -> 0.75)" in text
@@ -58,7 +58,7 @@ def test_at_rest_and_at_the_start_nothing_is_left_open() -> None:
     text = matches_report(
         example_matches(state="free", seats=[free], stages=[], stewardships=[], explanations=[])
     )
-    assert "home      no stage, free" in text
+    assert "main      no stage, free" in text
     assert "no stage has a steward yet" in text
     assert "others are the stewards" in text
 

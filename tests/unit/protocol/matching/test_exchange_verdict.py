@@ -78,7 +78,7 @@ def test_commit_rule(stages: list[StagePlan], design: Design, adopted: bool) -> 
 
 def test_the_verdict_says_its_numbers() -> None:
     words = judge([stage(0.82, 0.97), stage(2, 1.5, leaving=3)], 2, FULL).words
-    assert "from 0.82 mb/s to 0.97 mb/s over 30 min, 3 of 20 move" in words
+    assert "from 0.82 microbatches/s to 0.97 microbatches/s over 30 min, 3 of 20 move" in words
 
 
 def test_movers_count_where_they_are_until_they_have_fetched() -> None:
