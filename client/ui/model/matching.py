@@ -181,7 +181,9 @@ def _verdict(stage: StageMatch) -> tuple[str, Tone]:
 
 def _why(stage: StageMatch, cells: int) -> list[str]:
     held = "your main stage" if stage.seat == 0 else "you hold it beside your main stage"
-    reason = held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
+    reason = (
+        held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
+    )
     urgent = "it lacks replicas and goes first; " if stage.urgent else ""
     steward = f"; its steward {words.short(stage.steward)} decides ({clean(stage.phase, 16)})"
     return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)

@@ -25,7 +25,7 @@ class MatchingPane(Pane):
             id="preferences",
         )
         yield Listing(
-            "Proposals, acceptances, rejections, and why", self._decisions, id="decisions", tail=True
+            "Proposals, acceptances, rejections and why", self._decisions, id="decisions", tail=True
         )
 
     def show(self) -> None:
