@@ -194,6 +194,12 @@ class Libp2pNetwork:
                 self._host.door.offence(carrier.connection.ip, trio.current_time())
             link.close(f"banned: {reason}")
 
+    def expel(self, peer: PeerId, reason: str) -> None:
+        """Cut a peer off for good. See `Network.expel`."""
+        self._penalties.expel(peer)
+        if link := self._links.get(peer):
+            link.close(f"expelled: {reason}")
+
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now."""
         carriers = [carrier for link in self._links.values() for carrier in link.carriers]

@@ -274,6 +274,11 @@ class MemoryNetwork:
         if self.penalties.add(peer, points, trio.current_time()):
             self._hub.unlink(self._peer, peer, f"banned: {reason}")
 
+    def expel(self, peer: PeerId, reason: str) -> None:
+        """Cut a peer off for good. See `Network.expel`."""
+        self.penalties.expel(peer)
+        self._hub.unlink(self._peer, peer, f"expelled: {reason}")
+
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now; the hub measures no round trips."""
         return NetworkStatistics(

@@ -154,6 +154,10 @@ class Network(Protocol):
         banned for a while."""
         ...
 
+    def expel(self, peer: PeerId, reason: str) -> None:
+        """Cut a peer's link and refuse its connections for as long as we run."""
+        ...
+
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now."""
         ...

@@ -26,6 +26,7 @@ class PenaltyBox:
 
     _points: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     _banned_until: dict[PeerId, float] = field(default_factory=dict)
+    _expelled: dict[PeerId, None] = field(default_factory=dict)
 
     def points(self, peer: PeerId, now: float) -> int:
         """Return the peer's score, faded to now."""
@@ -44,7 +45,11 @@ class PenaltyBox:
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
         """Return whether connections with this peer are refused now."""
-        return now < self._banned_until.get(peer, now)
+        return peer in self._expelled or now < self._banned_until.get(peer, now)
+
+    def expel(self, peer: PeerId) -> None:
+        """Refuse connections with a peer from now on."""
+        _put(self._expelled, peer, None)
 
 
 def _put(table: dict[PeerId, V], peer: PeerId, value: V) -> None:

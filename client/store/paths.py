@@ -76,6 +76,14 @@ class Folders:
         """The match records of one swarm."""
         return self.data / "agreements" / f"{swarm}.msgpack"
 
+    def proofs(self, swarm: str) -> Path:
+        """Who was expelled from one swarm, and why."""
+        return self.data / "evidence" / f"{swarm}.msgpack"
+
+    def numbers(self, swarm: str) -> Path:
+        """A number above those of all that we have signed in one swarm."""
+        return self.data / "evidence" / f"{swarm}.number"
+
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
     """Return the folders for this environment; ``data`` overrides the data folder alone."""

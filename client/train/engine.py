@@ -12,10 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
+from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
@@ -26,6 +29,7 @@ from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
+from client.train.swarm.expulsions import Expulsions
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.progress_report import ProgressReport
@@ -35,6 +39,7 @@ from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.text_search import TextSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError
+from protocol.evidence.proof import PLACES
 from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
@@ -43,6 +48,7 @@ from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.progress import PROGRESS
 from protocol.membership.view import (
+    Contradicted,
     MemberDown,
     MembershipEffect,
     MemberUp,
@@ -58,6 +64,7 @@ from protocol.wire.messages import (
     BlobOffer,
     BlobQuery,
     ChunkRequest,
+    Evidence,
     Goodbye,
     Heartbeat,
     Hello,
@@ -98,6 +105,8 @@ class Engine:
             self, manifest.data, lambda: self.handshake.admitted, self._text_changed
         )
         self.shelf = Shelf(self)
+        self.expulsions = Expulsions(self, network, self.membership, swarm)
+        self.numbers = Numbers()
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.handshake: Handshake
         self.history: History | None = None
@@ -151,6 +160,8 @@ class Engine:
             case SendSigned(peer, kind, body):
                 self.send(peer, self.agreements.sign(kind, body))
             case Publish():
+                if effect.kind in PLACES:
+                    effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
             case Penalise(peer, reason, points):
@@ -162,6 +173,11 @@ class Engine:
                 self.event_sink.explain(effect)
 
     # --- running ---------------------------------------------------------------------------
+
+    def keep_evidence(self, proofs: Path, numbers: Path) -> None:
+        """Keep in files who is expelled, and which numbers we have signed; call it at first."""
+        self.numbers = Numbers(numbers)
+        self._members(self.expulsions.keep_in(proofs))
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
         """Enter the swarm with this advert; matching begins. Without the training text, stage 0 can
@@ -263,6 +279,7 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
             self._members(down)
+            self.expulsions.expelled.link_down(peer)
             if self.held_stages is not None:
                 self.held_stages.peer_lost(peer)
 
@@ -273,6 +290,7 @@ class Engine:
         if self.handshake.hello(peer, message):
             self.network.admit(peer)
             self._members(self.membership.link_up(peer, self.now()))
+            self.expulsions.link_up(peer)
             self.text.linked(peer)
 
     def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
@@ -289,6 +307,10 @@ class Engine:
     ) -> None:
         """Pass the members' records about themselves and others to membership."""
         self._members(self.membership.receive(peer, message, self.now(), self.wall()))
+
+    def on_evidence(self, peer: PeerId, message: Evidence, payload: bytes) -> None:
+        """Expel whom a proof convicts, and pass it on."""
+        self._members(self.expulsions.receive(peer, message.proof))
 
     def on_signed(self, peer: PeerId, message: Signed, payload: bytes) -> None:
         """Pass a letter of the matching on."""
@@ -334,6 +356,8 @@ class Engine:
                     self._view_dirty = True
                 case ViewChanged():
                     self._view_dirty = True
+                case Contradicted(held, other):
+                    self._members(self.expulsions.contradicted(held, other))
                 case RecordChanged() | RecordGone() if effect.kind == STORED:
                     if self.history is not None:
                         self.history.record(effect)

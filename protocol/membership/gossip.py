@@ -46,7 +46,7 @@ ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
 ENVELOPE_OVERHEAD_BYTES: Final = 192
 """Signer 52, kind 32, signature 64 and msgpack's own bytes, rounded up."""
-ENTRY_OVERHEAD_BYTES: Final = 16
+ENTRY_OVERHEAD_BYTES: Final = 26
 
 
 def message_size(message: Records | RecordDigest) -> int:
@@ -131,6 +131,8 @@ class Received:
     fresh: list[Held]
     displaced: list[Held]
     effects: list[Effect]
+    contradictions: list[tuple[Envelope, Envelope]]
+    """A record that we hold and one that its author has signed with the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ class Gossip:
             now: monotonic seconds, for the budget.
             wall: Unix seconds, for the records' times.
         """
-        result = Received([], [], [])
+        result = Received([], [], [], [])
         link = self._links.get(sender)
         for envelope in message.records:
             if link is None or not link.intake.spend(envelope_size(envelope), now):
@@ -200,6 +202,8 @@ class Gossip:
             except RemoteProtocolError as error:
                 result.effects.append(Penalise(sender, error.reason, error.penalty))
                 break  # after a forged record the rest of the message is not worth verifying
+            if offer.against is not None:
+                result.contradictions.append((offer.against.envelope, envelope))
             if offer.held is not None:
                 result.fresh.append(offer.held)
             if offer.displaced is not None:
@@ -221,7 +225,7 @@ class Gossip:
         slots = list(map(slot_of, message.entries))
         if len(slots) < 2 or any(a >= b for a, b in pairwise(slots)):
             return [Penalise(sender, "digest-not-sorted", 20)]
-        theirs = {slot_of(entry): entry.seq for entry in message.entries}
+        theirs = {slot_of(entry): entry for entry in message.entries}
         lacking = self._lacking(theirs, slots[0], slots[-1], sender)
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
         if message.want_reply and self._lacks_any(theirs):
@@ -263,16 +267,18 @@ class Gossip:
         return self._rotation.pop(0) if self._rotation else None
 
     def _lacking(
-        self, theirs: dict[Slot, int], first: Slot, last: Slot, sender: PeerId
+        self, theirs: dict[Slot, DigestEntry], first: Slot, last: Slot, sender: PeerId
     ) -> list[Envelope]:
+        """Return what the sender lacks, and what it has in another body with the same number."""
         held = (held for held in self._store if first <= held.slot <= last)
-        newer = [h for h in held if h.record.seq > theirs.get(h.slot, -1) and h.signer != sender]
+        newer = [h for h in held if h.signer != sender and _is_news(h, theirs.get(h.slot))]
         return [h.envelope for h in sorted(newer, key=lambda h: h.slot)]
 
-    def _lacks_any(self, theirs: dict[Slot, int]) -> bool:
+    def _lacks_any(self, theirs: dict[Slot, DigestEntry]) -> bool:
         sentinels = (slot_of(BELOW), slot_of(ABOVE))
         return any(
-            slot not in sentinels and self._store.seq(slot) < seq for slot, seq in theirs.items()
+            slot not in sentinels and self._store.seq(slot) < entry.seq
+            for slot, entry in theirs.items()
         )
 
     def _digest(self, *, want_reply: bool, first: Slot, last: Slot) -> list[RecordDigest]:
@@ -284,4 +290,12 @@ class Gossip:
 
 
 def _entry(held: Held) -> DigestEntry:
-    return DigestEntry(kind=held.envelope.kind, key=held.record.key, seq=held.record.seq)
+    kind, key = held.slot
+    return DigestEntry(kind=kind, key=key, seq=held.record.seq, mark=held.mark)
+
+
+def _is_news(held: Held, theirs: DigestEntry | None) -> bool:
+    """Whether a record is newer than what a digest names, or has another body."""
+    if theirs is None or held.record.seq > theirs.seq:
+        return True
+    return held.record.seq == theirs.seq and held.mark != theirs.mark

@@ -46,6 +46,7 @@ from protocol.membership.rules import (
 )
 from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subject_of
 from protocol.membership.view import (
+    Contradicted,
     Member,
     MembershipEffect,
     RecordChanged,
@@ -98,7 +99,9 @@ class Membership:
             self._serves_last_stage,
             lambda slot: self.records.seq(slot),
         )
-        self.records = RecordStore(swarm, own, kinds, self._is_linked)
+        self._out: set[PeerId] = set()
+        """Whom a proof has convicted: nothing of them is kept or heard."""
+        self.records = RecordStore(swarm, own, kinds, self._is_linked, self._out.__contains__)
         self.gossip = Gossip(own, self.records)
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
@@ -228,6 +231,14 @@ class Membership:
             *effects,
             *self._heartbeat(now),
         ]  # others may be waiting for us to confirm the loss
+
+    def expel(self, peer: PeerId) -> list[MembershipEffect]:
+        """Forget a convicted peer and its records, and take no more of them."""
+        self._out.add(peer)
+        effects: list[MembershipEffect] = []
+        for held in self.records.drop_author(peer):
+            effects += self._forget(held, "it is expelled")
+        return effects
 
     def receive(
         self,
@@ -388,6 +399,7 @@ class Membership:
             if held.signer == self._own and self._next_refresh is not None:
                 # an earlier run of ours published a newer advert: supersede it
                 self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
+        effects += [Contradicted(held, other) for held, other in received.contradictions]
         return effects + list(received.effects)
 
     def _learn(self, held: Held) -> list[MembershipEffect]:

@@ -61,7 +61,12 @@ def open_record(envelope: Envelope) -> Record:
     Raises:
         RemoteProtocolError: ``record-malformed``, also for an encoding that is not canonical.
     """
-    return _bodies.parse(envelope.body)
+    return parse_record(envelope.body)
+
+
+def parse_record(body: bytes) -> Record:
+    """Parse the signed body of a record; raises as ``open_record``."""
+    return _bodies.parse(body)
 
 
 def staleness(record: Record, wall: float) -> str | None:

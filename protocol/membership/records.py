@@ -10,6 +10,7 @@ standing than the lowest author already stored.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,7 @@ Slot = tuple[str, str]
 ENVELOPE_OVERHEAD_BYTES: Final = 512
 """Signer, kind, signature and header of a stored record, rounded up."""
 
+MARK_BYTES: Final = 8
 MAX_FLOORS: Final = 8192
 """Expired records whose seq is remembered."""
 
@@ -46,6 +48,8 @@ class Kind:
     max_authors: int = 0
     """Records of one subject, for kinds with one per author."""
     standing: Standing = lambda _subject, _author: 0
+    binding: bool = False
+    """An honest author never signs two of them with one number (``protocol/evidence``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Held:
     envelope: Envelope
     record: Record
     introducer: PeerId
+    mark: bytes = b""
+    """Of a binding kind: 8 bytes of the body's BLAKE2b, by which digests tell two bodies apart."""
 
     @property
     def slot(self) -> Slot:
@@ -74,6 +80,8 @@ class Offer:
     held: Held | None
     reason: str
     displaced: Held | None = None
+    against: Held | None = None
+    """The record that we hold, where its author has signed this other one with the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +106,13 @@ class RecordStore:
         own: PeerId,
         kinds: Mapping[str, Kind],
         protected: Callable[[Slot], bool] = lambda _slot: False,
+        is_out: Callable[[PeerId], bool] = lambda _author: False,
     ) -> None:
         self._swarm = swarm
         self._own = own
         self._kinds = dict(kinds)
         self._protected = protected
+        self._is_out = is_out
         self._held: dict[Slot, Held] = {}
         # kind -> introducer -> keys in the order of introduction
         self._shares: dict[str, dict[PeerId, dict[str, None]]] = {kind: {} for kind in kinds}
@@ -161,15 +171,36 @@ class RecordStore:
         record = open_record(envelope)
         if len(record.body) > kind.max_body_bytes:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
+        if self._is_out(PeerId(envelope.signer)):
+            return Offer(None, "its author is out")
         if record.seq <= self.seq((envelope.kind, record.key)):
-            return Offer(None, "known")
+            return self._known(envelope, record, kind)
         refusal = staleness(record, wall)
         if refusal is None:
             verify(envelope, self._swarm)
             refusal = kind.check(PeerId(envelope.signer), record)
         if refusal is not None:
             return Offer(None, refusal)
-        return self._store(Held(envelope, record, introducer), kind)
+        mark = mark_of(envelope.body) if kind.binding else b""
+        return self._store(Held(envelope, record, introducer, mark), kind)
+
+    def _known(self, envelope: Envelope, record: Record, kind: Kind) -> Offer:
+        """Look whether a record that is not newer contradicts the one that we hold."""
+        held = self._held.get((envelope.kind, record.key))
+        alike = held is not None and held.record.seq == record.seq
+        if not kind.binding or not alike or held is None or held.envelope.body == envelope.body:
+            return Offer(None, "known")
+        if held.envelope.signer != envelope.signer:
+            return Offer(None, "known")
+        verify(envelope, self._swarm)
+        return Offer(None, "contradicts", against=held)
+
+    def drop_author(self, author: PeerId) -> list[Held]:
+        """Remove and return all records of an author that is out."""
+        gone = [held for held in self._held.values() if held.signer == author]
+        for held in gone:
+            self._remove(held)
+        return gone
 
     def expire(self, wall: float) -> list[Held]:
         """Remove and return the records that have expired at ``wall`` (Unix seconds)."""
@@ -188,7 +219,7 @@ class RecordStore:
         displaced = None
         if before is not None:
             # an update leaves the record in its first introducer's share
-            held = Held(held.envelope, held.record, before.introducer)
+            held = Held(held.envelope, held.record, before.introducer, held.mark)
             self.size_bytes -= len(before.envelope.body)
         else:
             full, displaced = self._make_room(held, kind)
@@ -275,6 +306,11 @@ class RecordStore:
         del share[key]
         if not share:
             del self._shares[kind][held.introducer]
+
+
+def mark_of(body: bytes) -> bytes:
+    """Return what tells a body from another one of the same number in a digest."""
+    return hashlib.blake2b(body, digest_size=MARK_BYTES).digest()
 
 
 def _is_ahead(held: Held, wall: float) -> bool:

@@ -74,11 +74,12 @@ def record_kinds(
         parse_stored(record.body, record.key, signer, stages)
         return None
 
+    stored = min(max_adverts, MAX_STORED)
     return {
-        ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
+        ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert, binding=True),
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
-        STORED: Kind(min(max_adverts, MAX_STORED), MAX_STORED_BYTES, check_stored),
+        STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
     }
 

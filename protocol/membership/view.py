@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.membership.advert import Advert
+from protocol.wire.fields import Envelope
 from protocol.wire.parts import SeatStatus
 
 
@@ -83,5 +84,13 @@ class RecordGone:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """An author has signed two records with one number."""
+
+    held: Envelope
+    other: Envelope
+
+
 RosterEvent = MemberUp | MemberDown | SeatsChanged | ViewChanged
-MembershipEffect = Effect | RosterEvent | RecordChanged | RecordGone
+MembershipEffect = Effect | RosterEvent | RecordChanged | RecordGone | Contradicted

@@ -31,7 +31,7 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
-from protocol.wire.parts import DigestEntry, Electors, PlanMember, SeatStatus
+from protocol.wire.parts import DigestEntry, Electors, PlanMember, Proof, SeatStatus
 
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
@@ -89,6 +89,12 @@ class Records(Wire, frozen=True):
     """Signed records that the receiver lacked or had in an older version."""
 
     records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
+
+
+class Evidence(Wire, frozen=True):
+    """Proof that somebody has signed two things that cannot both be true; anybody may relay it."""
+
+    proof: Proof
 
 
 class Heartbeat(Wire, frozen=True):
@@ -358,7 +364,7 @@ class Chunk(Wire, frozen=True):
 
 
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply
-Membership = RecordDigest | Records | Heartbeat
+Membership = RecordDigest | Records | Heartbeat | Evidence
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest

@@ -11,6 +11,7 @@ from protocol.wire.fields import (
     Attempt,
     Bitmap,
     Count,
+    Envelope,
     Era,
     NonNegative,
     PeerText,
@@ -25,6 +26,15 @@ class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     kind: Annotated[str, Meta(min_length=1, max_length=32)]
     key: Annotated[str, Meta(max_length=96)]
     seq: Count
+    mark: Annotated[bytes, Meta(max_length=8)] = b""
+    """Of a kind of which two can contradict each other: 8 bytes of the body's BLAKE2b."""
+
+
+class Proof(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Two signed bodies of one author that contradict each other; ``first`` is the lower body."""
+
+    first: Envelope
+    second: Envelope
 
 
 class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

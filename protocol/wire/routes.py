@@ -22,6 +22,7 @@ from protocol.wire.messages import (
     ChunkRequest,
     Commit,
     CommitAck,
+    Evidence,
     Forward,
     Goodbye,
     Have,
@@ -105,6 +106,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         RecordDigest: Route("node", "on_membership"),
         Records: Route("node", "on_membership"),
         Heartbeat: Route("node", "on_membership"),
+        Evidence: Route("node", "on_evidence"),
         Signed: Route("node", "on_signed"),
         # blobs: those that are asked for, those that are fetched
         BlobQuery: Route("node", "on_blob_query", "peer"),

@@ -54,6 +54,8 @@ class Bounds:
     """Most steps that may be done again: none, unless the harness restarts a volunteer."""
     files: int = 16
     """File descriptors that a node may have more than before, when the attacker has gone."""
+    shut_out_by: int = 0
+    """So many honest volunteers have to shut the attacker out."""
 
 
 @dataclass(frozen=True)

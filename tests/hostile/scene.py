@@ -46,7 +46,7 @@ START_S = 180.0
 BEFORE_S = 12.0
 WARM_STEPS = 5
 POLL_S = 0.5
-OFFENCES = ("banned", "set aside", "aside:")
+OFFENCES = ("banned", "set aside", "aside:", "expelled")
 """Words of an event that says somebody is shut out."""
 
 
@@ -92,7 +92,7 @@ class Result:
         """Return the bounds that do not hold, in words."""
         bounds = attack.bounds
         grown = max(self.memory_during, self.memory_after) - self.memory_before
-        wrongly = [name for name in self.blamed if name != LIAR]
+        wrongly, out = [name for name in self.blamed if name != LIAR], self.blamed.get(LIAR, 0)
         told = {
             f"{self.honest - self.alive} honest volunteers ended": self.alive < self.honest,
             f"the run fell back by {self.steps_lost} steps": self.steps_lost > bounds.steps_lost,
@@ -100,6 +100,7 @@ class Result:
             f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
+            f"only {out} shut it out": out < bounds.shut_out_by,
         }
         return [words for words, missed in told.items() if missed]
 

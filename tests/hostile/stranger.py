@@ -118,7 +118,11 @@ class Stranger:
 
     def advert(self, serves: Sequence[SeatStatus] = (), *, seats: int = 1) -> Records:
         """Return a plausible signed advert of ours; ``serves``: the stages that it boasts of."""
-        advert = Advert(
+        return self.record(ADVERT, self.me, encode_advert(self.own_advert(serves, seats=seats)))
+
+    def own_advert(self, serves: Sequence[SeatStatus] = (), *, seats: int = 1) -> Advert:
+        """Return the body of ``advert``."""
+        return Advert(
             addresses=self.network.addresses,
             flops=Flops(fp32=1e11),
             memory_bytes=2**34,
@@ -128,7 +132,6 @@ class Stranger:
             joined=int(self.wall()),
             serves=tuple(serves),
         )
-        return self.record(ADVERT, self.me, encode_advert(advert))
 
     async def introduce(self, serves: Sequence[SeatStatus] = ()) -> None:
         """Become a member: send our advert to everybody we are linked with."""

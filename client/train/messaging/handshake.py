@@ -16,10 +16,10 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
-author."""
+author. 3: ``Evidence``, digests with marks."""
 
 
 @dataclass(slots=True)

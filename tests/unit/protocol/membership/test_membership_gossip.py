@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from protocol import limits
 from protocol.effects import Penalise, Publish, Send
-from protocol.membership.advert import encode_advert
+from protocol.evidence.proof import contradiction
+from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.gossip import (
     ABOVE,
     BELOW,
@@ -24,7 +25,7 @@ from protocol.membership.membership import Membership
 from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
-from protocol.membership.view import RecordChanged
+from protocol.membership.view import Contradicted, MemberDown, RecordChanged
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
@@ -260,3 +261,38 @@ def test_everybody_hears_every_author_of_a_stage() -> None:
         later = {(e.kind, e.key, e.signer) for e in world.members[name].heard_before()}
         assert later == {said for said in heard if said[2] != name}, "who begins to listen now"
     assert not world.penalties()
+
+
+def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
+    """Digests name numbers; only the mark tells two bodies of one number apart."""
+    world = World(4, seed=1)
+    world.advertise()
+    liar, others = peer(77), list(world.members)
+    for number, name in enumerate(others):
+        body = encode_advert(advert(memory_bytes=2**30 * (1 + number % 2)))
+        record = seal(signer(77), ADVERT, Record(liar, 7, int(world.wall), 600, body), SWARM)
+        world.perform(name, world.members[name].link_up(liar, world.now))
+        told = Records([record])
+        world.perform(name, world.members[name].receive(liar, told, world.now, world.wall))
+        world.perform(name, world.members[name].link_down(liar, "gone", world.now, crashed=False))
+    world.link_ring()
+    world.run(20)
+    seen = [e for said in world.seen.values() for e in said if isinstance(e, Contradicted)]
+    assert seen
+    assert {e.held.signer for e in seen} == {liar}
+    assert all(contradiction(e.held, e.other) for e in seen)
+
+
+def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
+    world = World(3)
+    world.advertise()
+    world.link_ring()
+    world.run(5)
+    one, two = list(world.members)[:2]
+    member = world.members[one]
+    assert member.roster.member(two) is not None
+    effects = member.expel(two)
+    assert any(isinstance(e, MemberDown) and e.peer == two for e in effects)
+    world.run(20)
+    assert member.roster.member(two) is None
+    assert member.records.get(ADVERT, two) is None

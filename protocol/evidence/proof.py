@@ -1,0 +1,76 @@
+"""Proofs: two signed bodies of one author that cannot both be true.
+
+An honest volunteer signs one body under one number. Two bodies under one number therefore prove,
+to everybody and without trust in whoever shows them, that their author lies to some. A proof is
+valid in one swarm only, because every signature names its swarm. Pure functions; no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId, short
+from protocol.membership.advert import ADVERT
+from protocol.membership.record import parse_record
+from protocol.recovery.stored import STORED
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
+from protocol.wire.parts import Proof
+
+Place = tuple[str | int, ...]
+"""What an author may say one thing about: the number of a statement and what it is about."""
+
+FALSE_PROOF_PENALTY: Final = 50
+"""An honest peer verifies a proof before it relays it."""
+
+
+def _place_of_record(body: bytes) -> Place:
+    record = parse_record(body)
+    return record.key, record.seq
+
+
+PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
+    {ADVERT: _place_of_record, STORED: _place_of_record}
+)
+"""The kinds of signed bodies of which two can contradict each other, and how a body names its
+place. Only kinds whose numbers an honest author never uses twice stand here."""
+
+
+def contradiction(one: Envelope, other: Envelope) -> Proof | None:
+    """Return the proof that two signed bodies make; None if both may be true.
+
+    The signatures are not checked here (``check``).
+
+    Raises:
+        RemoteProtocolError: a body of a kind that can contradict is malformed.
+    """
+    place = PLACES.get(one.kind)
+    alike = (one.signer, one.kind) == (other.signer, other.kind)
+    if place is None or not alike or one.body == other.body:
+        return None
+    if place(one.body) != place(other.body):
+        return None
+    first, second = sorted((one, other), key=lambda envelope: envelope.body)
+    return Proof(first, second)
+
+
+def check(proof: Proof, swarm: SwarmId) -> PeerId:
+    """Verify a proof and return whom it convicts.
+
+    Raises:
+        RemoteProtocolError: ``proof-of-nothing``: the bodies do not contradict each other or stand
+            in the wrong order; or a signature is bad, or made for another swarm.
+    """
+    if contradiction(proof.first, proof.second) != proof:
+        raise RemoteProtocolError("proof-of-nothing", proof.first.kind, FALSE_PROOF_PENALTY)
+    verify(proof.first, swarm)
+    verify(proof.second, swarm)
+    return PeerId(proof.first.signer)
+
+
+def words_of(proof: Proof) -> str:
+    """Say what a proof shows: ``Qx3f7A signed two different adverts with one number``."""
+    return f"{short(proof.first.signer)} signed two different {proof.first.kind}s with one number"

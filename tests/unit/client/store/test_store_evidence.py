@@ -1,0 +1,75 @@
+"""Proofs and numbers on disk: damage is told apart from nothing, and no number comes twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client.store.numbers import AHEAD, Numbers
+from client.store.proofs import MAX_FILE_BYTES, DamagedProofs, load_proofs, save_proofs
+from protocol.evidence.proof import contradiction
+from protocol.membership.advert import ADVERT
+from protocol.membership.record import Record, seal
+from protocol.wire.parts import Proof
+from tests.support.protocol_examples import SWARM, WALL, peer, signer
+
+
+def proof() -> Proof:
+    one, two = (
+        seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), SWARM)
+        for body in (b"one", b"two")
+    )
+    found = contradiction(one, two)
+    assert found is not None
+    return found
+
+
+def test_proofs_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "evidence" / "x.msgpack"
+    assert load_proofs(path) == ()
+    save_proofs(path, [proof()])
+    assert load_proofs(path) == (proof(),)
+
+
+def test_damaged_proofs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack"
+    save_proofs(path, [proof()])
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DamagedProofs):
+            load_proofs(path)
+    path.write_bytes(bytes(MAX_FILE_BYTES + 1))
+    with pytest.raises(DamagedProofs, match="longer"):
+        load_proofs(path)
+
+
+def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:
+    path = tmp_path / "evidence" / "x.number"
+    numbers = Numbers(path)
+    used = [numbers.next(5_000_000), numbers.next(1), numbers.next(5_000_000 + 2 * AHEAD)]
+    assert used == sorted(set(used))
+    again = Numbers(path)  # after a crash: nothing is said at the end
+    assert again.next(1_000) > max(used)
+
+
+def test_numbers_are_written_before_they_are_given_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.number"
+    numbers = Numbers(path)
+    for at_least in range(1, 5 * AHEAD, AHEAD // 3):
+        assert numbers.next(at_least) < int(path.read_bytes())
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-5", b"9" * 31, b"\xff\x00"])
+def test_a_damaged_number_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.number"
+    path.write_bytes(content)
+    assert Numbers(path).next(7) == 7
+
+
+def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    numbers = Numbers(blocked / "x.number")
+    assert [numbers.next(7), numbers.next(7)] == [7, 8]

@@ -1,0 +1,133 @@
+"""Who is convicted is out; proofs spread to every link once, within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.effects import Effect, Explain, Send
+from protocol.errors import RemoteProtocolError
+from protocol.evidence.expelled import (
+    MAX_PROOFS,
+    MAX_PROOFS_OF_LINK,
+    PROOFS_OF_LINK_PER_S,
+    Expel,
+    Expelled,
+)
+from protocol.evidence.proof import contradiction
+from protocol.ids import PeerId
+from protocol.membership.advert import ADVERT
+from protocol.membership.record import Record, seal
+from protocol.wire.messages import Evidence
+from protocol.wire.parts import Proof
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+
+ME, ALICE, BORIS = peer(0), peer(1), peer(2)
+"""Those with links; liars have higher numbers."""
+NOW = 100.0
+
+
+def proof_of(number: int, swarm: str = SWARM) -> Proof:
+    one, two = (
+        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)  # type: ignore[arg-type]
+        for body in (b"one", b"two")
+    )
+    found = contradiction(one, two)
+    assert found is not None
+    return found
+
+
+def linked(*peers: PeerId) -> Expelled:
+    machine = Expelled(ME, SWARM)
+    for other in peers:
+        assert machine.link_up(other, NOW) == []
+    return machine
+
+
+def told(effects: list[Effect | Expel] | list[Effect]) -> list[PeerId]:
+    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Evidence)]
+
+
+def test_a_proof_expels_and_is_passed_on_once() -> None:
+    machine = linked(ALICE, BORIS, peer(9))
+    effects = machine.receive(ALICE, proof_of(9), NOW, member=True)
+    assert [e.peer for e in effects if isinstance(e, Expel)] == [peer(9)]
+    assert told(effects) == [BORIS]  # not its bringer, not whom it convicts
+    assert peer(9) in machine
+    assert ALICE not in machine
+    assert machine.receive(BORIS, proof_of(9), NOW, member=True) == []
+
+
+def test_what_we_see_ourselves_is_told_to_all() -> None:
+    machine = linked(ALICE, BORIS)
+    assert told(machine.found(proof_of(9), member=True)) == [ALICE, BORIS]
+
+
+def test_a_new_link_is_told_who_is_out() -> None:
+    machine = linked(ALICE)
+    machine.receive(ALICE, proof_of(9), NOW, member=True)
+    assert machine.link_up(BORIS, NOW) == [Send(BORIS, Evidence(proof_of(9)))]
+
+
+def test_who_relays_what_proves_nothing_is_to_blame() -> None:
+    machine = linked(ALICE)
+    with pytest.raises(RemoteProtocolError) as caught:
+        machine.receive(ALICE, proof_of(9, OTHER_SWARM), NOW, member=True)
+    assert caught.value.penalty == 50
+    assert peer(9) not in machine
+
+
+def test_only_a_link_brings_proofs() -> None:
+    assert linked(ALICE).receive(BORIS, proof_of(9), NOW, member=True) == []
+
+
+def test_proofs_of_the_disk_are_verified_again() -> None:
+    machine = Expelled(ME, SWARM)
+    found, bad = machine.restore([proof_of(8), proof_of(9, OTHER_SWARM)])
+    assert [expel.peer for expel in found] == [peer(8)]
+    assert bad == 1
+    assert machine.proofs == (proof_of(8),)
+
+
+def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> None:
+    """A home that was copied to a second machine signs with our key, too."""
+    machine = linked(ALICE, BORIS)
+    effects = machine.receive(ALICE, proof_of(0), NOW, member=True)
+    assert [type(e) for e in effects] == [Explain]
+    assert ME not in machine
+    assert machine.receive(BORIS, proof_of(0), NOW, member=True) == []  # said once
+
+
+def test_a_link_brings_so_many_proofs_at_once() -> None:
+    machine = linked(ALICE, BORIS)
+    for number in range(10, 10 + MAX_PROOFS_OF_LINK + 5):
+        machine.receive(ALICE, proof_of(number), NOW, member=False)
+    assert len(machine) == MAX_PROOFS_OF_LINK
+    last = proof_of(500)
+    later = NOW + 1 / PROOFS_OF_LINK_PER_S
+    assert machine.receive(ALICE, last, later - 0.1, member=True) == []
+    assert machine.receive(BORIS, last, NOW, member=True)  # the others have their own allowance
+    assert machine.receive(ALICE, proof_of(501), later, member=True)
+
+
+def test_proofs_of_invented_identities_give_way_to_those_of_members() -> None:
+    machine = linked(ALICE)
+    machine.found(proof_of(9), member=True)
+    for number in range(10, 10 + MAX_PROOFS):
+        machine.found(proof_of(number), member=False)
+    assert len(machine.proofs) == MAX_PROOFS
+    assert proof_of(9) in machine.proofs
+    machine.found(proof_of(200), member=True)
+    assert {proof_of(9), proof_of(200)} <= set(machine.proofs)
+    assert len(machine.proofs) == MAX_PROOFS
+    assert peer(10) in machine  # it stays out, though nobody is told of it any more
+
+
+def test_members_without_end_give_way_to_newer_ones() -> None:
+    machine = linked(ALICE)
+    for number in range(10, 11 + MAX_PROOFS):
+        machine.found(proof_of(number), member=True)
+    assert len(machine.proofs) == MAX_PROOFS
+    assert proof_of(10) not in machine.proofs
+    machine.found(proof_of(300), member=False)
+    assert proof_of(300) not in machine.proofs
+    assert peer(300) in machine
