@@ -70,7 +70,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireContext:
-    """Which boundary tensor passes: between stages `boundary` and `boundary` + 1."""
+    """The tensor that passes a boundary: between stages `boundary` and `boundary` + 1."""
 
     step: int
     microbatch: int
@@ -105,7 +105,7 @@ def train_reference(
 
     Args:
         wire: encodes and decodes a boundary tensor (B, T, C) or its gradient; None: no cut.
-        threads: CPU threads of torch meanwhile; None leaves them as they are.
+        threads: CPU threads of torch during the run; None leaves them as they are.
         on_step: called with every step and its loss, after its update; with delayed updates
             before it, after that of the step before.
         keep_in: a file to which the run is written every minute and from which it goes on; it

@@ -71,7 +71,7 @@ class Unfinished:
             pending: gradients of the delayed update, overwritten.
 
         Raises:
-            ValueError: the file is of another run, or is not one of ours.
+            ValueError: the file is of another run, or not a checkpoint of this program.
         """
         if not self._path.exists():
             return []

@@ -32,7 +32,7 @@ NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 
 
 class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one stage costs, measured by the founder; the units matching reckons in."""
+    """The cost of one stage, measured by the founder; the units matching reckons in."""
 
     layers: Annotated[int, Meta(ge=1, le=1024)]
     flops: NonNegative
@@ -95,7 +95,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def state(self) -> StateSpec:
-        """What the state of every stage consists of."""
+        """The layout of every stage's state."""
         return StateSpec(self.optimizer.name, self.delayed)
 
     @property

@@ -7,7 +7,7 @@ DEFAULT = "sum"
 
 @dataclass(frozen=True, slots=True)
 class AggregationRule:
-    """What holds of a rule wherever it is computed.
+    """The properties of a rule, wherever it is computed.
 
     A contribution is the sum of the gradients of one replica's microbatches; the result stands for
     the sum over all microbatches of the step. A single contribution is the result.

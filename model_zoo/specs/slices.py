@@ -13,7 +13,7 @@ from model_zoo.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class StageSlice:
-    """Which layers [first_layer, last_layer) stage `index` of `count` holds, and which ends."""
+    """The layers [first_layer, last_layer) and the ends that stage `index` of `count` holds."""
 
     index: int
     count: int

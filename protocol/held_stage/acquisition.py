@@ -37,7 +37,7 @@ class Wait:
     """Neither is possible yet."""
 
     why: str
-    """What it waits for, in words."""
+    """The awaited condition, in words."""
 
 
 def way_in(

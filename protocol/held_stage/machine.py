@@ -8,8 +8,8 @@ files or other stages.
 
 *Draining* is the one way to leave: the seat takes nothing new and brings what it has counted into
 its step (``protocol/seat``); then its state is saved, if the volunteer leaves the swarm. A stage
-that does not serve yet has nothing to drain. Whatever is lost meanwhile is acquired again; a stage
-that drains and is lost is gone.
+that does not serve yet has nothing to drain. A seat or worker that is lost is acquired again,
+unless the stage drains: then it is gone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to a held stage."""
+    """An input of a held stage."""
 
     ASSIGN = "assign"
     """The matching gives us the stage."""
@@ -69,7 +69,7 @@ class Event(enum.Enum):
 
 
 class Do(enum.Enum):
-    """What the driver does on a transition."""
+    """An action of the driver on a transition."""
 
     RETAKE = "close the seat and acquire the stage anew"
     ANNOUNCE = "tell the matching that the stage is served"
@@ -147,12 +147,13 @@ TABLE: Final[Mapping[State, Mapping[Event, Cell]]] = {
         Event.SAVED: _to(State.GONE),
     },
 }
-"""What is not in a state's row cannot happen in it: it is a bug of the driver and raises."""
+"""An event that is missing in a state's row cannot happen in it: it is a bug of the driver and
+raises."""
 
 
 class Phase(enum.Enum):
-    """What a stage without a state waits for, in words with ``{stage}`` in them; in this order,
-    though an attempt that fails begins again with its text."""
+    """The phases of acquiring a stage, in order, as words with ``{stage}`` in them. An attempt that
+    fails begins again with its text."""
 
     MEMORY = "making room for stage {stage}"
     WORKER = "starting a compute worker for stage {stage}"

@@ -34,7 +34,7 @@ MAX_SAID: Final = 1024
 class _Contact:
     heard: float
     echoed: float
-    """Send time of the newest heartbeat of ours that it has received."""
+    """Send time of our newest heartbeat that it has received."""
     lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
     closed: bool = False
@@ -63,7 +63,7 @@ class Contacts:
         self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
 
     def is_shunned(self, peer: PeerId) -> bool:
-        """Whether a seat of ours sets a peer aside."""
+        """Whether one of our seats sets a peer aside."""
         return peer in self._shunned_by_any
 
     def said(self, seq: int, now: float) -> None:
@@ -90,7 +90,7 @@ class Contacts:
             peer: its sender.
             lost: peers that the sender has lost.
             serving: stages that the sender serves.
-            echo: number of the newest heartbeat of ours that the sender had received.
+            echo: number of our newest heartbeat that the sender had received.
             now: monotonic seconds.
             misses: peers, never ourselves, without which the sender's steps cannot be closed.
         """

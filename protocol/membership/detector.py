@@ -77,7 +77,7 @@ class Detector:
         return self._turn(peer, watch, "alive", "heard again")
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge everybody's silence."""
+        """Judge the silence of every peer."""
         self._forgive_own_sleep(now)
         return [
             transition

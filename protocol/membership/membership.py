@@ -212,7 +212,7 @@ class Membership:
     def link_down(
         self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
     ) -> list[MembershipEffect]:
-        """Take note that a link is gone, or could not be made.
+        """Note that a link has ended or could not be made.
 
         Args:
             peer: the other end.

@@ -143,8 +143,8 @@ class RecordStore:
     def put_own(self, envelope: Envelope, wall: float) -> Offer:
         """Offer a record that we signed ourselves.
 
-        If our clock was set back, our earlier record now lies in the future. Nobody accepts it, and
-        its number would block every later one, so it is removed.
+        If our clock was set back, our earlier record now lies in the future. No peer accepts it,
+        and its number would block every later one, so it is removed.
 
         Raises:
             RemoteProtocolError: it is malformed or breaks its kind's rules.

@@ -196,7 +196,7 @@ class Roster:
         return self._update(peer, "linked")
 
     def link_down(self, peer: PeerId, reason: str, *, crashed: bool) -> list[RosterEvent]:
-        """Note that a link is gone.
+        """Note that a link has ended.
 
         Args:
             peer: the other end.

@@ -8,8 +8,8 @@ less a tolerance, once we have been here long enough to have seen an earlier arr
 Members' views agree within the seconds that a new advert takes to spread. That matters only around
 the moment when a peer turns ten minutes old; afterwards the views are equal again. A member that
 arrived *after* a liar knows only the liar's claim, and differs from the others until the liar is
-ten minutes old. It is younger still, so it cannot be a steward meanwhile, and it learns who is one
-from the postings.
+ten minutes old. It is younger still, so it is no steward until then, and learns the stewards from
+the postings.
 
 State: one time per member, kept for a while after it is gone; bounded. Unix seconds throughout.
 """

@@ -18,7 +18,7 @@ from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.timing import DEVIATIONS, Timing
 
 MARGIN = 1.5
-"""The wait that is left, as predicted, must exceed so many times what the other one needs."""
+"""The predicted rest of the wait must exceed the idle replica's time by this factor."""
 LEAST_GAIN_S = 0.1
 DEVIATIONS_AT_THE_END = 2
 """Lateness threshold once no leases remain: a needless backup then displaces no work."""

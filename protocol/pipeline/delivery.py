@@ -41,8 +41,9 @@ class Deliveries:
     Args:
         next_stage: where they go.
         tokens_bytes: size of a microbatch's tokens.
-        hops_left: stages from the next one to the last, both included: who answers, but waits for
-            others behind it, is given that much longer, so that the hop where it hangs acts first.
+        hops_left: stages from the next one to the last, both included: a holder that answers but
+            waits for stages behind it is given that much longer, so that the stage next to the
+            fault acts first.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class Deliveries:
         self._committed = self._slowest = 0
         self._now = 0.0
         self._looked_at = self._fair_since = 0.0
-        """Before then nobody could bring anything of the step, or we would not have heard of it."""
+        """Before then no replica could bring results of the step, or we could not have heard of
+        them."""
         self.backups = BackupBudget(1)
         self.rerouted = 0
 
@@ -241,7 +243,8 @@ class Deliveries:
         return since
 
     def _stalling(self, now: float) -> list[Obstructs]:
-        """Say who has something of ours for long and brings nothing, unlike its siblings."""
+        """Name the replicas that hold our work for long and bring nothing, unlike their
+        siblings."""
         if now > self._looked_at + LOOK_S + OVERSLEPT_S:
             self._fair_since = now
         self._looked_at = now
@@ -250,8 +253,8 @@ class Deliveries:
         return [Obstructs(peer, words.format(seconds)) for peer, seconds in found]
 
     def overdue(self, now: float) -> list[PeerId]:
-        """Return who brings nothing for longer than its siblings ever need. Alone it proves
-        nothing: all of them may wait for the same."""
+        """Return the replicas that bring nothing for longer than their siblings ever need. That
+        alone proves nothing: all of them may wait for the same stage behind."""
         return [peer for peer, _ in self._overdue(now, shown=False)]
 
     def _overdue(self, now: float, *, shown: bool) -> list[tuple[PeerId, float]]:
@@ -356,7 +359,7 @@ class Deliveries:
     # --- what holders answer ---------------------------------------------------------------
 
     def _accepted(self, delivery: Delivery, holder: Holder, now: float) -> None:
-        """offered -> held; held and asked whether it is there: yes; else it says so twice."""
+        """offered -> held; held and asked: it still has it; otherwise a repetition."""
         if holder.held_since is None:
             delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
             if holder.asked_at is None:
@@ -392,7 +395,8 @@ class Deliveries:
 
     def _settle_on(self, delivery: Delivery, sender: PeerId, now: float) -> None:
         """Make the replica that brought the gradient first the holder, even if it had been given
-        up, unless it is dead. A replica that computes it in vain stays charged until it is done."""
+        up, unless it is dead. A replica whose result is no longer needed stays charged until it is
+        done."""
         first, delivery.returned = not delivery.returned, True
         bringer = delivery.held_by(sender)
         for holder in delivery.holders():
@@ -410,7 +414,8 @@ class Deliveries:
     # --- losing a holder -------------------------------------------------------------------
 
     def _without(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """It has the microbatch no more: the other one is the holder, or one is to be found."""
+        """A holder has lost the microbatch: its backup becomes the holder, or another is
+        searched."""
         self._discharge(holder)
         if holder is delivery.backup:
             delivery.backup = None
@@ -437,7 +442,8 @@ class Deliveries:
         return [*effects, Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned)]
 
     def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""
+        """A deadline has passed: ask the holder; if it is silent, or answers and brings nothing,
+        give the work to another."""
         verdict = judge(holder, self.next_hop.brought_at(holder.peer), self._patience, now)
         if verdict == "ask":
             holder.asked_at, holder.deadline = now, now + ANSWER_S
@@ -460,7 +466,7 @@ class Deliveries:
         delivery.holder = delivery.backup = delivery.asked = delivery.deadline = None
 
     def _discharge(self, holder: Holder) -> None:
-        """It has the microbatch no longer to do."""
+        """The holder need not compute the microbatch any more."""
         if holder.charge_s is not None:
             self.next_hop.release(holder.peer, holder.charge_s)
             holder.charge_s = None
@@ -474,7 +480,7 @@ class Deliveries:
         return next_backup(awaited, self.next_hop, self.backups, now, least_charged=least)
 
     def _back_up(self, now: float) -> list[DeliveryEffect]:
-        """Give what is late to a replica with nothing to do as well; one at a time."""
+        """Give late work to an idle replica as well, one microbatch at a time."""
         backup = self._next_backup(now)
         if backup is None or backup.at > now:
             return []

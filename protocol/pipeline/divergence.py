@@ -1,9 +1,9 @@
-"""Whether training has diverged here, or tensors of a neighbour spoil our passes.
+"""Whether training has diverged here, or a neighbour's tensors spoil our passes.
 
-A pass whose numbers run away says nothing about why. Our parameters may be at fault, and then no
-pass succeeds whoever gave its input; or the input was absurd within what the codec allows, and
-then one of somebody else works. So a fault is reported only where several neighbours' inputs failed
-in a row, or where there is nobody else whose input could be tried.
+A pass whose numbers overflow does not show the cause. If our parameters are at fault, no pass
+succeeds, whichever neighbour gave its input. If the input was absurd within what the codec allows,
+another neighbour's works. So a fault is reported only if several neighbours' inputs failed in a
+row, or if no other neighbour's input could be tried.
 
 State: who gave the inputs that failed since a microbatch was last finished.
 """
@@ -51,8 +51,8 @@ class Divergence:
         return self._givers.total() >= FROM_ONE and self._alone(state, state.giver, back)
 
     def _alone(self, state: MicrobatchState, giver: PeerId, back: bool) -> bool:
-        """Whether nobody else could give the tensor; once a stage has closed a step, only who
-        counts a microbatch has its gradient."""
+        """Whether no other peer could give the tensor. Once a stage has closed a step, only the
+        replica that counts a microbatch has its gradient."""
         stage = self._stage + (1 if back else -1)
         closed = back and self.view.committed(stage) > state.step
         return closed or all(replica.peer == giver for replica in self.view.serving(stage))

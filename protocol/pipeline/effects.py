@@ -1,4 +1,4 @@
-"""What pipeline and rounds want done besides sending plain messages.
+"""The effects of pipeline and rounds, besides plain messages.
 
 Payloads (tensors, tokens) never enter a machine. A machine names them by ``PayloadKey``; the driver
 holds the bytes, in memory or on disk.
@@ -166,12 +166,12 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the worker says of a finished task; ``error`` is empty when it went well."""
+    """The worker's answer about a finished task; ``error`` is empty when it went well."""
 
     error: str = ""
     """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``oom``, ``internal``."""
     part: int | None = None
-    """Which of the payloads from others was malformed, if it was one of them."""
+    """The malformed payload, if one from another peer was."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()
@@ -193,13 +193,13 @@ class Committed:
     """Mean token loss of the step (last stage only)."""
     grad_norm: float
     counted: int
-    """Microbatches of ours in this step."""
+    """Our microbatches in this step."""
     attempt: int
     """Attempt of the round that closed it; 1 where nothing went wrong."""
     own_loss: float | None = None
     """Mean token loss of our own microbatches in it; None: there were none."""
     with_whom: frozenset[PeerId] = frozenset()
-    """Whose work is in it, as far as it came to us: contributions and sums of the round,
+    """The peers whose work is in it, as far as it came to us: contributions and sums of the round,
     activations and gradients of what we counted."""
 
 

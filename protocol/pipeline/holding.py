@@ -26,7 +26,7 @@ class Holder:
     attempt: int
     sent_at: float
     queue: int = 1
-    """How many of ours it had then, this one included."""
+    """Microbatches that it had of us then, this one included."""
     charge_s: float | None = None
     """Seconds charged to the holder's account for it; None: nothing."""
     alone: bool = True
@@ -63,7 +63,7 @@ class Delivery:
     returned: bool = False
     """Its gradient is here; only the holder's ledger matters from now on."""
     deadline: float | None = None
-    """When to ask or send again without a holder, in monotonic seconds; None: on news only."""
+    """When to ask or send again without a holder, in monotonic seconds; None: only on an event."""
     backoff_s: float = BUSY_RETRY_S
     not_before: float = 0.0
     """Until then nobody is asked or sent it, in monotonic seconds."""
@@ -88,7 +88,7 @@ class Delivery:
         return self.holder.peer if self.holder else None
 
     def holders(self) -> Iterator[Holder]:
-        """Yield those who have it."""
+        """Yield its holders."""
         return (holder for holder in (self.holder, self.backup) if holder is not None)
 
     def held_by(self, peer: PeerId) -> Holder | None:

@@ -20,7 +20,7 @@ class LeaseServer:
     """Owns the ``LeaseBook`` of the current step; requests may come a step early.
 
     Args:
-        delayed: whether work of the next step is leased meanwhile, by another lease server.
+        delayed: whether another lease server leases work of the next step at the same time.
     """
 
     def __init__(self, step: int, per_step: int, *, delayed: bool = False) -> None:

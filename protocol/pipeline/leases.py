@@ -118,7 +118,7 @@ class LeaseBook:
             self._waiting[peer] = want - 1
 
     def waiting(self) -> list[PeerId]:
-        """Return who has asked for more than there is, longest wait first."""
+        """Return the replicas whose requests are not met, longest wait first."""
         return list(self._waiting)
 
     def holder(self, microbatch: int) -> PeerId | None:

@@ -55,7 +55,7 @@ class MicrobatchState:
 
 
 READY = (Phase.RETURNED, Phase.QUEUED)
-"""Phases in which a microbatch waits for the worker; who is first, goes first."""
+"""Phases in which a microbatch waits for the worker, in order of priority."""
 
 
 class _Step:

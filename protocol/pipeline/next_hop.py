@@ -38,7 +38,7 @@ MUCH_SLOWER = 3.0
 FORGET_S = 30.0
 """Half of what a replica took longer is forgotten after so long without a microbatch."""
 LEAST_RATE = 1e-6
-"""Nobody is slower: a microbatch would take twelve days."""
+"""Lower bound of a believed rate: a microbatch would take twelve days."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class _Candidate:
     """Microbatches per second, as it says; 0: not known."""
     sampled_at: float = float("-inf")
     load_s: float = 0.0
-    """Its time for what it has of ours."""
+    """Its time for the work that it has of us, in seconds."""
     charged: int = 0
-    """How many it has of ours."""
+    """Number of microbatches that it has of us."""
     others_s: float = 0.0
-    """Its time for what it has of others, when it said so last."""
+    """Its time for the work that it has of others, in seconds, as of its last receipt."""
     told_at: float = 0.0
     caution: float = 1.0
     """Timeouts multiply what is expected of it."""
@@ -91,7 +91,7 @@ class NextHop:
         self._leaving: frozenset[PeerId] = frozenset()
 
     def avoid(self, leaving: Iterable[PeerId]) -> None:
-        """These hand their work over: they get none as long as somebody stays."""
+        """These replicas drain: they get no work as long as another one stays."""
         self._leaving = frozenset(leaving)
 
     def update(self, rates: Mapping[PeerId, float]) -> None:
@@ -166,12 +166,13 @@ class NextHop:
             candidate.charged = max(0, candidate.charged - 1)
 
     def charged(self, peer: PeerId) -> int:
-        """Return how many microbatches of ours a replica has."""
+        """Return how many of our microbatches a replica has."""
         candidate = self._candidates.get(peer)
         return candidate.charged if candidate else 0
 
     def idle(self, now: float) -> list[PeerId]:
-        """Return the replicas that have nothing of ours and are known to work, fastest first."""
+        """Return the replicas that have none of our microbatches and are known to work, fastest
+        first."""
         found = [
             (c.caution * c.gradient.mean_s, peer)
             for peer, c in self._candidates.items()

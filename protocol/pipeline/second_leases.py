@@ -3,9 +3,9 @@
 Holds when what was leased and how long replicas take from lease to ledger, as their reports show it
 (a report may be a second old, for all replicas alike). Decides with ``backups``; leases nothing.
 
-With the one-step-delayed update nobody is idle near the end of a step: who gets nothing more of it
-computes the next one. A second lease then takes as long as what its taker has begun, and keeps it
-from its part in closing the step. It is given for what is late beyond doubt only.
+With the one-step-delayed update no replica is idle near the end of a step: one that gets no more of
+it computes the next step. A second lease then waits for what its taker has begun, and delays the
+taker's part in closing the step. So it is given only for work that is late beyond doubt.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SecondLeases:
     """The leader's view of the leases in flight.
 
     Args:
-        delayed: whether a waiting replica has work of the next step meanwhile.
+        delayed: whether a waiting replica computes the next step.
     """
 
     def __init__(self, per_step: int, *, delayed: bool = False) -> None:

@@ -19,7 +19,7 @@ MOST_SLOWER: Final = 4.0
 LOOK_S: Final = 0.5
 """How often the seat lets us look."""
 OVERSLEPT_S: Final = 1.0
-"""Looking so much later proves that we slept: what waited meanwhile is still to be heard."""
+"""A look this late proves that our process was suspended: queued messages are still to be read."""
 
 
 def stalling(
@@ -44,7 +44,7 @@ def stalling(
         times: factor of the time allowed, for the stages behind.
         slower: by replica, how many times slower than the fastest it claims to be; a replica
             without a claim may be as slow as the slowest believed claim.
-        shown: True if a sibling must have brought something meanwhile.
+        shown: whether a sibling must have brought something in that time.
     """
     found = []
     for peer, at in since.items():

@@ -8,9 +8,9 @@ from protocol.ids import short
 from protocol.pipeline.holding import Delivery, Holder
 
 OVERSLEPT_S = 1.0
-"""A deadline noticed so late means that we slept: nobody's silence is proven."""
+"""A deadline noticed so late means that our process was suspended: no silence is proven."""
 PATIENCE = 4
-"""How often, and once more per stage behind it, an answer is enough of who brings nothing."""
+"""Answers that are accepted in place of a gradient, and one more per stage behind the holder."""
 SILENT_POINTS = 2
 """Penalty for a missed deadline; repeated ones add up, a single one fades."""
 WORKING_TIMES = 3
@@ -38,7 +38,7 @@ def judge(holder: Holder, brought_at: float, patience: int, now: float) -> Verdi
 
 
 def late_words(delivery: Delivery, holder: Holder) -> str:
-    """Say who is late with what."""
+    """Return the message that names the late replica and what it owes."""
     what = "receipt" if holder.held_since is None else "gradient"
     how = "although it answers" if holder.asked_at is None else "and it is silent"
     who = short(holder.peer)

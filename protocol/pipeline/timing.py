@@ -1,8 +1,7 @@
 """How long something takes at a replica, and how long is too long.
 
-Smoothed mean and deviation after RFC 6298 (Jacobson; Karn: who measures gives no sample of what was
-sent more than once). Besides, a time is relative to the work that was there: it scales with what a
-replica has of ours beyond what it usually has.
+Smoothed mean and deviation after RFC 6298 (Jacobson; Karn: work that was sent more than once gives
+no sample). A time also scales with the work that a replica has of us, beyond what it usually has.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which version to roll back to: the newest that every stage has on a disk within reach.
+"""Chooses the version to roll back to: the newest that every stage has on a live disk.
 
-Pure functions of the members' stored records; everybody who has the same ones chooses the same.
+Pure functions of the members' stored records: equal records give equal choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 Weigh = Callable[[PeerId, Copy], int]
 """Returns the weight of an author's claim about a copy; 0: it does not count."""
 Witness = Callable[[PeerId], bool]
-"""Whether an author's word stands for itself: members can be invented, who say what one says."""
+"""Whether an author counts as a witness of its own: invented members repeat what one says."""
 Weighed = tuple[int, bool, bytes]
 """Weight, whether it is our own, and the hash that is named."""
 
@@ -88,13 +88,13 @@ def believed(
 
 
 def order(lineage: Lineage) -> tuple[int, int, int]:
-    """Return by what lineages are ordered: of two after as many roll-backs the one that undoes less
-    is the later one."""
+    """Return the sort key of lineages: of two after equally many roll-backs the one that undoes
+    less is the later one."""
     return lineage.number, lineage.version, lineage.era
 
 
 def _believed(words: list[Weighed]) -> bytes:
-    """Return the hash that counts: only the weightiest words are counted."""
+    """Return the hash that most of the claims with the highest weight name."""
     heaviest = max(weight for weight, _, _ in words)
     count = Counter(digest for weight, _, digest in words if weight == heaviest)
     ours = {digest for weight, own, digest in words if own and weight == heaviest}
@@ -125,8 +125,8 @@ def newest_of_any(
 def next_era(lineage: Lineage, target: Lineage, me: PeerId, seq: int) -> Lineage:
     """Return ``target`` as the lineage after ``lineage``, decided by ``me``.
 
-    ``seq`` is another one each time: who was outvoted and later decides the same again begins
-    another lineage, for of the first one versions may be there that others have made.
+    ``seq`` differs each time: a member that was outvoted and decides the same again begins another
+    lineage, because others may have made versions of the first one.
 
     At the end of the range only the low bits can rise; no lineage makes an era out of range.
     """

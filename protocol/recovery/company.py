@@ -20,7 +20,7 @@ from protocol.ids import PeerId
 from protocol.wire.fields import StepIndex
 
 MAX_COMPANIONS: Final = 512
-"""Members remembered; what is dropped beyond counts as a nameless one that we never meet again."""
+"""Members remembered; the ones dropped beyond count as one without a name, never met again."""
 
 
 class Companion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -51,7 +51,7 @@ class Company:
         self._live: frozenset[PeerId] = frozenset()
 
     def companions(self) -> tuple[Companion, ...]:
-        """Return what has to be written down, at most ``MAX_COMPANIONS`` of them."""
+        """Return what has to be saved, at most ``MAX_COMPANIONS``."""
         return tuple(self._known.values())
 
     def update(
@@ -62,8 +62,8 @@ class Company:
         Args:
             live: the other live members.
             newest: newest version that any stage serves; None while it is unknown: a member that
-                goes then may have trained on before, and counts as unseen.
-            left: tells whether a member that is gone left in order.
+                leaves then may have trained on before, and counts as unseen.
+            left: whether a member that left did so in order.
         """
         now = frozenset(live)
         came, went = now - self._live, list[PeerId]()
@@ -84,8 +84,8 @@ class Company:
         self._known = {PeerId(one.peer): one for one in (*kept, nameless)}
 
     def ahead(self, of: int) -> frozenset[PeerId]:
-        """Return who may have copies of a version newer than ``of``, which we have; "" stands for
-        those whose names were dropped."""
+        """Return the members that may have copies of a version newer than ``of``, which we have; ""
+        stands for those whose names were dropped."""
         return frozenset(peer for peer, one in self._known.items() if one.may_be_ahead(of))
 
 

@@ -23,7 +23,7 @@ from protocol.recovery.stored import Copy, Lineage, Stored, belongs
 from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
 
 MAX_PROVEN: Final = 256
-"""Peers; who was proven longest ago is forgotten first."""
+"""Peers; the one proven longest ago is forgotten first."""
 MAX_MADE: Final = 1024
 """Hashes of versions that we made ourselves."""
 AHEAD_STEPS: Final = 2
@@ -36,7 +36,7 @@ SHORTEST_STEP_S: Final = 0.001
 
 
 class Word(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The last record of a proven peer: it counts for longer than records live."""
+    """The last record of a proven peer: it counts after the record has expired."""
 
     author: PeerText
     stored: Stored
@@ -46,11 +46,11 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The part of the evidence that is saved."""
 
     version: StepIndex = 0
-    """Newest version that a seat of ours has ever made; 0: none."""
+    """Newest version that one of our seats has ever made; 0: none."""
     step_s: NonNegative = 0.0
     """Seconds between two of them when the swarm was fastest; 0: not known."""
     stages: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
-    """In which we have closed steps."""
+    """Stages in which we have closed steps."""
     proven: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_PROVEN)] = ()
     """The latest last."""
     words: Annotated[tuple[Word, ...], Meta(max_length=MAX_PROVEN)] = ()
@@ -78,11 +78,11 @@ class Evidence:
 
     @property
     def any(self) -> bool:
-        """Whether a step of ours has ever counted: else we know nobody."""
+        """Whether we have ever closed a step; otherwise no peer is proven."""
         return bool(self._stages)
 
     def kept(self) -> Kept:
-        """Return what is to be written down."""
+        """Return what is to be saved."""
         words = tuple(Word(author, said) for author, said in sorted(self._words.items()))
         stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
         made = tuple(Copy(*of, state) for of, state in self._made.items())
@@ -93,7 +93,7 @@ class Evidence:
     def closed(
         self, stage: int, version: int, state: bytes, with_whom: Collection[PeerId], now: float
     ) -> bool:
-        """Note that a seat of ours has closed a step.
+        """Note that one of our seats has closed a step.
 
         Args:
             stage: its stage.
@@ -129,8 +129,8 @@ class Evidence:
         self._made = {k: v for k, v in self._made.items() if k[0] != stage}
 
     def begin(self, before: Lineage, lineage: Lineage) -> None:
-        """Another lineage begins: what is newer than its beginning is of the one that ended, and
-        what is older is of both. Those who are gone do not say so themselves."""
+        """Another lineage begins: newer versions than its beginning belong to the one that ended,
+        older ones to both. The records of absent members do not say so, so we note it for them."""
         self.closed_at = None
         for author, said in self._words.items():
             shared = [
@@ -143,7 +143,7 @@ class Evidence:
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
 
     def heard(self, author: PeerId, stored: Stored) -> None:
-        """Remember the last word of a proven peer; nobody else's is kept."""
+        """Remember the last record of a proven peer; no other peer's is kept."""
         if author in self._proven:
             self._words[author] = stored
 
@@ -154,7 +154,7 @@ class Evidence:
         return peer in self._proven
 
     def is_near(self, stage: int) -> bool:
-        """Whether we have served a stage or one beside it: there we know who does."""
+        """Whether we have served a stage or a neighbour of it: there we know the replicas."""
         return not self._stages.isdisjoint((stage - 1, stage, stage + 1))
 
     def contradicts(self, lineage: Lineage) -> bool:

@@ -1,21 +1,22 @@
 """Rolling the whole swarm back together when the state of a stage is lost, and resuming a run.
 
-Every volunteer says in its stored record which lineage it follows and which checkpoints it has.
-When a stage has nobody left that holds its state, or a step cannot close any more because gradients
-died with those who held them, the first live member by rank begins the next lineage at the newest
-version that every stage has somewhere; the others check that they see the same trouble and follow.
-A swarm that was shut down resumes in the same way: its members come back with copies and no state.
+Every volunteer says in its stored record which lineage it follows and which checkpoints it has. If
+no live member holds a stage's state, or a step can no longer be closed because gradients died with
+their holders, the first live member by rank begins the next lineage at the newest version that
+every stage has somewhere. The others check that they see the same trouble, and follow. A swarm that
+was shut down resumes in the same way: its members come back with copies and no state.
 
     closed (nobody knows yet where we begin) -> open -> trouble -> open in a later lineage
 
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
-only while a quorum holds, so that of a split swarm one part rolls back at most; parts that went
-separate ways end in the lineage that most follow. Times are monotonic seconds.
+only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
+the lineage that most members follow. Times are monotonic seconds.
 
-Records are anybody's word, so those have a voice whose work we have counted (``evidence``), and
-ourselves. Only who has never worked with anybody, or meets none of them, goes by those it is linked
-with. A lineage is followed only within reach of what we know, never against what we have made
-ourselves, and by nobody who trains in good health.
+Any peer can publish a record. So only members whose work we have counted (``evidence``), and
+ourselves, have a voice. A member that has never worked with another, or meets none of them,
+believes the members that it is linked with instead. A lineage is followed only if it lies within
+reach of what we know and agrees with the states that we have made. A member that is training
+follows none.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A stage that stays behind the one after it for so many usual steps, and of whose step nothing
-more comes, cannot close it any more, for gradients died there; behind the one before it, for
-activations did."""
+"""A stage stays behind a neighbour for so many usual steps while nothing comes of its step: then it
+can no longer close the step. Gradients died in the stage after it, or activations in the one
+before."""
 TURN_S: Final = 3.0
 """Each next replica by rank waits this much longer before it decides in place of earlier ones."""
 MAX_TURNS: Final = 8
-"""After so many turns it is everybody's."""
+"""After so many turns every member may decide."""
 SETTLE_S: Final = 2.0
-"""Members that come back one after the other are waited for, as long as more keep coming."""
+"""A returning swarm waits this long after the last member that came."""
 MAX_SETTLE_S: Final = 30.0
-"""But not for longer, if we know none of them: somebody may keep coming for ever."""
+"""Bound of that wait while we know none of the arrivals: there may be no end of them."""
 HEALTHY_S: Final = 10.0
 HEALTHY_STEPS: Final = 3.0
 """A replica that closed a step this recently, in seconds or usual steps, is healthy."""
@@ -75,19 +76,19 @@ UNMET_S: Final = 15.0
 STALLED_S: Final = 120.0
 """A replica that has not closed a step for this long has little to lose and trusts strangers."""
 PATIENCE_S: Final = 120.0
-"""How long a newer version than the best complete one is waited for: who has it may come back."""
+"""How long a newer version than the best complete one is waited for: its holder may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
-"""The same where that saves no more than one checkpoint interval."""
+"""The same wait if it can save one checkpoint interval at most."""
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
 OUTVOTED_S: Final = 20.0
 """A replica whose new lineage is not followed returns to the majority's after this long."""
 REFRESH_S: Final = 180.0
-"""How often our record is said again; it holds for ten minutes."""
+"""How often our record is published again; it expires after ten minutes."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
-"""So many of those who are waited for are named."""
+"""Number of the awaited members that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +105,18 @@ class RecoveryContext:
     """Whether a majority of the electors of each of our seats is within reach. Asked when we
     decide: it changes with time, while nothing else does."""
     moved: tuple[int, ...] = ()
-    """By stage: what changes as long as something comes of its step."""
+    """By stage: a number that changes as long as its step makes progress."""
     unseen: frozenset[int] = frozenset()
-    """Stages that others say are served, of which we see no replica ourselves."""
+    """Stages that others report as served while we see no replica ourselves."""
     unlinked: frozenset[PeerId] = frozenset()
-    """Those of the live members whom only adverts tell us of."""
+    """Live members known only from adverts."""
     reached: Mapping[int, int] = field(default_factory=dict)
     """By era: the newest version that a seat in ``eras`` serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Follow this lineage: every seat of ours restarts at its version."""
+    """Follow this lineage: each of our seats restarts at its version."""
 
     lineage: Lineage
     reason: str
@@ -232,8 +233,8 @@ class Recovery:
     def closed(
         self, stage: int, version: int, state: bytes, with_whom: Iterable[PeerId], now: float
     ) -> bool:
-        """A seat of ours, of our lineage, has closed a step with the work of these; return whether
-        the evidence ought to be written down."""
+        """One of our seats, in our lineage, has closed a step with the work of these peers; return
+        whether the evidence should be saved."""
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now)
         for peer in others:
@@ -308,16 +309,16 @@ class Recovery:
         return newest_whole(*seen, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
-        """Return the newest version of which one word is enough; None: of any, for we have not seen
-        the lineage trained."""
+        """Return the newest version for which one witness is enough; None: any, because we have not
+        seen the lineage trained."""
         seen = self.open or self._newest > self.lineage.version
         return self._newest if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
-        """Return what an author's word of a copy weighs; 0: nothing.
+        """Return the weight of an author's claim of a copy; 0: none.
 
-        Where we have worked with others, the word of a stranger counts if one of them has named the
-        same state, or about stages so far from ours that we could not know who works there.
+        If we have worked with others, a stranger's claim counts only if one of them has named the
+        same state, or for stages so far from ours that we cannot know their replicas.
         """
         evidence = self.evidence
         if copy.version > self.reach(self._now) or evidence.denies(copy):
@@ -340,8 +341,8 @@ class Recovery:
 
     def may_begin(self, stage: int, now: float) -> bool:
         """Whether a stage without state may begin where the lineage does: we have not seen it past
-        that, and most of those of whom we know are here and have been for a moment, so that hardly
-        anybody is past it unseen."""
+        that, and most known members have been here for a moment, so an unseen replica past it is
+        unlikely."""
         if self._seen.get(stage, 0) > self.lineage.version:
             return False
         patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
@@ -349,16 +350,17 @@ class Recovery:
         return self.open and most and now >= self._live_at + SETTLE_S
 
     def begins_by(self, stage: int) -> float | None:
-        """Return when a stage without state may begin at the latest, monotonic seconds; None: that
-        does not depend on time alone."""
+        """Return the latest time at which a stage without state may begin, monotonic seconds; None:
+        it does not depend on time alone."""
         if not self.open or self._seen.get(stage, 0) > self.lineage.version:
             return None
         few = self._few_since
         return max(self._live_at + SETTLE_S, -math.inf if few is None else few + PATIENCE_S)
 
     def _count_members(self, now: float) -> None:
-        """Note since when we see no more than half of those of whom we know. Who has closed a step
-        knows whom it has worked with or been linked with: anybody can invent authors of records."""
+        """Note since when at most half of the known members are here. A member that has closed a
+        step counts only members that it has worked or been linked with, because authors of records
+        can be invented."""
         known = self._stored.keys() | {self._me}
         self._linked_once = (self._linked_once & known) | self._linked()
         if self.evidence.any:
@@ -505,8 +507,8 @@ class Recovery:
         return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
 
     def _before_us(self) -> list[PeerId]:
-        """Return who may decide before us: those with a voice, and for one turn one of the
-        strangers among those we are linked with."""
+        """Return the members that may decide before us: those with a voice, and for one turn one
+        linked stranger."""
 
         def by_rank(peer: PeerId) -> bytes:
             return rank("restore", self.lineage.era, peer)
@@ -518,9 +520,9 @@ class Recovery:
         return [*known, *strangers[:1]][:MAX_TURNS]
 
     def _patience_s(self, lost: int, version: int) -> float:
-        """Return how long copies are waited for that would save so many steps beyond ``version``.
+        """Return how long to wait for copies that would save ``lost`` steps beyond ``version``.
 
-        While others could go on with training a wait costs more than when everybody was away.
+        A wait costs more while others could train than after a shutdown.
         """
         if self.open:
             return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
@@ -533,9 +535,9 @@ class Recovery:
         return PATIENCE_S if lost > self._every else BRIEF_PATIENCE_S
 
     def _away_ahead(self, version: int) -> frozenset[PeerId] | None:
-        """Return who is not here and may have newer copies than ``version``.
+        """Return the absent members that may have newer copies than ``version``.
 
-        None: we cannot tell, because others have newer copies than we: they went on without us.
+        None: not known, because others have newer copies than we: they went on without us.
         """
         here = self.stored_live()
         own = here[self._me].copies if self._me in here else ()
@@ -545,7 +547,7 @@ class Recovery:
         return self._company.ahead(version) - here.keys()
 
     def _awaited(self, version: int) -> str:
-        """Name those who are not here and may have newer copies."""
+        """Name the absent members that may have newer copies."""
         names = sorted(short(peer) for peer in self._away_ahead(version) or () if peer)
         if not names or len(names) > MOST_NAMES:
             return "those"
@@ -557,8 +559,8 @@ class Recovery:
         return self._context.live - self._context.unlinked - {self._me}
 
     def _goes_by_strangers(self, now: float) -> bool:
-        """Whether we believe all whom we are linked with, for want of any we have worked with, or
-        because with those we have come to nothing."""
+        """Whether every linked member counts: we have worked with none, or have made no progress
+        with those that we have worked with."""
         if not self.evidence.any:
             return True
         if not self.open:
@@ -566,7 +568,7 @@ class Recovery:
         return self._is_stalled(now)
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether with those we have worked with we have come to nothing for long."""
+        """Whether we have made no progress for long with the members that we have worked with."""
         if self._stalled_since is None:
             return False
         begun = self.evidence.closed_at is not None
@@ -575,11 +577,12 @@ class Recovery:
         return now >= self._stalled_since + STALLED_S
 
     def _voters(self) -> frozenset[PeerId]:
-        """Return the others whose word on the lineage counts: proven ones, or for want of them
-        those who serve, or for want of those too whoever is there.
+        """Return the members whose lineage counts: the proven ones; if there are none, the serving
+        ones; if there are none of these either, all linked ones.
 
-        Newcomers that met nobody else serve as well: they begin the run again from the seed. Where
-        nothing has been made yet those who follow a later lineage count too, serving or not.
+        Newcomers that met no other member serve as well: they begin the run again from the seed. If
+        nothing of our lineage has been made yet, followers of a later lineage count too, serving or
+        not.
         """
         linked = self._linked()
         if not self._goes_by_strangers(self._now):
@@ -600,7 +603,8 @@ class Recovery:
                 return None
             return serving, "this lineage is the one that trains"
         if (majority := self._outvoted(count, now)) is not None:
-            self._troubled_at = None  # those who left with us and have yet to return are no reason
+            # members that left with us and have not returned are no reason to wait
+            self._troubled_at = None
             return majority, "most volunteers follow it and nobody has followed ours"
         if self._is_healthy(now):
             return None
@@ -649,7 +653,7 @@ class Recovery:
         return not self.evidence.contradicts(lineage)
 
     def _would_choose(self, lineage: Lineage) -> bool:
-        """Whether nothing newer is whole, and the states from which it begins are what we know."""
+        """Whether nothing newer is whole, and it begins at the states that we believe."""
         if lineage.version < self.newest_whole().version:
             return False
         version, reached = lineage.version, self._reached()
@@ -659,7 +663,7 @@ class Recovery:
         return not lineage.version or known == lineage.hashes
 
     def _who_has(self, version: int) -> set[PeerId]:
-        """Return who says that a version is on its disk, of those with a voice."""
+        """Return the members with a voice that report a version on their disks."""
         return {
             author
             for author, one in self.stored_live().items()
@@ -668,7 +672,7 @@ class Recovery:
         }
 
     def _has_voice(self, author: PeerId) -> bool:
-        """Whether an author is somebody: we know it, or go by all whom we are linked with."""
+        """Whether an author has a voice: we know it, or every linked member counts."""
         if author == self._me or self.evidence.proves(author):
             return True
         return author in self._linked() and self._goes_by_strangers(self._now)
@@ -683,8 +687,8 @@ class Recovery:
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
 
     def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
-        """Return the lineage that more have followed for long than ours, or as many and it is the
-        later one. One alone outvotes nobody."""
+        """Return the lineage that more members have followed for long than ours, or as many if it
+        is the later one. One member alone is not enough."""
         ours = 1 + count[self.lineage]
         others = (item for item in count.items() if item[0] != self.lineage)
         best = max(others, key=lambda item: (item[1], order(item[0])), default=None)
@@ -702,8 +706,9 @@ class Recovery:
     def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known.
 
-        One before ours counts only where it has gone on from where ours begins. Who has slept
-        through the roll-back serves, too, and so does a newcomer that met nobody, from the seed.
+        An earlier one than ours counts only if it has gone on beyond the beginning of ours, because
+        a replica that was suspended during the roll-back serves too, and so does a newcomer that
+        began from the seed alone.
         """
         ours, reached = self.lineage, self._context.reached
         by_era = {
@@ -740,7 +745,7 @@ class Recovery:
         return 0.0 if at is None else at
 
     def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RecoveryEffect]:
-        """Wait, and tell once for what and how long at most."""
+        """Wait, and explain once for what and how long at most."""
         self.waiting = waiting
         words = f"{trouble}; waiting {f'up to {most} ' if most else ''}{waiting.what}"
         if words == self._said:

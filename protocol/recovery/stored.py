@@ -38,7 +38,7 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
     @property
     def number(self) -> int:
-        """How many roll-backs led here."""
+        """Number of roll-backs before this lineage."""
         return self.era >> ERA_BITS
 
 
@@ -67,12 +67,12 @@ ERA_BITS: Final = 32
 """An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same, nor
 does one that decides twice."""
 MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
-"""The highest number of roll-backs that an era can say."""
+"""The highest number of roll-backs that an era can hold."""
 MAX_ERAS_MISSED: Final = 4096
-"""By so many may a lineage's number exceed ours: one that is followed in spite of its lie does not
-exhaust the range, and a swarm rolls back less often than that while somebody is away."""
+"""A lineage's number may exceed ours by at most this: one lie that is followed does not exhaust the
+range, and a swarm rolls back less often while a member is away."""
 HIGHEST_NUMBER: Final = MAX_NUMBER - MAX_ERAS_MISSED
-"""No run rolls back so often; who stands beyond could soon not roll back any more."""
+"""No run rolls back so often; a member beyond it could soon not roll back any more."""
 
 _bodies = Canonical(Stored, "stored")
 

@@ -1,4 +1,5 @@
-"""What the others have sent for a step's round: contributions to our segments, and broadcasts.
+"""Payloads that the other members have sent for a step's round: contributions to our segments, and
+broadcasts.
 
 Both may overtake the plan that says who owns which segment, so they are kept by attempt and sender,
 a bounded number of each, and judged once the plan is here. The bytes themselves are kept elsewhere
@@ -44,7 +45,7 @@ class Inbox:
         return len(self._parts) + len(self._broadcasts)
 
     def senders(self, attempt: int) -> set[PeerId]:
-        """Return who has sent something for an attempt."""
+        """Return the senders of an attempt's payloads."""
         entries = (*self._parts, *self._broadcasts)
         return {sender for of, _, sender in entries if of == attempt}
 

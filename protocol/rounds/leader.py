@@ -63,12 +63,12 @@ Restart = Literal[
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """What a leader has to know of its own replica's part in the round, as it is at a call."""
+    """The state of the leader's own replica in the round at the time of a call."""
 
     closed: bool = False
     """Whether we know the step's commit, our own or another's: then nothing is planned."""
     promised: int = 0
-    """The newest attempt that we follow: an older one of ours is not decided any more."""
+    """The newest attempt that we follow: an older one that we lead is no longer decided."""
     received: int = 0
     """How much of the round has come to us."""
     returned: bool = True
@@ -102,7 +102,7 @@ class RoundLeader:
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
         self._own_attempt = 0
-        """Newest attempt of ours for which we are Ready: nobody else can have decided it."""
+        """Newest attempt that we lead and are Ready for: no other leader can have decided it."""
         self._decided: Commit | None = None
         self._deciders: frozenset[PeerId] = frozenset()
         """The members that apply the decided commit; we apply it when one of them knows it, or all
@@ -114,9 +114,9 @@ class RoundLeader:
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
         self._spoilt: Counter[PeerId] = Counter()
-        """How often somebody refused a plan, or was Ready with another digest than most."""
+        """By member: how often it refused a plan, or was Ready with another digest than most."""
         self._voided: Counter[PeerId] = Counter()
-        """How often somebody's ledger did not fit a plan any more."""
+        """By member: how often its ledger no longer fitted a plan."""
         self._look_at: float | None = None
         """When to look again for a quorum, or to say the commit again."""
 
@@ -191,8 +191,8 @@ class RoundLeader:
         return self._act(now, own)
 
     def _fits(self, peer: PeerId) -> bool:
-        """Whether a member still has what the plan counts for it; what else it finishes meanwhile
-        it takes out again."""
+        """Whether a member still has what the plan counts for it. It takes out again what else it
+        finishes."""
         if self._plan is None:
             return False
         member = next((m for m in self._plan.members if m.peer == peer), None)
@@ -202,7 +202,7 @@ class RoundLeader:
 
     def _at_step(self) -> list[PeerId]:
         """Return the live replicas of this step once all have reported, else none. A replica that
-        is not on the roll and has not reported only claims to serve, so nobody waits for it."""
+        is not on the roll and has not reported only claims to serve, so it is not waited for."""
         at_step = self._serving_step()
         there = [p for p in at_step if p in self.reports]
         return there if there and not self._silent(at_step) else []
@@ -212,7 +212,8 @@ class RoundLeader:
         return sorted(r.peer for r in stage if r.version == self.step)
 
     def _silent(self, at_step: list[PeerId]) -> list[PeerId]:
-        """Return those on the roll that have not reported, where nobody of it is there, all."""
+        """Return the replicas on the roll that have not reported; without any of the roll, all
+        silent ones."""
         roll = self._quorum.roll
         counts = [p for p in at_step if p in roll] or at_step
         return [p for p in counts if p not in self.reports]
@@ -249,7 +250,7 @@ class RoundLeader:
         return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
 
     def _lessees(self) -> list[Wait]:
-        """Return who still has some of the step, if we have nothing left of it."""
+        """Return the replicas that still have some of the step, if we have nothing left of it."""
         ours = self.reports.get(self._place.me)
         if ours is None or ours.in_flight:
             return []
@@ -258,7 +259,7 @@ class RoundLeader:
         return [(kind, peer) for peer in there if self.reports[peer].in_flight]
 
     def _not_in_the_step(self, now: float) -> list[PeerId]:
-        """Return who is of the roll and does not report: or is behind, or not there for us."""
+        """Return the replicas of the roll that do not report, are behind, or are absent for us."""
         laggards, there = self._laggards(), self._serving_step()
         behind = sorted(laggards) if self._complete_since is not None else []
         ahead = {r.peer for r in self._view.serving(self._place.stage) if r.version > self.step}
@@ -266,7 +267,8 @@ class RoundLeader:
         return [*self._silent(there), *behind, *absent]
 
     def _awaited_of(self, led_by: PeerId, own: OwnPart, *, leases: bool) -> list[Wait]:
-        """Say what we miss of who leads: nobody who leads may keep to itself what all need."""
+        """Return what we miss of the leader: a leader that withholds what all need is reported
+        too."""
         at_step = self._serving_step()
         silent = self._silent(at_step)
         if led_by not in at_step or set(silent) - {led_by} or self._laggards():
@@ -381,8 +383,9 @@ class RoundLeader:
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _next_attempt(self, promised: int) -> int:
-        """Return an attempt above the one that a member says it has promised; in several leaps if
-        that is far above all we know: it may be a lie, or the member may have believed one."""
+        """Return an attempt above the highest that a member says it has promised. It takes several
+        leaps if that is far above all we know: it may be a lie, or the member may have believed
+        one."""
         (step, last), own = self._last_attempt, self.reports.get(self._place.me)
         known = max(own.promised if own else 0, last if step == self.step else 0)
         leap = min(max(promised - known, 0) + 1, limits.MAX_ATTEMPTS_MISSED)
@@ -405,7 +408,7 @@ class RoundLeader:
         return self._try_decide(now, own)
 
     def _refused(self, sender: PeerId, now: float, own: OwnPart) -> list[Effect]:
-        """Have everything sent again, a few times; who keeps on spoiling it is banned by then."""
+        """Plan again, a few times; by then the member that spoils the round is banned."""
         self._refusals += 1
         self._spoilt[sender] += 1
         if self._refusals > MAX_REFUSALS:
@@ -434,8 +437,8 @@ class RoundLeader:
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
-        """Have everything sent again, a few times, and note who differs from the most of them, of
-        two from us."""
+        """Plan again, a few times, and note the members whose digest differs from the most common
+        one, of two members from ours."""
         digests = Counter(message.digest for message in self._ready.values())
         ours = self._ready.get(self._place.me)
         usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
@@ -473,7 +476,7 @@ class RoundLeader:
 
     def acknowledged(self, sender: PeerId, message: CommitAck) -> list[Effect]:
         """A member knows the commit: we may apply it too. Or it follows a later attempt: if all
-        that we told do, nobody can ever apply what we decided, and we let go of it."""
+        that we told do, no replica can ever apply our decision, and we drop it."""
         decided = self._decided
         if decided is None or message.step != self.step or message.attempt < decided.attempt:
             return []
@@ -485,14 +488,14 @@ class RoundLeader:
         return []
 
     def _apply_if_last(self, now: float) -> list[Effect]:
-        """Nobody is left that could tell us that it knows: what we decided is for us to apply."""
+        """Apply our decision if no other member is left that could acknowledge it."""
         live = {replica.peer for replica in self._view.serving(self._place.stage)}
         if self._deciders & live or not self._quorum.may_go_on_without(self._deciders, now):
             return []
         return self._tell_self()
 
     def _say_again(self, now: float) -> list[Effect]:
-        """The commit may have been lost with a link: say it until somebody knows it."""
+        """Repeat the commit until a member acknowledges it: it may have been lost with a link."""
         decided = self._decided
         if decided is None or self._told_self or self._look_at is None or now < self._look_at:
             return []
@@ -509,7 +512,8 @@ class RoundLeader:
     # --- newcomers -------------------------------------------------------------------------
 
     def join(self, joiner: PeerId, now: float, own: OwnPart = NO_PART) -> list[Effect]:
-        """Note a newcomer that wants in; whoever leads when no plan is out admits it."""
+        """Note a newcomer that asks for admission; the leader at the next time without a plan
+        admits it."""
         self._newcomers.ask(joiner, now)
         return self._act(now, own)
 

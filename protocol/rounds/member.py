@@ -52,7 +52,8 @@ RoundEffect = Effect | Compute | SendPayload | Keep | Fault
 
 
 class Accumulator(Protocol):
-    """What a round asks of the pipeline: the gradients of the step that the worker has summed."""
+    """The interface of the pipeline to a round: the gradients of the step that the worker has
+    summed."""
 
     def done(self) -> Set[int]:
         """Return the microbatches that it holds."""
@@ -79,8 +80,8 @@ class RoundMember:
         size: elements of the stage's flat gradient.
         accumulator: the gradients of the step that the worker has summed.
         loaded: whether the worker holds the state of the current version.
-        promise: step and attempt that an earlier seat of ours has promised. What it sent for that
-            attempt may still arrive, and must not be taken for ours.
+        promise: step and attempt that an earlier seat of this process has promised. Its messages
+            for that attempt may still arrive, and must not be taken for ours.
     """
 
     def __init__(
@@ -125,12 +126,13 @@ class RoundMember:
         return self.try_apply()
 
     def forget(self, peer: PeerId) -> None:
-        """A peer is lost: what it sent for attempts not begun is not its next process's word."""
+        """A peer is lost: drop what it sent for attempts not begun, because its next process has
+        not said it."""
         self._inbox.forget(peer, self.promised)
 
     @property
     def promise(self) -> tuple[int, int]:
-        """The promise that a later seat of ours must keep: step and highest attempt promised."""
+        """The promise that a later seat of this process must keep: step and highest attempt."""
         return max((self.step, self.promised), self._promise)
 
     @property
@@ -155,7 +157,7 @@ class RoundMember:
 
     @property
     def counted_ids(self) -> frozenset[int]:
-        """Which they are."""
+        """The ids of these microbatches."""
         return self._counted
 
     @property
@@ -164,7 +166,7 @@ class RoundMember:
         return len(self._inbox)
 
     def senders(self) -> set[PeerId]:
-        """Return whose contributions or sums of the promised attempt have come to us."""
+        """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self._plan
         members = {PeerId(member.peer) for member in plan.members} if plan else set[PeerId]()
         return self._inbox.senders(self.promised) & members - {self._place.me}
@@ -180,7 +182,7 @@ class RoundMember:
         return self._plan
 
     def awaited(self) -> list[Wait]:
-        """Return for whom, and for what of it, our part in the round waits."""
+        """Return the peers that our part in the round waits for, and for what."""
         often = (peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES)
         spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
         plan, me = self._plan, self._place.me

@@ -41,22 +41,22 @@ TIMES: Final[dict[Kind, float]] = {
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
 SHARED: Final = frozenset[Kind](("plan", "lease", "work"))
-"""These wait for all that the step needs, whoever it is that has it."""
+"""These wait for all that the step needs, whichever replica has it."""
 LEAST_S: Final = 2.0
 FIRST_S: Final = 12.0
-"""Before any round has been closed here (memory is touched, kernels are compiled), and where nobody
-knows how long a microbatch takes."""
+"""Before any round has been closed here (memory is touched, kernels are compiled), and while the
+time of a microbatch is unknown."""
 USUAL_TIMES: Final = 2.0
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
 MOST_TASK_S: Final = 60.0
 LOOK_S: Final = 0.5
 LOST_S: Final = 6.0
-"""All that are in touch list somebody as lost by then, and have said so."""
+"""By then all replicas in touch have listed a lost peer, and have said so."""
 SPOILT_TIMES: Final = 2
-"""So often in one step a bad tensor is no accident."""
+"""Bad tensors in one step that are no accident."""
 VOIDED_TIMES: Final = 8
-"""Nor is it to report another ledger than the one that was planned."""
+"""Reports of another ledger than the planned one that are no accident."""
 
 
 class Obstruction:
@@ -79,8 +79,8 @@ class Obstruction:
         self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}
 
     def lost_one(self, now: float) -> None:
-        """Restart the waits after a peer of our stage or the next has gone: others take over its
-        part of the step, and nobody can close the step without it before the electors know. Waits
+        """Restart the waits after the loss of a peer of our stage or the next: others take over its
+        part of the step, and the step cannot be closed without it before the electors know. Waits
         for the peer itself continue."""
         self._since = {w: at for w, at in self._since.items() if w[0] not in SHARED}
         self._not_before = now + LOST_S
@@ -96,11 +96,11 @@ class Obstruction:
     def claims(
         self, waits: Iterable[Wait], excused: frozenset[PeerId], task_s: float, now: float
     ) -> tuple[PeerId, ...]:
-        """Return who has been waited for too long.
+        """Return the peers that have been waited for too long.
 
         Args:
-            waits: for what and whom we wait now.
-            excused: who waits for somebody else, by its own word.
+            waits: the present waits: for what, and for which peer.
+            excused: peers that wait for another one, by their own claim.
             task_s: how long a microbatch takes here, 0 where not known.
         """
         self.look_at = now + LOOK_S

@@ -57,7 +57,7 @@ def owner(plan: Plan, segment: int) -> PeerId | None:
 
 def in_sending_order(plan: Plan, me: PeerId) -> list[int]:
     """Return the active segments as a member sends its contributions: every owner's first segment
-    before anybody's second, beginning with the owner that follows it, so that not all send to the
+    before any owner's second, beginning with the owner that follows it, so that not all send to the
     same one at once."""
     count, members = _segments(plan), [member.peer for member in plan.members]
     mine = members.index(me)

@@ -1,8 +1,8 @@
-"""What a leader makes of its members' words: their ledgers, and the loss of a step.
+"""Combines the members' reports for the leader: their ledgers, and the loss of a step.
 
 A member says the sum of its own microbatches' losses, and nobody can check it without computing
-them. It is for people to look at, and no machine goes by it; but what one member says, 0 or 5e26,
-shall not be what everybody is shown: no sum counts that cannot be right.
+them. It is for people; no machine uses it; but what one member says, 0 or 5e26, shall not be what
+everybody is shown: no sum counts that cannot be right.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ ALIGN = 128
 SEGMENT = 256 * 1024
 """Least elements of a segment: below it, a message costs more than what overlaps."""
 SLOW = 0.5
-"""Below this share of the usual line one is slow; what is above may be noise, or a boast."""
+"""A line below this share of the usual one is slow; above it a difference may be noise or a false
+claim."""
 
 
 def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -> list[float]:

@@ -176,7 +176,7 @@ class Leasing:
         self._next = self.lease_client.successor(fresh=False) if delayed else None
         self._leads_next = False
         self._none_left: dict[int, set[PeerId]] = {}
-        """By step, who has told us that nothing is left of it."""
+        """By step: the replicas that have told us that nothing is left of it."""
 
     def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
         """Begin ``step`` with the leases granted earlier; ``led_by`` leads it in ``view``."""

@@ -22,7 +22,7 @@ REPEAT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a replica reports of its step."""
+    """The content of a replica's report about its step."""
 
     step: int
     revision: int

@@ -1,7 +1,7 @@
 """Returned microbatches: a stage may count only those whose gradients the stage before has used.
 
 A replica that counts a microbatch but withholds or spoils its gradient would leave the stage before
-with a step that can never be closed: the parameters that make the gradient are gone once the
+with a step that can never be closed: the parameters that make the gradient are replaced once the
 replica's stage has closed the step. So the replicas of the stage before report the microbatches
 that they have counted (``Returned``), and no replica of the next stage makes or follows a plan that
 counts others. A healthy swarm never waits for this, because the stage before closes its step no

@@ -92,13 +92,13 @@ TELL_OTHERS_S = 1.5
 
 @dataclass(slots=True)
 class _OpenStep:
-    """What is known of the running step only."""
+    """Knowledge about the running step only."""
 
     commit_loss: float | None = None
     unconfirmed: tuple[PeerId, Plan] | None = None
     """A plan that counts what the stage before has not got yet."""
     claims: tuple[PeerId, ...] = ()
-    """Of whom we say that the step waits for them."""
+    """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
     """When it could have been closed: from then on more than one is told of our ledger."""
 
@@ -400,7 +400,7 @@ class Seat:
         return list(self.member.reduced(sender, message, digest))
 
     def on_segment(self, sender: PeerId, message: Segment, now: float) -> list[SeatEffect]:
-        """Take a member's part of a segment of ours."""
+        """Take a member's contribution to a segment that we own."""
         return list(self.member.segment(sender, message))
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:

@@ -169,7 +169,7 @@ class Fetch:
         return [StoreChunk(chunk.index), *self._ask(now)]
 
     def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
-        """Drop a donor that is gone; its chunks in flight are requested elsewhere."""
+        """Drop a lost donor; its chunks in flight are requested elsewhere."""
         self._lose(peer)
         return self._ask(now)
 

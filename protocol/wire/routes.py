@@ -51,7 +51,7 @@ from protocol.wire.messages import (
 )
 
 Taker = Literal["link", "newcomer", "node", "seat"]
-"""Who takes a message: the link's carrier, whoever asks for a manifest to join, the engine of a
+"""The taker of a message: the link's carrier, whoever asks for a manifest to join, the engine of a
 node, or the seat in a stage."""
 Sender = Literal["anyone", "peer", "member", "stage before", "stage after", "stage", "serves stage"]
 """From whom a message counts.
