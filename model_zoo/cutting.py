@@ -20,9 +20,10 @@ _BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with in
 
 
 def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
-    """Layers per stage such that the dearest stage is as cheap as it can be.
+    """Return layers per stage such that the most expensive stage is as cheap as possible.
 
     Args:
+        spec: the model.
         costs: `spec.layers + 2` numbers (embedding, layers, head), or None for analytic FLOPs.
         stages: from 1 to `spec.layers`; every stage gets at least one layer.
 

@@ -42,7 +42,12 @@ class Corpus:
         digest: BLAKE2b-256 of all bytes, hexadecimal.
 
     Args:
+        name: where the bytes come from, for people.
+        data: the whole text, uint8.
         tokenizer: name of what makes tokens of the text.
+
+    Raises:
+        DataError: the text is empty.
     """
 
     def __init__(self, name: str, data: Bytes, tokenizer: str = DEFAULT) -> None:

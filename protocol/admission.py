@@ -20,7 +20,17 @@ _PERSON = b"volunteer/1/adm"
 
 
 def admission_proof(secret: bytes, swarm: SwarmId, prover: PeerId, verifier: PeerId) -> bytes:
-    """Return the 32 bytes that prove a swarm's ``secret`` from ``prover`` to ``verifier``."""
+    """Return the 32 bytes that prove a swarm's ``secret`` from ``prover`` to ``verifier``.
+
+    Args:
+        secret: of the private swarm, 32 bytes.
+        swarm: its id.
+        prover: the peer that proves that it knows the secret.
+        verifier: the peer that checks the proof.
+
+    Raises:
+        LocalProtocolError: the secret has another length.
+    """
     if len(secret) != SECRET_BYTES:
         raise LocalProtocolError(f"an admission secret has {SECRET_BYTES} bytes")
     parts = "\x1f".join((swarm, prover, verifier)).encode()

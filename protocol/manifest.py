@@ -215,7 +215,13 @@ def fits_a_frame(model: ModelSpec, sequences: int) -> bool:
 
 
 def too_large(stage: StageCost, averaging_codec: Codec, state: StateSpec) -> str | None:
-    """Say in words why no message could carry what replicas of a stage send each other, or None."""
+    """Return why no message could carry what replicas of a stage send each other, or None.
+
+    Args:
+        stage: parameters and layers of the stage.
+        averaging_codec: the codec of contributions and sums.
+        state: the layout of the state: bytes per parameter.
+    """
     count = f"a stage of {stage.parameters} parameters"
     header_bytes = (stage.layers + 1) * _HEADER_BYTES_PER_LAYER
     state_bytes = header_bytes + stage.parameters * state.bytes_per_parameter

@@ -102,7 +102,8 @@ def leaders(
     behind: int = 1,
     among: Collection[PeerId] = (),
 ) -> list[PeerId]:
-    """Return the serving replicas in the order in which they lead the round of a step.
+    """Return the serving replicas of ``stage`` in ``view`` in the order in which they lead the
+    round of ``step``.
 
     Replicas ``among`` the stage's roll come alone, if any of them serves, the lowest rank first: a
     replica that only claims to serve must be in a round before it leads one. A replica more than

@@ -32,6 +32,11 @@ class FlatOptimizer(ABC):
             Another buffer as long, on the same device, may be put in its place between steps.
         vectors: what is kept between steps, (N,) fp32 each, as `specs.optimizer` lists it.
         steps_done: updates applied so far.
+
+    Args:
+        values: parameters, (N,) fp32.
+        decay_size: how many leading ones decay.
+        spec: name and constants.
     """
 
     def __init__(self, values: Tensor, decay_size: int, spec: OptimizerSpec) -> None:

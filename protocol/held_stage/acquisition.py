@@ -43,14 +43,16 @@ class Wait:
 def way_in(
     stage: int, me: PeerId, view: SwarmView, history: Recovery, now: float
 ) -> Join | Begin | Wait:
-    """Return how the state of a stage can be had now.
+    """Return how to acquire the state of a stage now.
 
-    It waits while the swarm is past the beginning of the lineage and nobody alive has the stage's
-    state, or while it is not settled where the run goes on: the history will say.
+    It waits while the swarm is past the beginning of the lineage and no live replica has the
+    stage's state, or while the recovery machine does not know where the run goes on.
 
     Args:
+        stage: the stage to be held.
         me: ourselves, who are not asked.
         view: the live replicas of our lineage.
+        history: the recovery machine, which knows the lineage.
         now: monotonic seconds.
     """
     lineage = history.lineage
@@ -76,10 +78,17 @@ def _missing(stage: int, history: Recovery, now: float, *, begun: bool) -> str:
 def admission(
     stage: int, sender: PeerId, admit: Admit, view: SwarmView, lineage: Lineage
 ) -> Admit | None:
-    """Return what counts of an admission; None if nothing does.
+    """Return the admission with the donors that count; None if it does not count.
 
-    Only who serves the stage lets anybody in, and gives its state. A replica that has fallen behind
-    may still believe that it leads: its version is too old.
+    Only a serving replica admits a newcomer and gives its state. A replica that has fallen behind
+    may still believe that it leads; its version is too old.
+
+    Args:
+        stage: the stage to be held.
+        sender: the peer that sent the admission.
+        admit: its message.
+        view: the live replicas of our lineage.
+        lineage: the lineage that we follow.
     """
     serving = {replica.peer for replica in view.serving(stage)}
     donors = [donor for donor in admit.donors if donor in serving]

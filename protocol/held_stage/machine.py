@@ -238,6 +238,8 @@ class HeldStage:
         """The way to its state has reached a phase.
 
         Args:
+            phase: the phase reached.
+            now: monotonic seconds.
             words: what it waits for where the phase alone does not say it.
         """
         if phase is not self._phase and self.state in (State.ACQUIRING, State.OBSERVING):

@@ -107,7 +107,8 @@ class Board:
         self.revision += 1
 
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
-        """Keep a posting received at ``now``; False if ``author`` has posted a newer one."""
+        """Keep ``posting``, received at ``now``; return False if ``author`` has posted a newer
+        one."""
         stage = bodies.stage_of(posting)
         notices = self._kept[stage]
         known = notices.get(author)

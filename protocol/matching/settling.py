@@ -26,7 +26,7 @@ def complete(others: Others, population: Population) -> bool:
 
 
 def all_reached(others: Others, phase: int, population: Population) -> bool:
-    """Tell whether every other stage of ``population`` has reached ``phase``."""
+    """Tell whether every stage of ``population`` but ours (``others``) has reached ``phase``."""
     reached = all(notice.posting.phase >= phase for notice in others.values())
     return reached and complete(others, population)
 

@@ -191,7 +191,14 @@ class Replies:
 
 
 class Steward:
-    """Machine of one stewardship."""
+    """Machine of one stewardship.
+
+    Args:
+        context: population, board and wall clock of this peer's matching.
+        stage: its stage.
+        mandate: by which it is steward.
+        epoch: number of the first epoch.
+    """
 
     def __init__(self, context: Context, stage: Stage, mandate: Mandate, epoch: int) -> None:
         self.stage = stage

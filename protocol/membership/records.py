@@ -98,7 +98,14 @@ class _Floor:
 
 
 class RecordStore:
-    """Newest verified record per (kind, key)."""
+    """Newest verified record per (kind, key).
+
+    Args:
+        swarm: the swarm that records must be signed for.
+        own: our own id.
+        kinds: the rules of each kind of record.
+        protected: whether a record must not be displaced.
+    """
 
     def __init__(
         self,

@@ -176,7 +176,13 @@ class Roster:
         return tuple(sorted(gone, key=lambda peer: rank("lost", self._own, peer))[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:
-        """Take a verified advert."""
+        """Take a verified advert.
+
+        Args:
+            peer: its author.
+            advert: the advert.
+            seq: the record's number.
+        """
         known = self._known.setdefault(peer, _Known())
         known.advert, known.advert_seq = advert, seq
         return self._update(peer, "leaves" if advert.leaving else "advertised itself")

@@ -138,7 +138,13 @@ class Deliveries:
                 self._await_gradient(delivery, holder, now)
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[DeliveryEffect]:
-        """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored."""
+        """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored.
+
+        Args:
+            sender: a replica of the next stage.
+            receipt: its answer.
+            now: monotonic seconds.
+        """
         self._now = now
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:

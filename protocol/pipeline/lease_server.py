@@ -20,6 +20,8 @@ class LeaseServer:
     """Owns the ``LeaseBook`` of the current step; requests may come a step early.
 
     Args:
+        step: the step whose ids it leases.
+        per_step: microbatches per step.
         delayed: whether another lease server leases work of the next step at the same time.
     """
 

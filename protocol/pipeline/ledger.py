@@ -14,6 +14,11 @@ from protocol.errors import RemoteProtocolError
 def to_bitmap(ids: Iterable[int], step: int, per_step: int) -> bytes:
     """Encode ids of one step as a bitmap of ``per_step`` bits, little-endian within bytes.
 
+    Args:
+        ids: absolute ids of microbatches.
+        step: the step that they belong to.
+        per_step: microbatches per step.
+
     Raises:
         ValueError: an id of another step (a bug of ours: ledgers hold one step).
     """
@@ -29,6 +34,11 @@ def to_bitmap(ids: Iterable[int], step: int, per_step: int) -> bytes:
 
 def bits_of(bitmap: bytes, step: int, per_step: int) -> int:
     """Return a bitmap as one number; bit i is the i-th microbatch of the step.
+
+    Args:
+        bitmap: as made by ``to_bitmap``.
+        step: its step, for the error.
+        per_step: microbatches per step.
 
     Raises:
         RemoteProtocolError: bits beyond the step's microbatches.
@@ -46,6 +56,11 @@ def count_of(bitmap: bytes) -> int:
 
 def from_bitmap(bitmap: bytes, step: int, per_step: int) -> frozenset[int]:
     """Decode a bitmap of one step into absolute ids.
+
+    Args:
+        bitmap: as made by ``to_bitmap``.
+        step: its step.
+        per_step: microbatches per step.
 
     Raises:
         RemoteProtocolError: bits beyond the step's microbatches.

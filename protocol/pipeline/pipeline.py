@@ -67,6 +67,8 @@ class Pipeline:
     """See the module's docstring. All methods return effects; ``now`` is monotonic seconds.
 
     Args:
+        place: where this replica stands.
+        step: the step that it begins with.
         delayed: whether the run uses the one-step-delayed update.
     """
 
@@ -263,7 +265,8 @@ class Pipeline:
     # --- messages --------------------------------------------------------------------------
 
     def forward(self, sender: PeerId, message: Forward, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s boundary activation at ``now``; its payload is kept only on request."""
+        """Take ``sender``'s boundary activation (``message``) at ``now``; its payload is kept only
+        on request."""
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
             return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
@@ -300,7 +303,7 @@ class Pipeline:
         return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
 
     def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s receipt (``message``) for a boundary that we sent."""
+        """Take ``sender``'s receipt (``message``) at ``now`` for a boundary that we sent."""
         return list(self._deliveries.receipt(sender, message, now))
 
     def backward(self, sender: PeerId, message: Backward, now: float) -> list[PipelineEffect]:

@@ -141,6 +141,8 @@ class Recovery:
     """See the module's docstring.
 
     Args:
+        me: our id.
+        stages: number of stages.
         checkpoint_every: steps between two checkpoints.
         lineage: what we followed when we were last here.
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
@@ -222,7 +224,13 @@ class Recovery:
         return Publish(STORED, self._me, self._seq, encode_stored(own))
 
     def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
-        """Take another's stored record."""
+        """Take another's stored record.
+
+        Args:
+            author: its author.
+            stored: the record.
+            now: monotonic seconds.
+        """
         if author == self._me or self._stored.get(author) == stored:
             return []
         self._stored[author] = stored
@@ -234,7 +242,15 @@ class Recovery:
         self, stage: int, version: int, state: bytes, with_whom: Iterable[PeerId], now: float
     ) -> bool:
         """One of our seats, in our lineage, has closed a step with the work of these peers; return
-        whether the evidence should be saved."""
+        whether the evidence should be saved.
+
+        Args:
+            stage: the stage.
+            version: the new version.
+            state: its hash.
+            with_whom: peers whose work is in the step.
+            now: monotonic seconds.
+        """
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now)
         for peer in others:

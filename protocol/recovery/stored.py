@@ -43,8 +43,8 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 def belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
-    """Whether a copy made in ``of`` is a version of ``lineage``: what is older than both, both
-    share."""
+    """Whether a copy of ``version`` made in ``of`` belongs to ``lineage``: versions older than both
+    are shared."""
     return of.era == lineage.era or version <= min(of.version, lineage.version)
 
 

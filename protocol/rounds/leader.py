@@ -79,7 +79,14 @@ NO_PART = OwnPart()
 
 
 class RoundLeader:
-    """Runs at every replica all the time; acts only while ``leading``."""
+    """Runs at every replica all the time; acts only while ``leading``.
+
+    Args:
+        place: where this replica stands.
+        size: elements of the stage's flat gradient.
+        step: the step that it begins with.
+        quorum: None: no quorum is needed, as in worlds without partitions.
+    """
 
     def __init__(self, place: Place, size: int, step: int, quorum: Quorum | None = None) -> None:
         self._place, self._size = place, size
@@ -126,7 +133,9 @@ class RoundLeader:
         """Begin a step; reports that came early count at once.
 
         Args:
+            now: monotonic seconds.
             state: digest of the version at ``step``, empty if not known.
+            own: our replica's part in the round.
         """
         early, self._next = self._next, {}
         self._reset(step, state)
@@ -140,7 +149,14 @@ class RoundLeader:
     def update_view(
         self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
-        """Take a new view and whether we lead this step."""
+        """Take a new view and whether we lead this step.
+
+        Args:
+            view: the live replicas.
+            leading: whether we lead the step.
+            now: monotonic seconds.
+            own: our replica's part in the round.
+        """
         lost = {r.peer for r in self._view.serving(self._place.stage)}
         self._view, self.leading = view, leading
         live = {r.peer for r in view.serving(self._place.stage)}
@@ -163,7 +179,14 @@ class RoundLeader:
     def report(
         self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
-        """Take a replica's ledger."""
+        """Take a replica's ledger.
+
+        Args:
+            sender: a replica of our stage.
+            message: its ledger.
+            now: monotonic seconds.
+            own: our replica's part in the round.
+        """
         if message.step == self.step + 1:
             self._next[sender] = message
             return []
@@ -229,6 +252,7 @@ class RoundLeader:
             led_by: the leader, if it is another replica and we have no plan of this step.
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
+            own: our replica's part in the round.
         """
         if self._decided is not None:
             told = () if self._told_self else sorted(self._deciders)
@@ -394,7 +418,14 @@ class RoundLeader:
     def ready(
         self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
-        """Take a member's Ready; commit when all agree."""
+        """Take a member's Ready; commit when all agree.
+
+        Args:
+            sender: a replica of our stage.
+            message: attempt and digest for which it is Ready.
+            now: monotonic seconds.
+            own: our replica's part in the round.
+        """
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
             return []
@@ -513,7 +544,13 @@ class RoundLeader:
 
     def join(self, joiner: PeerId, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Note a newcomer that asks for admission; the leader at the next time without a plan
-        admits it."""
+        admits it.
+
+        Args:
+            joiner: the newcomer.
+            now: monotonic seconds.
+            own: our replica's part in the round.
+        """
         self._newcomers.ask(joiner, now)
         return self._act(now, own)
 

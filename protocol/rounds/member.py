@@ -78,6 +78,7 @@ class RoundMember:
     Args:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
+        step: the step that it begins with.
         accumulator: the gradients of the step that the worker has summed.
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
@@ -277,7 +278,13 @@ class RoundMember:
         return [Keep((key,)), *self._exchange()] if key else []
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast of a segment."""
+        """Take an owner's broadcast of a segment.
+
+        Args:
+            sender: the peer that sent it.
+            message: its header.
+            digest: names its payload.
+        """
         if message.step != self.step or message.attempt < self.promised:
             return []
         plan = self._plan

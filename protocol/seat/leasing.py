@@ -24,7 +24,13 @@ from protocol.wire.messages import Lease, LeaseRequest
 
 
 class LeaseClient:
-    """Asks for leases, and owns the lease server used while we lead; idle at other stages."""
+    """Asks for leases, and owns the lease server used while we lead; idle at other stages.
+
+    Args:
+        place: where this replica stands.
+        flight: measured ways of microbatches.
+        lease_server: used while we lead.
+    """
 
     def __init__(self, place: Place, flight: Flight, lease_server: LeaseServer) -> None:
         self._place, self._lease_server = place, lease_server
@@ -160,9 +166,11 @@ def _share(replicas: tuple[Replica, ...], me: PeerId) -> float:
 
 
 class Leasing:
-    """Idle at stages other than the first.
+    """The leases of one seat; idle at stages other than the first.
 
     Args:
+        place: where this replica stands.
+        step: the step that it begins with.
         pipeline: which holds what was leased.
         delayed: whether the next step may be begun.
     """
@@ -209,7 +217,13 @@ class Leasing:
             self._next.release(peer, {})
 
     def tick(self, view: SwarmView, reports: Mapping[PeerId, HasLedger], now: float) -> None:
-        """Grant and lease again what is due in the current step, which we lead."""
+        """Grant and lease again what is due in the current step, which we lead.
+
+        Args:
+            view: the live replicas.
+            reports: newest ledger report of each replica.
+            now: monotonic seconds.
+        """
         step = self._pipeline.step
         said = {r.peer for r in view.serving(0) if self._may_hold(r, step)} <= reports.keys()
         self.lease_client.tick(reports, now, all_said=said or self._next is None)
@@ -224,7 +238,13 @@ class Leasing:
         (of_next or self.lease_client).asked(sender, message)
 
     def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
-        """Take a lease of ``sender`` at ``now``; return the ids that we must compute."""
+        """Take a lease of ``sender`` at ``now``; return the ids that we must compute.
+
+        Args:
+            sender: who leases it.
+            message: step and ids.
+            now: monotonic seconds.
+        """
         client = self.lease_client if message.step == self._pipeline.step else self._next
         if client is None or not 0 <= message.step - self._pipeline.step <= 1:
             return []

@@ -65,6 +65,9 @@ class LedgerReporter:
         """Return the report to send to ``leader`` now, or None.
 
         Args:
+            leader: of the step.
+            held: the content of the report.
+            now: monotonic seconds.
             also_to: number of next leaders that also get it.
         """
         news = _News(leader, held.step, held.revision, held.ready, also_to)

@@ -30,7 +30,8 @@ def is_for(send: Send, place: Place) -> bool:
 
 
 def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
-    """Return whether ``sender`` holds a seat from which this message to ``stage`` counts."""
+    """Return whether ``sender`` holds, in ``view``, a seat from which a message of ``route`` to
+    ``stage`` counts."""
     match route.sender:
         case "stage before":
             return _holds(view, stage - 1, sender)
@@ -78,7 +79,8 @@ def era_of(message: Message, otherwise: int) -> int:
 
 
 def other_era(stage: int, sender: PeerId, message: Message) -> list[SeatEffect]:
-    """Answer ``sender``'s message of another era to ``stage``: refuse a Forward, ignore others."""
+    """Answer ``sender``'s ``message`` of another era to ``stage``: refuse a Forward, ignore
+    others."""
     if not isinstance(message, Forward):
         return []
     step, microbatch, attempt = message.step, message.microbatch, message.attempt

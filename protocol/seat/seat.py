@@ -106,7 +106,11 @@ class _OpenStep:
 class Seat:
     """See the module's docstring.
 
+    A handler (``on_…``) takes the ``sender``, its ``message`` and ``now`` (monotonic seconds), and
+    returns effects; ``digest`` names the payload.
+
     Args:
+        place: where this replica stands.
         size: elements of the stage's flat gradient.
         steps: steps of the whole run; nothing is leased from there on.
         tokens_per_step: tokens all microbatches of a step predict together.
@@ -408,7 +412,7 @@ class Seat:
         return list(self.pipeline.have(sender, message))
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
-        """Note who wants to join the stage, unless it is set aside."""
+        """Note a newcomer that asks for admission, unless it is set aside."""
         return (
             [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now, self._part())]
         )
@@ -421,7 +425,7 @@ class Seat:
     def on_lease_request(
         self, sender: PeerId, message: LeaseRequest, now: float
     ) -> list[SeatEffect]:
-        """Note who asks for work."""
+        """Note a request for work."""
         self.leasing.asked(sender, message)
         return []
 

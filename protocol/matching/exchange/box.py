@@ -41,7 +41,18 @@ def may_vote(population: Population, peer: PeerId, home: Stage) -> bool:
 
 
 class Box:
-    """Machine of one stage's vote."""
+    """Machine of one stage's vote.
+
+    Args:
+        context: population, board and wall clock of this peer's matching.
+        stage: the stage whose vote it counts.
+        mandate: the steward's mandate.
+        round_: epoch and attempt.
+        terms: the terms of the attempt, equal for all stages.
+        places: the stage's places, by peer.
+        pledges: digests that this peer has signed.
+        excused: electors that do not take part in this attempt.
+    """
 
     def __init__(
         self,

@@ -135,7 +135,15 @@ def due_at(now: Condition, grievance: Grievance, since: float, last: Last | None
 
 
 class Chair:
-    """Machine of one chair, under one mandate of the steward of stage 0."""
+    """Machine of one chair, under one mandate of the steward of stage 0.
+
+    Args:
+        context: population, board and wall clock of this peer's matching.
+        registry: records of the exchange.
+        pledges: digests that this peer has signed.
+        mandate: the mandate of stage 0.
+        has_majority: whether this peer sees a majority of the last members.
+    """
 
     def __init__(
         self,

@@ -62,7 +62,14 @@ class Shared(Protocol):
 
 
 class Exchange:
-    """The composition. ``offices`` is read at every input; it may change in between."""
+    """The composition of the exchange's machines.
+
+    Args:
+        context: population, board and wall clock of this peer's matching.
+        seat: this volunteer's seat.
+        offices: our stewardships, by stage; read at every input.
+        common: registry and last members.
+    """
 
     def __init__(
         self, context: Context, seat: Seat, offices: Mapping[Stage, Office], common: Shared

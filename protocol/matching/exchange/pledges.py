@@ -42,5 +42,11 @@ class Pledges:
         return True
 
     def has_signed(self, round_: Round, stage: Stage, *, decision: bool) -> bool:
-        """Tell whether any digest was signed for this attempt, stage and kind."""
+        """Tell whether any digest was signed for this attempt, stage and kind.
+
+        Args:
+            round_: epoch and attempt.
+            stage: the stage.
+            decision: whether a decision is meant, or an attestation.
+        """
         return (round_, stage, decision) in self._signed

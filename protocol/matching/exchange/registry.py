@@ -82,7 +82,8 @@ class Registry:
         """Incremented by every record."""
 
     def pin(self, author: PeerId, body: Spread, now: float) -> bool:
-        """Keep a record received at ``now``; False if ``author`` has sent a newer one."""
+        """Keep a record (``body``) received at ``now``; return False if ``author`` has sent a newer
+        one."""
         decision = isinstance(body, Attest) and body.decision
         shelf = self._shelves.setdefault(Shelf(type(body), stage_of(body), decision), {})
         known = shelf.get(author)
@@ -159,7 +160,13 @@ class Registry:
         return found
 
     def ballot(self, round_: Round, stage: Stage, now: float) -> Ballot | None:
-        """Return the ballot of ``stage`` in ``round_`` by its present steward, or None."""
+        """Return the ballot of ``stage`` in ``round_`` by its present steward, or None.
+
+        Args:
+            round_: epoch and attempt.
+            stage: the stage.
+            now: monotonic seconds.
+        """
         notice = self._context.board.current(stage, now)
         kept = self._shelf(Ballot, stage).get(notice.author) if notice else None
         if kept and isinstance(kept.body, Ballot) and kept.body.round == round_:

@@ -34,7 +34,14 @@ TOLERANCE_PERCENT = 10
 
 
 class Witness:
-    """Attestations of one peer."""
+    """Attestations of one peer.
+
+    Args:
+        context: population, board and wall clock of this peer's matching.
+        registry: records of the exchange.
+        pledges: digests that this peer has signed.
+        has_majority: whether this peer sees a majority of the last members.
+    """
 
     def __init__(
         self,
