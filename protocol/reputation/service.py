@@ -25,6 +25,7 @@ from statistics import median_low
 from typing import Final
 
 from protocol.ids import PeerId
+from protocol.pipeline.ledger import count_of
 from protocol.reputation.account import Account
 from protocol.wire.messages import Plan
 from protocol.wire.parts import SeatStatus
@@ -112,7 +113,7 @@ class ServiceMeter:
             return
         if plan.step not in (known.now.step, known.now.step + 1):
             return
-        counts = {PeerId(member.peer): _ones(member.counted) for member in plan.members}
+        counts = {PeerId(member.peer): count_of(member.counted) for member in plan.members}
         if sum(counts.values()) == self._per_step and leader in known.seats:
             known.plans[plan.step, leader] = plan.attempt, counts
 
@@ -206,7 +207,3 @@ class ServiceMeter:
     def _waited_for_us(self, index: int) -> bool:
         """Whether our own seat in another stage had a queue, so that it was the bottleneck."""
         return any(stage.we_queued for other, stage in self._stages.items() if other != index)
-
-
-def _ones(bitmap: bytes) -> int:
-    return int.from_bytes(bitmap, "little").bit_count()

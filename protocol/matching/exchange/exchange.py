@@ -161,7 +161,7 @@ class Exchange:
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population."""
-        self._observe_roll(now)
+        self._observe_last_members(now)
         found: list[Effect] = []
         for box in self._boxes.values():
             found += box.update(now)
@@ -184,7 +184,7 @@ class Exchange:
 
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
-        self._observe_roll(now)
+        self._observe_last_members(now)
         found = self.look(now)
         for box in self._boxes.values():
             found += box.tick(now)
@@ -287,7 +287,7 @@ class Exchange:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _observe_roll(self, now: float) -> None:
+    def _observe_last_members(self, now: float) -> None:
         beacon = succession.beacon_at(self._context.wall_s(now))
         self.last_members.observe(self._context.population.members.keys(), beacon)
 
