@@ -92,7 +92,7 @@ class Corpus:
 
     @classmethod
     def from_bytes_file(cls, path: Path, tokenizer: str = DEFAULT) -> "Corpus":
-        """The bytes of a file as they are, mapped and not copied; do not shorten it meanwhile."""
+        """The bytes of a file as they are, mapped and not copied; do not shorten it until then."""
         try:
             if not path.stat().st_size:
                 raise DataError(f"{path} is empty; a corpus needs text")

@@ -23,7 +23,7 @@ from protocol.errors import LocalProtocolError
 DRAIN_S: Final = 60.0
 """How long a seat may take to bring what it has counted into its step's round."""
 TOLD_S: Final = 2.0
-"""After so long the heartbeats have told everybody that a seat drains: nobody sends it anything."""
+"""After so long all peers know from heartbeats that a seat drains, and send it nothing."""
 SAVE_S: Final = 180.0
 """How long a last checkpoint may take after that, and a copy of it elsewhere."""
 
@@ -183,7 +183,7 @@ class HeldStage:
         self._begins_anew = False
         self._saves = False
         self._told = True
-        """Whether everybody knows that it drains."""
+        """Whether all peers know that it drains."""
 
     # --- queries ---------------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Membership: who is in the swarm, what they say of themselves, and who is still there."""
+"""Membership: the members of the swarm, their records, and which of them are live."""

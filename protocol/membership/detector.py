@@ -86,7 +86,7 @@ class Detector:
         ]
 
     def next_deadline(self) -> float | None:
-        """Return when to tick next, or None if nobody is watched."""
+        """Return when to tick next, or None if no peer is watched."""
         if not self._watched:
             return None
         due = [watch.due for watch in self._watched.values() if watch.health != "dead"]

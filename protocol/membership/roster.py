@@ -30,7 +30,7 @@ from protocol.membership.view import (
 from protocol.wire.parts import SeatStatus
 
 FULL_MESH_UP_TO: Final = 64
-"""Members, ourselves included, up to which everybody links with everybody."""
+"""Members, ourselves included, up to which all link with all."""
 PIPELINE_NEIGHBOURS: Final = 24
 """Links into the stages next to ours. Replicas of our own stages are not counted here: every two of
 them need a link, or a round that a third one leads never closes."""

@@ -52,7 +52,8 @@ def record_kinds(
     Args:
         stages: number of stages in the manifest.
         max_adverts: adverts stored at most.
-        standing: weight of an author for a subject; decides who is kept when a subject is full.
+        standing: weight of an author for a subject; decides which records are kept when a subject
+            is full.
         serves_last_stage: only these peers may publish progress.
         newest_seq: number of the newest record known in a slot, -1 if there is none.
     """

@@ -340,7 +340,7 @@ class Deliveries:
     def _asked_answer(
         self, delivery: Delivery, sender: PeerId, receipt: Receipt, now: float
     ) -> list[DeliveryEffect]:
-        """asking -> held by whoever knows it, or offered once everybody said no."""
+        """asking -> held by a replica that knows it, or offered once all have said no."""
         asked = delivery.asked
         if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
             return []

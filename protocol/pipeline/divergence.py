@@ -5,7 +5,7 @@ succeeds, whichever neighbour gave its input. If the input was absurd within wha
 another neighbour's works. So a fault is reported only if several neighbours' inputs failed in a
 row, or if no other neighbour's input could be tried.
 
-State: who gave the inputs that failed since a microbatch was last finished.
+State: the neighbours whose inputs failed since a microbatch was last finished.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class SendPayload:
 
 @dataclass(frozen=True, slots=True)
 class DropStep:
-    """Free every payload of a step: nobody can ask for it any more."""
+    """Free every payload of a step: no peer can ask for it any more."""
 
     step: int
 
@@ -209,7 +209,7 @@ class Fault:
 
     kind: Literal["poisoned", "diverged", "behind", "memory", "internal"]
     """``poisoned``: numbers run away, by others' tensors or by our own state; ``diverged``: on our
-    own samples, so that nobody else's tensors can be at fault."""
+    own samples, so that no other peer's tensors can be at fault."""
     words: str
 
 

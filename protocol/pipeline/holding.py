@@ -15,7 +15,8 @@ TAKEN_AHEAD = 2
 what is sent too early is refused, and sent for nothing."""
 BUSY_RETRY_S = 0.02
 SPOILT_RETRY_S = 1.0
-"""How long nobody is asked for a gradient again if only who gave a malformed one can have it."""
+"""Pause before a gradient is asked for again if only the replica that gave a malformed one can have
+it."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Delivery:
     backup: Holder | None = None
     """A second replica that runs it too; whoever brings the gradient first is the holder."""
     asked: set[PeerId] | None = None
-    """Replicas that have not yet answered our Have; None: nobody is asked who has it."""
+    """Replicas that have not yet answered our Have; None: no question for its holder is out."""
     sent_to: set[PeerId] = field(default_factory=set)
     busy: set[PeerId] = field(default_factory=set)
     spoilt: set[PeerId] = field(default_factory=set)
@@ -66,7 +67,7 @@ class Delivery:
     """When to ask or send again without a holder, in monotonic seconds; None: only on an event."""
     backoff_s: float = BUSY_RETRY_S
     not_before: float = 0.0
-    """Until then nobody is asked or sent it, in monotonic seconds."""
+    """Until then it is neither asked for nor sent, in monotonic seconds."""
 
     @property
     def state(self) -> Literal["idle", "asking", "offered", "held"]:

@@ -121,7 +121,8 @@ class LeaseServer:
         return granted
 
     def in_vain(self) -> list[PeerId]:
-        """Return who waits for work of this step although nothing is left; each of them once."""
+        """Return the replicas that wait for work of this step although nothing is left; each of
+        them once."""
         if not self._fresh or self._book.free:
             return []
         waiting = [peer for peer in self._book.waiting() if peer not in self._in_vain]
@@ -129,7 +130,7 @@ class LeaseServer:
         return waiting
 
     def grant_second(self, now: float) -> SecondLease | None:
-        """Lease what somebody is late with to another replica as well, if one is due."""
+        """Lease a late microbatch to another replica as well, if one is due."""
         second = self._second = self.seconds.next(self._book, self.step, now)
         if second is None or second.at > now:
             return None

@@ -35,13 +35,13 @@ class LeaseBook:
         return self._held[peer]
 
     def _give(self, microbatch: int, peer: PeerId) -> None:
-        """It is held by nobody else from now on."""
+        """No other replica holds it from now on."""
         self._take(microbatch)
         self._holder[microbatch] = peer
         self._held[peer] += 1
 
     def _take(self, microbatch: int) -> None:
-        """It is held by nobody from now on."""
+        """No replica holds it from now on."""
         if (before := self._holder.pop(microbatch, None)) is not None:
             self._held[before] -= 1
 
@@ -122,10 +122,10 @@ class LeaseBook:
         return list(self._waiting)
 
     def holder(self, microbatch: int) -> PeerId | None:
-        """Return who works on a microbatch, None while it is in the pool."""
+        """Return the holder of a microbatch, None while it is in the pool."""
         return self._holder.get(microbatch)
 
     @property
     def free(self) -> int:
-        """Number of microbatches nobody works on."""
+        """Number of microbatches without a holder."""
         return len(self._free)

@@ -130,7 +130,8 @@ class Pipeline:
         return sum(state.loss_sum for m in sorted(ids) if (state := self._microbatches.get(m)))
 
     def givers(self) -> set[PeerId]:
-        """Return who gave the tensors of what is counted of the current step."""
+        """Return the peers that gave the tensors of the microbatches counted in the current
+        step."""
         done = [state for state in self._microbatches.of(self.step) if state.phase is Phase.DONE]
         return {peer for state in done for peer in (state.source, state.giver) if peer is not None}
 
@@ -157,7 +158,8 @@ class Pipeline:
         return self._deliveries.owed_for(now)
 
     def overdue(self, now: float) -> list[PeerId]:
-        """Return who of the next stage brings nothing for longer than its siblings ever need."""
+        """Return the replicas of the next stage that bring nothing for longer than their siblings
+        ever need."""
         return self._deliveries.overdue(now)
 
     @property
@@ -190,7 +192,7 @@ class Pipeline:
         self._closed = True
 
     def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
-        """Take a new view: re-route what lost replicas held, free what nobody can ask for."""
+        """Take a new view: re-route the work of lost replicas, free what no peer can ask for."""
         place, self._divergence.view = self._place, view
         effects: list[PipelineEffect] = []
         if not place.last:

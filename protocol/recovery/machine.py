@@ -6,7 +6,7 @@ their holders, the first live member by rank begins the next lineage at the newe
 every stage has somewhere. The others check that they see the same trouble, and follow. A swarm that
 was shut down resumes in the same way: its members come back with copies and no state.
 
-    closed (nobody knows yet where we begin) -> open -> trouble -> open in a later lineage
+    closed (we do not know yet where to begin) -> open -> trouble -> open in a later lineage
 
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
 only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
@@ -149,7 +149,7 @@ class Recovery:
         met: members of earlier sessions: they may have newer copies.
         company: how far the swarm was when each of them was last there, if that is known.
         steps: of the whole run: there is no later version.
-        evidence: whom we have worked with, and how far the run was then.
+        evidence: the peers that we have worked with, and how far the run was then.
     """
 
     def __init__(
@@ -460,7 +460,7 @@ class Recovery:
     # --- deciding ----------------------------------------------------------------------------
 
     def _resume(self, now: float) -> list[RecoveryEffect]:
-        """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
+        """closed -> open: at the seed if no member has a copy, else at the newest complete one."""
         live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
@@ -634,7 +634,7 @@ class Recovery:
         return self._decided(now)
 
     def _decided(self, now: float) -> tuple[Lineage, str] | None:
-        """Return the next lineage, if somebody has decided it and we would have."""
+        """Return the next lineage, if another member has decided it and we would have too."""
         if not self._was_troubled(now):
             return None
         linked = self._linked()

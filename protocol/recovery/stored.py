@@ -34,7 +34,7 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     era: Era = 0
     version: StepIndex = 0
     hashes: Annotated[tuple[StateDigest, ...], Meta(max_length=limits.MAX_STAGES)] = ()
-    """State hash by stage; none where the version is 0, which everybody makes from the seed."""
+    """State hash by stage; none for version 0, which every member makes from the seed."""
 
     @property
     def number(self) -> int:

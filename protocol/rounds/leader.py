@@ -246,7 +246,7 @@ class RoundLeader:
     def awaited(
         self, led_by: PeerId | None, now: float, *, leases: bool, own: OwnPart = NO_PART
     ) -> list[Wait]:
-        """Return the waits of the step as far as we know: what is missing, and from whom.
+        """Return the waits of the step as far as we know: what is missing, and from which peer.
 
         Args:
             led_by: the leader, if it is another replica and we have no plan of this step.

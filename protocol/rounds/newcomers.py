@@ -29,7 +29,7 @@ class Newcomers:
         self._observing: dict[PeerId, float] = {}
 
     def ask(self, joiner: PeerId, now: float) -> None:
-        """A newcomer wants in."""
+        """Note that a newcomer asks for admission."""
         self._asking[joiner] = now + JOIN_TTL_S
 
     def admitted(self, joiner: PeerId, now: float) -> None:

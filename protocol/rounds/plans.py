@@ -50,7 +50,7 @@ def active(plan: Plan) -> list[int]:
 
 
 def owner(plan: Plan, segment: int) -> PeerId | None:
-    """Return who reduces a segment, None if the plan has no such one."""
+    """Return the owner of a segment, None if the plan has no such segment."""
     place = segment // _segments(plan)
     return PeerId(plan.members[place].peer) if place < len(plan.members) else None
 
@@ -74,7 +74,7 @@ def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
 
 
 def blame_impostor(sender: PeerId) -> Penalise:
-    """Blame who broadcasts a segment of another's shard."""
+    """Blame a peer that broadcasts a segment of another's shard."""
     return Penalise(sender, "reduced-shard-of-another", 30)
 
 

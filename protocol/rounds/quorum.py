@@ -15,9 +15,9 @@ counts for both sides. Electors whose process ended before our eyes (or that sai
 nobody: half of a swarm may be killed at once. Of an even number, the half with the first elector by
 rank goes on.
 
-Who was cut off from its majority, or asleep, looks around before it closes anything: newcomers that
-are on no roll it knows may have closed the step meanwhile. So does who has no plan to go by and has
-only just started: it has not met all those who begin where it does.
+A replica that was cut off from its majority, or suspended, looks around before it closes a step:
+newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
+that has only just started: it has not met all the replicas that begin where it does.
 
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all count that
 we hear, whoever has set whom aside.
@@ -47,7 +47,7 @@ LOOK_AROUND_S: Final = 6.0
 
 
 class Touch(Protocol):
-    """What a quorum asks of our contacts; times are monotonic seconds."""
+    """The interface of our contacts to a quorum; ``now`` is monotonic seconds."""
 
     def present(self, peer: PeerId, now: float) -> bool:
         """Whether a peer still counts us as alive."""
@@ -59,7 +59,7 @@ class Touch(Protocol):
         """Whether a peer has heard us since we were last asleep."""
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
-        """Have those counted as lost, too, that never show themselves."""
+        """Count a peer as lost, too, if it is never heard."""
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer's process has certainly ended."""
@@ -71,10 +71,10 @@ class Touch(Protocol):
         """Whether a present elector has lost a peer."""
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
-        """Whom we have lost ourselves."""
+        """The peers that we have lost ourselves."""
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
-        """From now on hear nothing of those whom the seat in ``stage`` sets aside."""
+        """From now on ignore the peers that the seat in ``stage`` sets aside."""
 
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""
@@ -98,7 +98,7 @@ class Quorum:
     """See the module's docstring.
 
     Args:
-        touch: None where everybody in the view is in touch, as in worlds without partitions.
+        touch: None if all peers in the view are in touch, as in worlds without partitions.
     """
 
     def __init__(self, me: PeerId, stage: int, touch: Touch | None) -> None:
@@ -106,7 +106,8 @@ class Quorum:
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
         self.missing: tuple[PeerId, ...] = ()
-        """Of whom a majority of the electors has to say that they have lost them, and go on so."""
+        """Peers without which the step is closed only if a majority of the electors lists them as
+        lost."""
         self._settled_at: float | None = None
         self._for_us, self._within_reach = _Majority(), _Majority()
 
@@ -196,7 +197,7 @@ class Quorum:
         return self._touch.has_lost(elector, peer, now)
 
     def _is_majority(self, some: Collection[PeerId]) -> bool:
-        """More than half of the electors that can still be for anybody, or half with the first."""
+        """More than half of the electors whose process has not ended, or half with the first."""
         left = [e for e in self.electors if self._touch is None or not self._touch.is_gone(e)]
         weight = 2 * len(some) + (_first(self.electors) in some)
         return weight > len(left)
@@ -208,7 +209,8 @@ def _first(electors: frozenset[PeerId]) -> PeerId:
 
 
 def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:
-    """Return who decides between the sides of a split: the stage first, then its neighbours."""
+    """Return the electors by ``view``: ``me``, the replicas of ``stage``, then those of its
+    neighbours."""
     near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
     peers = dict.fromkeys([me, *(replica.peer for replicas in near for replica in replicas)])
     most = min(max(MAX_ELECTORS, len(near[0])), limits.MAX_REPLICAS_IN_ROUND)

@@ -1,8 +1,8 @@
 """Combines the members' reports for the leader: their ledgers, and the loss of a step.
 
-A member says the sum of its own microbatches' losses, and nobody can check it without computing
-them. It is for people; no machine uses it; but what one member says, 0 or 5e26, shall not be what
-everybody is shown: no sum counts that cannot be right.
+A member reports the sum of its own microbatches' losses. It can be checked only by computing them.
+The loss is for people, and no machine uses it. But one member's false number, 0 or 5e26, must not
+be shown to all: sums that cannot be right do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The averaging plan: who reduces which part of the flat gradient.
+"""The averaging plan: the owner of each part of the flat gradient.
 
 Butterfly all-reduce of V bytes among N members, member i owning the share w_i: it uploads its
 contribution to the others, (1 - w_i) V, and broadcasts its reduced shard, (N - 1) w_i V; together

@@ -21,7 +21,7 @@ class DrainCost:
 
     @property
     def last(self) -> bool:
-        """Whether nobody is left to serve the stage."""
+        """Whether no other replica is left to serve the stage."""
         return self.remaining == 0
 
     @property

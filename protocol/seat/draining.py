@@ -33,7 +33,7 @@ class Draining:
 
     @property
     def complete(self) -> bool:
-        """Whether nobody can ask for anything any more."""
+        """Whether no peer can ask for anything any more."""
         waiting = self._member.progress is Progress.WAITING
         return self.begun and waiting and self._pipeline.empty
 

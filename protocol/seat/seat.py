@@ -141,7 +141,7 @@ class Seat:
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = self._seen = SwarmView(((),) * place.stages)
-        """Without whom we have set aside; and as we see it."""
+        """Without the peers that we have set aside; and as we see it."""
         self._led: tuple[tuple[object, ...], list[PeerId]] = ((), [])
         """Who leads our step, in order, and from what that was computed."""
         self._made_by: tuple[int, bytes] = (0, b"")
@@ -235,7 +235,7 @@ class Seat:
         return self.leader.may_plan
 
     def current_leader(self) -> PeerId | None:
-        """Return who leads our step, as far as we can see."""
+        """Return the leader of our step, by our view."""
         return next(iter(self._leaders()), None)
 
     def _leaders(self) -> list[PeerId]:
@@ -283,12 +283,12 @@ class Seat:
         return effects
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
-        """Return who served a stage until now, and does not in a new view."""
+        """Return the replicas that served a stage until now, and do not in a new view."""
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
 
     def _watch(self, now: float) -> list[SeatEffect]:
-        """Look for whom the step waits, and for whom others say that it does."""
+        """Look for the peers that the step waits for, by us and by others' claims."""
         waits: list[Wait] = []
         if self.serving and not self.finished:
             led_by = self.current_leader() if self.member.plan_followed is None else None

@@ -98,9 +98,9 @@ class Standing:
     """See the module's docstring.
 
     Args:
-        touch: our contacts; None in worlds in which everybody is in touch.
-        owed_for: by peer, for how many seconds it has had work of ours and brought nothing.
-        overdue: who brings us nothing for so long that one more witness is enough.
+        touch: our contacts; None in worlds in which all peers are in touch.
+        owed_for: by peer, for how many seconds it has had our work and brought nothing.
+        overdue: peers that bring us nothing for so long that one more witness is enough.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Standing:
         return replace(view, stages=tuple(stages))
 
     def beside(self) -> list[PeerId]:
-        """Return whom we have set aside in the stages beside ours: heartbeats say so."""
+        """Return the peers that we have set aside in the stages beside ours: heartbeats say so."""
         ours = self._place.stage
         judged = (p for p, a in self._aside.items() if a.stage != ours and not a.followed)
         return sorted(judged)
@@ -224,8 +224,8 @@ class Standing:
         return ours and any(self._view.serving(s) for s in (stage - 1, stage + 1))
 
     def _verdict(self, pair: Pair, stage: int) -> PeerId | None:
-        """Return whom of two siblings the first judge that has decided has set aside. The two
-        themselves listen to nobody."""
+        """Return which of two siblings the first judge that has decided has set aside. The two
+        themselves follow no judge."""
         if self._place.me in pair:
             return None
         judge = self._judge(pair, stage)
@@ -240,7 +240,7 @@ class Standing:
         return min(decided, key=lambda judge: rank("judge", *sorted(pair), judge), default=None)
 
     def _names(self, judge: PeerId) -> frozenset[PeerId]:
-        """Return whom a replica of a stage beside a dispute has set aside, by its own word."""
+        """Return the peers that a replica of a stage beside a dispute says it has set aside."""
         if judge == self._place.me:
             return frozenset(self.beside())
         found = (
@@ -265,8 +265,8 @@ class Standing:
 
     def _follow_our_stage(self, now: float) -> list[Explain]:
         """Set aside a peer of a neighbouring stage that most of our stage have set aside, or one of
-        them if we wait for the peer in vain ourselves, for as long as they report it: otherwise it
-        would obstruct our stage through us alone."""
+        them if we wait for the peer without result ourselves, for as long as they report it:
+        otherwise it would obstruct our stage through us alone."""
         ours, said = self._view.serving(self._place.stage), list[Explain]()
         if not self._aside and not any(r.missing for r in ours):
             return said

@@ -233,7 +233,7 @@ class Plan(Wire, frozen=True):
     """Offsets into the flat gradient, ascending from 0: the segments of the first member's shard,
     then of the second's, and so on; len(members) x segments + 1 offsets, equally many for all."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    """Joining peers: they receive the broadcast, contribute nothing, and nobody waits for them."""
+    """Joining peers: they receive the broadcast, contribute nothing, and are not waited for."""
     state: StateHash = b""
     """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)

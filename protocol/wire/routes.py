@@ -54,7 +54,7 @@ Taker = Literal["link", "newcomer", "node", "seat"]
 """The taker of a message: the link's carrier, whoever asks for a manifest to join, the engine of a
 node, or the seat in a stage."""
 Sender = Literal["anyone", "peer", "member", "stage before", "stage after", "stage", "serves stage"]
-"""From whom a message counts.
+"""Senders from which a message counts.
 
 anyone: before its Hello is accepted, too. peer: another member, once admitted. member: an admitted
 peer, or another stage of our own. The others are members that hold a seat, by the receiver's view:
