@@ -38,7 +38,7 @@ from client.train.reporting.event_sink import EventSink
 from client.train.stage.drain_all import DrainAll
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import Folders, Terms
-from client.train.swarm.presence import Presence
+from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leftovers import sweep_copies
@@ -200,7 +200,7 @@ class Training:
         engine.describe(own, has_text=not problem)
         self._say_speed()
         self.entered = True
-        await Presence(engine, settings, data, self._site.addresses).run()
+        await AdvertUpdater(engine, settings, data, self._site.addresses).run()
 
     async def _measured(self) -> tuple[Capacity, str]:
         """Return the measured capacity, and why the training text is not here; empty: it is here.

@@ -21,13 +21,13 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from protocol.reputation.lines import LineMeter
 
-BEAT_S = 60.0
+UPDATE_S = 60.0
 AT_LIMIT = 0.7
 """Share of the owner's limit from which a rate counts as set by the limit."""
 
 
 class Amended(Protocol):
-    """The part of the engine that presence uses."""
+    """The part of the engine that the updater uses."""
 
     measuring: Measuring
 
@@ -39,7 +39,7 @@ class Amended(Protocol):
         """Our own advert."""
 
 
-class Presence:
+class AdvertUpdater:
     """Runs beside the node from the moment it enters the swarm.
 
     Args:
@@ -67,10 +67,10 @@ class Presence:
     async def run(self) -> None:
         """Update the advert periodically until cancelled."""
         while True:
-            self.beat()
-            await trio.sleep(BEAT_S)
+            self.update()
+            await trio.sleep(UPDATE_S)
 
-    def beat(self) -> None:
+    def update(self) -> None:
         """Save the present values and put them into the advert."""
         length_s = self._engine.now() - self._began
         self._line = _newer(self._line, self._engine.measuring, self._settings)

@@ -17,9 +17,9 @@ from client.train.machine.capacity import (
     line_rates,
     save_line,
 )
+from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
-from client.train.swarm.presence import Presence
 from client.train.swarm.views import matching_members
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
@@ -79,17 +79,17 @@ class Node:
         return 1.8e9 + self.time
 
 
-def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: Path) -> None:
+def test_the_updater_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: Path) -> None:
     earlier = SessionHistory(tmp_path)
     earlier.beat(5400)
     node = Node()
     node.own_advert.enter(advert(), {})
-    presence = Presence(node, Settings(), tmp_path, here)
+    updater = AdvertUpdater(node, Settings(), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
         node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
     node.time = 600.0
-    presence.beat()
+    updater.update()
     node.time = 660.0
     node.own_advert.set_unable({})  # a renewal
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
@@ -109,10 +109,10 @@ def test_a_session_ends_with_the_owners_hours(tmp_path: Path, clock: str, sessio
     node = Node()
     node.own_advert.enter(advert(), {})
     settings = Settings(schedule="22:00-07:00")
-    presence = Presence(
+    updater = AdvertUpdater(
         node, settings, tmp_path, here, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
     )
-    presence.beat()
+    updater.update()
     node.own_advert.set_unable({})
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
     assert parse_advert(publish.body, peer(0), peer(0), 2).session_s == session_s
@@ -128,19 +128,19 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
     node = Node()
     node.own_advert.enter(advert(), {})
-    presence = Presence(node, Settings(download_limit_bytes_per_s=limit), tmp_path, here)
+    updater = AdvertUpdater(node, Settings(download_limit_bytes_per_s=limit), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
         node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
-    presence.beat()
+    updater.update()
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(kept, rel=0.02)
 
 
 def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node = Node()
     node.own_advert.enter(advert(), {})
-    presence = Presence(node, Settings(), tmp_path / "gone", here)
-    presence.beat()
+    updater = AdvertUpdater(node, Settings(), tmp_path / "gone", here)
+    updater.update()
 
 
 class Clock:
@@ -237,14 +237,14 @@ def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:
     """Others would dial the old address until the node is started again."""
     node, now = Node(), list(here())
     node.own_advert.enter(advert(), {})
-    presence = Presence(node, Settings(), tmp_path, lambda: now)
+    updater = AdvertUpdater(node, Settings(), tmp_path, lambda: now)
     said = len(node.told)
-    presence.beat()
+    updater.update()
     assert len(node.told) == said
     now[:] = [f"/ip4/10.0.0.{n}/tcp/4001" for n in range(20)]
-    presence.beat()
+    updater.update()
     (publish,) = [e for e in node.told[said:] if isinstance(e, Publish)]
     assert parse_advert(publish.body, peer(0), peer(0), 2).addresses == tuple(now[:8])
     said = len(node.told)
-    presence.beat()
+    updater.update()
     assert len(node.told) == said
