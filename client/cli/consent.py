@@ -21,6 +21,8 @@ from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.store.atomic import write_atomic
 from client.store.paths import make_private
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Codec, Manifest
@@ -99,6 +101,9 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     name = "the source of Python itself" if data.source == "stdlib" else data.name
     yield f"  data       {name}, {human_bytes(data.size_bytes)}; every member can read it"
     yield f"  length     {manifest.steps:,} steps of {tokens:,} tokens"
+    if manifest.aggregation_name != SUM:
+        rule = RULES[manifest.aggregation_name]
+        yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
 
 
 def traffic_bytes(manifest: Manifest) -> float:

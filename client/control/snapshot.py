@@ -273,6 +273,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     started: bool = True
     """Whether it was measured and has entered the swarm, or is paused; before that its start may
     fail."""
+    aggregation: str = "sum"
+    """Name of the rule by which a stage's volunteers average their gradients."""
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     schema_version: int = SCHEMA_VERSION

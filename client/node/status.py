@@ -78,6 +78,7 @@ def take_snapshot(
         reason=reason,
         step=min(manifest.steps, max(closed, on_disk, told)),
         steps=manifest.steps,
+        aggregation=manifest.aggregation_name,
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,

@@ -76,6 +76,8 @@ class Attack:
     stages: int = 2
     stage: int = 1
     """Where a member sits."""
+    aggregation: str = "sum"
+    """Name of the swarm's aggregation rule."""
     microbatches: int = 8
     """Per step."""
     steps: int = 100_000

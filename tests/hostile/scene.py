@@ -433,6 +433,7 @@ def _found(attack: Attack, folder: Path) -> None:
     run = RunChoices(
         stages=attack.stages,
         microbatches=attack.microbatches,
+        aggregation=attack.aggregation,
         sequences=2,
         steps=attack.steps,
         checkpoint_every=50,

@@ -22,6 +22,8 @@ from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
@@ -210,7 +212,13 @@ def describe(manifest: Manifest) -> str:
         f"{manifest.stage_count} stages of {manifest.layers_per_stage} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
+        f"{_averaging(manifest)}"
     )
+
+
+def _averaging(manifest: Manifest) -> str:
+    name = manifest.aggregation_name
+    return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
 
 
 def parameter_count(manifest: Manifest) -> int:

@@ -24,6 +24,7 @@ from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import tokens
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.data import DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OptimizerSpec
@@ -74,6 +75,7 @@ def found_swarm(
             (configuration).
     """
     preset = PRESETS[run.preset]
+    _check_aggregation(run.aggregation, run.microbatches or preset.microbatches_per_step)
     spec = choose_model(preset, model, run.tokenizer)
     corpus = open_corpus(run.data, spec.context, run.tokenizer)
     sequences = run.sequences or preset.sequences_per_microbatch
@@ -98,6 +100,23 @@ def found_swarm(
         policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
     )
     return Founding(checked(manifest), tuple(_warnings(manifest)), prices, corpus)
+
+
+def _check_aggregation(name: str, microbatches: int) -> None:
+    """Refuse a rule that could never do what it is for.
+
+    Raises:
+        UserError: a step has too few microbatches.
+    """
+    needed = RULES[name].replicas
+    if microbatches < needed:
+        raise UserError(
+            f"{name} compares {needed} volunteers of a stage or more, and {microbatches} "
+            "microbatches a step cannot be shared by so many",
+            f"take --microbatches {needed} or more, many times as many if you can, or "
+            "--aggregation sum",
+            ExitCode.USAGE,
+        )
 
 
 def checked(manifest: Manifest) -> Manifest:
@@ -308,6 +327,12 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append(
             f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
             f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
+        )
+    rule = RULES[manifest.aggregation_name]
+    if manifest.policy.redundancy < rule.replicas:
+        found.append(
+            f"{manifest.aggregation_name} tells who lies from {rule.replicas} volunteers to a "
+            f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
         )
     if manifest.policy.redundancy == 1:
         found.append("redundancy 1: whenever a volunteer leaves, its stage stops")

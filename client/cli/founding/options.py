@@ -64,7 +64,8 @@ class RunChoices:
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
     aggregation: Annotated[AggregationName, Parameter(parse=len(RULES) > 1)] = aggregations.DEFAULT
-    """What is made of the gradients of a stage's volunteers."""
+    """How the gradients of a stage's volunteers are averaged: their exact sum; or, among strangers
+    and with three volunteers to a stage or more, so that a minority that lies moves it little."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged: faster on slow lines with several volunteers
     to a stage; every update is one step late, which slows learning, most in the first steps."""

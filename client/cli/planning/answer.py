@@ -13,6 +13,7 @@ from client.plan import compare
 from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine
 from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
+from model_zoo.specs.aggregation import RULES
 
 if TYPE_CHECKING:
     from client.cli.planning.setting import Setting
@@ -228,6 +229,12 @@ def _notes(
         yield (
             f"too few machines for redundancy {setting.run.redundancy}: some stage has "
             f"{best.replicas}"
+        )
+    rule = RULES[setting.run.aggregation]
+    if best.replicas < rule.replicas:
+        yield (
+            f"{setting.run.aggregation}: some stage has {best.replicas} replicas, and with fewer "
+            f"than {rule.replicas} it bounds norms and finds no liar"
         )
     if idle:
         yield f"{idle} machines are left out: too small, or without them it is as fast"

@@ -74,7 +74,7 @@ class PlanChoices:
     averaging_codec: Codec | None = None
     """Wire format of gradients within a stage (default: s8)."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
-    """What is made of the gradients of a stage's volunteers (default: their sum)."""
+    """How the gradients of a stage's volunteers are averaged (default: their exact sum)."""
     delayed_update: Annotated[bool | None, Parameter(negative="")] = None
     """Reckon with the one-step-delayed update, which averages a step beside the next one."""
     redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.when import clock
 from client.control.snapshot import WHEN_DONE, LimitsView, ReplicaView, Snapshot, StageView
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
 from protocol.ids import short
 
 
@@ -21,6 +23,7 @@ def status_report(now: Snapshot) -> str:
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
         *_pace_lines(now),
         *(_stage_line(stage, now.peer) for stage in now.stages),
+        *_averaging_lines(now),
         *(
             f"waits     {held.waits_for}, for {human_duration(held.for_s)}"
             for held in now.held
@@ -42,6 +45,17 @@ def status_report(now: Snapshot) -> str:
         *_error_lines(now),
     ]
     return "\n".join(lines)
+
+
+def _averaging_lines(now: Snapshot) -> list[str]:
+    """Return how gradients are averaged if it is not by their exact sum, and where that is less."""
+    rule = RULES.get(now.aggregation)
+    if rule is None or now.aggregation == SUM:
+        return []
+    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
+    stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
+    lacking = f"; {stages}: norms only, fewer than {rule.replicas} volunteers" if few else ""
+    return [f"averaging {now.aggregation}: gradients are {rule.about}{lacking}"]
 
 
 def _reasons(counts: dict[str, int]) -> str:

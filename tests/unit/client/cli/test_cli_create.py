@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.cli.commands.create import describe
 from client.cli.commands.join import promised_port
 from client.cli.founding.manifest import choose_model, choose_optimizer, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.presets import PRESETS, PresetName
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from model_zoo.specs.aggregation import RULES
 from protocol.ids import PeerId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
 from protocol.manifest import decode_manifest, encode_manifest
@@ -64,6 +66,31 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).delayed is chosen
     assert (b"delayed_update" in encoded) is chosen
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name: str) -> None:
+    run = RunChoices(measure=False, aggregation=name, redundancy=3)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    encoded = encode_manifest(founding.manifest)
+    assert decode_manifest(encoded).aggregation_name == name
+    assert (b"aggregation" in encoded) is (name != "sum")
+    assert not founding.warnings
+    assert (name in describe(founding.manifest)) is (name != "sum")
+
+
+def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_only() -> None:
+    run = RunChoices(measure=False, aggregation="centred-clipping", redundancy=2)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    assert ["--redundancy 3" in warning for warning in founding.warnings] == [True]
+
+
+def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
+    run = RunChoices(measure=False, aggregation="trimmed-mean", microbatches=2)
+    with pytest.raises(UserError, match=r"trimmed-mean compares 3 .* 2 microbatches") as caught:
+        _found(run)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert "--aggregation sum" in caught.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> N
     assert "traffic per volunteer" in text
 
 
+def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
+    flags = ("--no-measure", "--stages", "2", "--aggregation", "centred-clipping")
+    told = planned(within, *described(machines="4")[1:], *flags)["notes"]
+    assert any("some stage has 2 replicas" in note and "than 3" in note for note in told)
+    told = planned(within, *described(machines="6")[1:], *flags)["notes"]
+    assert not any("centred-clipping" in note for note in told)
+
+
 def test_cost_of_tokens_time_and_energy(within: Within) -> None:
     answer = planned(
         within, *DESCRIBED, "--watts", "100", "--price", "0.5", "--tokens", "1000000000"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,18 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
     assert "this volunteer (serving, 1.5 microbatches/s)" in text
     assert "nobody" in text
     assert "0 counted twice" in text
+
+
+def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it() -> None:
+    assert "averaging" not in status_report(example_snapshot())
+    now = example_snapshot(aggregation="centred-clipping")
+    [line] = [line for line in status_report(now).splitlines() if line.startswith("averaging")]
+    assert "centred-clipping: gradients are averaged; those far from most others" in line
+    assert line.endswith("stages 0, 1: norms only, fewer than 3 volunteers")
+    [replica] = now.stages[0].replicas[:1]
+    full = [msgspec.structs.replace(stage, replicas=[replica] * 3) for stage in now.stages]
+    assert "norms" not in status_report(msgspec.structs.replace(now, stages=full))
+    assert "averaging" not in status_report(example_snapshot(aggregation="of-a-later-version"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""Contributions of a member that are sound on the wire and another multiple of what it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from client.compute.codec import decode, encode
+from client.compute.payload import HEADER, seal
+from protocol.ids import PeerId
+from protocol.wire.messages import Message, Segment
+from tests.hostile.attack import Distorter, Outgoing
+
+FIRST_DIMENSION = 8
+"""Its place among the fields of a payload's header."""
+
+
+class Multiplied(Distorter):
+    """Every contribution that it sends is multiplied; the segments that it owns it sums soundly."""
+
+    factor = 1.0
+
+    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
+        """Multiply what goes to the owner of a segment."""
+        if isinstance(message, Segment) and payload:
+            shape = (HEADER.unpack_from(payload)[FIRST_DIMENSION],)
+            numbers = decode(payload, shape, direction="average") * self.factor
+            damaged = encode(numbers, self.manifest.averaging_codec, direction="average")
+            seal(damaged)
+            payload = bytes(damaged)
+        return [(message, payload)]
