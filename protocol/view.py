@@ -44,7 +44,7 @@ class SwarmView:
 
     stages: tuple[tuple[Replica, ...], ...]
     unseen: frozenset[int] = frozenset()
-    """Stages of which we see no replica but are told that somebody serves them."""
+    """Stages of which we see no replica but that others report as served."""
     _serving: tuple[tuple[Replica, ...], ...] = field(init=False, repr=False, compare=False)
     _committed: tuple[int, ...] = field(init=False, repr=False, compare=False)
 

@@ -1,8 +1,8 @@
-"""Who is out for the rest of the run, and the proofs that show why.
+"""The peers that are expelled for the rest of the run, and the proofs against them.
 
-A proof is taken from anybody, verified, kept and passed on to all links once; a new link gets those
-that we keep. Whom it convicts stays out. State: the proofs, whom they convict, and what each link
-may still bring. It never signs and writes nothing itself.
+A proof may come from any peer. It is verified, kept, and sent once to all links; a new link gets
+the kept ones. Its author stays out. State: the proofs, the expelled peers, and the allowance of
+each link. It never signs and writes nothing itself.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from protocol.wire.messages import Evidence
 from protocol.wire.parts import Proof
 
 MAX_EXPELLED: Final = 4096
-"""Who were convicted last."""
+"""Expelled peers that are remembered; the oldest is forgotten first."""
 MAX_PROOFS: Final = 64
 """Proofs that are passed on to newcomers, the newest; proofs of strangers give way first."""
 MAX_PROOFS_OF_LINK: Final = 16
-"""Proofs new to us that a link may bring at once; anybody can make identities that convict
+"""Proofs new to us that a link may bring at once; any peer can make identities that convict
 themselves."""
 PROOFS_OF_LINK_PER_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Expel:
-    """Somebody is convicted: cut it off and keep it out."""
+    """A peer is convicted: cut it off and keep it out."""
 
     peer: PeerId
     words: str
@@ -38,7 +38,7 @@ class Expel:
 
 @dataclass(slots=True)
 class _Allowance:
-    """What a link may still bring."""
+    """The number of proofs that a link may still bring."""
 
     left: float
     since: float
@@ -77,7 +77,7 @@ class Expelled:
 
     @property
     def peers(self) -> Collection[PeerId]:
-        """Everybody who is out, the first convicted first."""
+        """The expelled peers, the first convicted first."""
         return self._peers.keys()
 
     @property
@@ -86,7 +86,7 @@ class Expelled:
         return tuple(self._proofs.values())
 
     def restore(self, proofs: Iterable[Proof]) -> tuple[list[Expel], int]:
-        """Take the proofs of our disk; return whom they convict, and how many prove nothing."""
+        """Take the proofs of our disk; return the expulsions, and how many proofs are invalid."""
         found, bad = list[Expel](), 0
         for proof in proofs:
             try:
@@ -105,7 +105,7 @@ class Expelled:
         self._links.pop(peer, None)
 
     def found(self, proof: Proof, *, member: bool) -> list[Effect | Expel]:
-        """Take a contradiction that we have seen ourselves, and tell everybody.
+        """Take a contradiction that we have seen ourselves, and tell all links.
 
         Args:
             proof: what we have seen.
@@ -119,7 +119,17 @@ class Expelled:
     def receive(
         self, sender: PeerId, proof: Proof, now: float, *, member: bool
     ) -> list[Effect | Expel]:
-        """Take a proof that a link brings; see ``found``."""
+        """Take a proof that a link brings; see ``found``.
+
+        Args:
+            sender: the link that brings it.
+            proof: the proof.
+            now: monotonic seconds.
+            member: whether its author is a member as far as we know.
+
+        Raises:
+            RemoteProtocolError: as ``check``.
+        """
         allowance = self._links.get(sender)
         known = PeerId(proof.first.signer) in self._peers
         if known or allowance is None or not allowance.spend(now):

@@ -1,7 +1,7 @@
 """Proofs: two signed bodies of one author that cannot both be true.
 
-An honest volunteer signs one body under one number. Two bodies under one number therefore prove,
-to everybody and without trust in whoever shows them, that their author lies to some. A proof is
+An honest volunteer signs one body under one number. Two bodies under one number therefore prove to
+every peer, without trust in the peer that shows them, that their author lies to some. A proof is
 valid in one swarm only, because every signature names its swarm. Pure functions; no state.
 """
 
@@ -21,7 +21,7 @@ from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof
 
 Place = tuple[str | int, ...]
-"""What an author may say one thing about: the number of a statement and what it is about."""
+"""The key under which an author may sign one body: a statement's subject and number."""
 
 FALSE_PROOF_PENALTY: Final = 50
 """An honest peer verifies a proof before it relays it."""
@@ -58,7 +58,7 @@ def contradiction(one: Envelope, other: Envelope) -> Proof | None:
 
 
 def check(proof: Proof, swarm: SwarmId) -> PeerId:
-    """Verify a proof and return whom it convicts.
+    """Verify a proof and return the peer that it convicts.
 
     Raises:
         RemoteProtocolError: ``proof-of-nothing``: the bodies do not contradict each other or stand

@@ -40,7 +40,7 @@ class State(enum.Enum):
     DRAINING = "draining"
     """Its seat takes nothing new and closes the step it has counted for."""
     SAVING = "saving"
-    """Nobody needs its seat any more; the last checkpoint is written and copied."""
+    """No peer needs its seat any more; the last checkpoint is written and copied."""
     GONE = "gone"
     """Its worker and memory are being given back, or have been."""
 
@@ -61,7 +61,7 @@ class Event(enum.Enum):
     DRAIN = "drain"
     """The stage is to be given up."""
     DRAINED = "drained"
-    """Nobody needs the seat any more, or its time is over; others have its state."""
+    """No peer needs the seat any more, or its time is over; others have its state."""
     DRAINED_TO_SAVE = "drained to save"
     """The same, and its state is to be saved."""
     SAVED = "saved"
@@ -282,7 +282,7 @@ class HeldStage:
         """Act on time and on what the seat has reached.
 
         Args:
-            drained: nobody needs anything of the seat any more.
+            drained: no peer needs the seat any more.
         """
         if self.state is State.DRAINING:
             self._told |= now >= self.since + TOLD_S

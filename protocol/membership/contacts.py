@@ -169,13 +169,25 @@ class Contacts:
         return contact is not None and (contact.crashed or contact.left)
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
-        """Return whether a peer says that it serves a stage; None if it is not present."""
+        """Return whether a peer says that it serves a stage; None if it is not present.
+
+        Args:
+            peer: the peer.
+            stage: the stage.
+            now: monotonic seconds.
+        """
         if not self.present(peer, now):
             return None
         return stage in self._contacts[peer].stages
 
     def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        """Whether ``elector``, which is present, says that it has lost ``peer``."""
+        """Whether ``elector``, which is present, says that it has lost ``peer``.
+
+        Args:
+            elector: the peer that reports the loss.
+            peer: the lost peer.
+            now: monotonic seconds.
+        """
         return self.present(elector, now) and peer in self._contacts[elector].lost
 
     def told_by(self, elector: PeerId) -> frozenset[PeerId]:

@@ -100,7 +100,7 @@ class Membership:
             lambda slot: self.records.seq(slot),
         )
         self._out: set[PeerId] = set()
-        """Whom a proof has convicted: nothing of them is kept or heard."""
+        """Peers that a proof has convicted: their records and heartbeats are ignored."""
         self.records = RecordStore(swarm, own, kinds, self._is_linked, self._out.__contains__)
         self.gossip = Gossip(own, self.records)
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link

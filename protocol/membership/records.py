@@ -105,6 +105,7 @@ class RecordStore:
         own: our own id.
         kinds: the rules of each kind of record.
         protected: whether a record must not be displaced.
+        is_out: whether a peer is expelled: its records are refused.
     """
 
     def __init__(

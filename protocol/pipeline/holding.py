@@ -31,7 +31,7 @@ class Holder:
     charge_s: float | None = None
     """Seconds charged to the holder's account for it; None: nothing."""
     alone: bool = True
-    """Nobody had the microbatch before: its time is worth a sample (Karn)."""
+    """No replica had the microbatch before: its time is worth a sample (Karn)."""
     held_since: float | None = None
     """When it answered for it."""
     deadline: float | None = None
@@ -101,8 +101,9 @@ class Delivery:
         return self.step > committed + TAKEN_AHEAD
 
     def helpful(self, live: set[PeerId], committed: int) -> set[PeerId]:
-        """Return who of the next stage, at that version, may bring its gradient: not who spoilt it,
-        if another one can work it out, which none can once the step is closed there."""
+        """Return the replicas of the next stage, at version ``committed``, that may bring its
+        gradient. One that spoilt it is left out, unless the step is closed there: then no other one
+        can compute it."""
         others = live - self.spoilt
         return others if others and self.step >= committed else set(live)
 

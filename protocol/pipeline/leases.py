@@ -73,7 +73,7 @@ class LeaseBook:
         return sorted(lost)
 
     def hand_over(self, microbatch: int, to: PeerId | None) -> None:
-        """Its holder has given a microbatch up to another one; None: to nobody who lives."""
+        """Its holder has given a microbatch up to another one; None: no live one."""
         if to is not None:
             self._give(microbatch, to)
         else:

@@ -145,7 +145,7 @@ class NextHop:
         }
 
     def _is_open(self, peer: PeerId, now: float) -> bool:
-        """Whether it stays and is not suspended; where nobody is so, one has to do."""
+        """Whether it stays and is not suspended; if no candidate does, any will do."""
         return self._is_fine(peer, now) or not any(self._is_fine(p, now) for p in self._candidates)
 
     def _is_fine(self, peer: PeerId, now: float) -> bool:

@@ -170,13 +170,13 @@ class Recovery:
         self.evidence = Evidence() if evidence is None else evidence
         self._now = 0.0
         self._closed_since: float | None = None
-        """Since when we wait to know where the run goes on: since the last of those came back whom
-        we know of earlier."""
+        """Since when we wait to know where the run goes on: since the last known member came
+        back."""
         self._back: set[PeerId] = set()
         self._linked_once: frozenset[PeerId] = frozenset()
         """Authors of stored records with which we have been linked."""
         self._unmet_since: float | None = None
-        """Since when nobody is here whom we have worked with."""
+        """Since when no member is here that we have worked with."""
         self._stalled_since: float | None = None
         """Since when we do not train."""
         self._rose_at: float | None = None

@@ -19,8 +19,8 @@ from protocol.rounds.plans import Broadcast, active, owner, reduced_key
 from protocol.wire.messages import Plan, Reduced, Segment
 
 MAX_EARLY = 4 * limits.MAX_SEGMENTS
-"""Contributions (and broadcasts) kept of one sender at a time: one per segment and attempt, and who
-sends is ahead of the plan we follow by the width of a lane, so few attempts are ever needed."""
+"""Contributions (and broadcasts) kept of one sender at a time: one per segment and attempt. A
+sender is ahead of the plan we follow by the width of a lane, so few attempts are ever needed."""
 
 
 class TooMany(Exception):

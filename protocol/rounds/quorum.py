@@ -1,28 +1,28 @@
-"""Who may close a step: one side of a split swarm at most (invariant I5).
+"""The right to close a step: one side of a split swarm at most has it (invariant I5).
 
 Dynamic-linear voting (Jajodia and Mutchler, ACM TODS 15(2), 1990) with leases in place of votes.
 Every plan names its *electors*, the replicas of the stage and of its neighbours as its leader saw
-them, and its members become the stage's *roll*. The next step may be closed by replicas that
+them, and its members become the stage's *roll*. Replicas may close the next step if
 
-- are in touch with a majority of the electors, who do not say that they have lost them, and
-- for each one of the roll that is missing: know from a majority of the electors that they have lost
-  it, or from itself that it serves the stage no more.
+- they are in touch with a majority of the electors, which do not list them as lost, and
+- a majority of the electors lists each missing one of the roll as lost, or it has said itself that
+  it serves the stage no more.
 
 An elector lists a peer as lost after 5 s of silence, or when its connection ends; a replica counts
-an elector for 4 s. One that has never met the missing replica (it came when the other went) is told
-of it by those who miss it (``missing``, in their heartbeats), and its 5 s begin then. So no elector
-counts for both sides. Electors whose process ended before our eyes (or that said goodbye) count for
-nobody: half of a swarm may be killed at once. Of an even number, the half with the first elector by
-rank goes on.
+an elector for 4 s. An elector that has never met the missing replica (it came when the other went)
+learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin then. So
+no elector counts for both sides. Electors whose process ended while we were in contact (or that
+said goodbye) count for neither side: half of a swarm may be killed at once. Of an even number, the
+half with the first elector by rank goes on.
 
 A replica that was cut off from its majority, or suspended, looks around before it closes a step:
 newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
 that has only just started: it has not met all the replicas that begin where it does.
 
-A roll-back closes nothing. For it a majority of the electors has to be within reach: all count that
-we hear, whoever has set whom aside.
+A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
+that we hear count, also those that are set aside.
 
-Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
+Holds the electors and the roll of the last plan. Before the first plan these are the replicas seen.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_ELECTORS: Final = 16
 
 
 LOOK_AROUND_S: Final = 6.0
-"""Long enough to be linked with replicas that came meanwhile, and to hear their versions."""
+"""Long enough to be linked with new replicas, and to hear their versions."""
 
 
 class Touch(Protocol):
@@ -98,6 +98,8 @@ class Quorum:
     """See the module's docstring.
 
     Args:
+        me: our id.
+        stage: ours.
         touch: None if all peers in the view are in touch, as in worlds without partitions.
     """
 
@@ -112,7 +114,13 @@ class Quorum:
         self._for_us, self._within_reach = _Majority(), _Majority()
 
     def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
-        """Take members and electors of the plan that made our version."""
+        """Take members and electors of the plan that made our version.
+
+        Args:
+            members: of the plan; they are the roll.
+            electors: of the plan.
+            now: monotonic seconds.
+        """
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
         self._settled_at, self.missing = now, ()
@@ -158,7 +166,7 @@ class Quorum:
         return peer == self._me or self._touch is None or self._touch.hears(peer, now)
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
-        """Whether the step may be closed without these replicas of the roll."""
+        """Whether the step may be closed without the ``missing`` replicas of the roll."""
         if self._touch is None:
             return YES
         asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]

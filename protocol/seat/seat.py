@@ -143,7 +143,7 @@ class Seat:
         self._view = self._seen = SwarmView(((),) * place.stages)
         """Without the peers that we have set aside; and as we see it."""
         self._led: tuple[tuple[object, ...], list[PeerId]] = ((), [])
-        """Who leads our step, in order, and from what that was computed."""
+        """The leaders of our step, in order, and the inputs of that order."""
         self._made_by: tuple[int, bytes] = (0, b"")
         self._ledger_before: frozenset[int] = frozenset()
         self._open = _OpenStep()
@@ -601,13 +601,13 @@ class Seat:
         return Held(self.step, of.revision, of.ledger, of.in_flight(), *said)
 
     def _part(self) -> OwnPart:
-        """Return what the leader has to know of our own part in the round."""
+        """Return the state of our own replica in the round."""
         member, returned = self.member, self._confirmed.whole()
         return OwnPart(member.knows_commit, member.promised, member.received, returned)
 
     def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
-        """Return who is told of our ledger as well: who leads next, should this one not lead, when
-        the step has been open for a while, and more of them as time goes on."""
+        """Return the next leaders in line that also get our ledger: one once the step has been open
+        for a while, and more as time goes on."""
         if self._open.since is None:
             self._open.since = now
         open_s, count = now - self._open.since, 0

@@ -98,6 +98,7 @@ class Standing:
     """See the module's docstring.
 
     Args:
+        place: where this replica stands.
         touch: our contacts; None in worlds in which all peers are in touch.
         owed_for: by peer, for how many seconds it has had our work and brought nothing.
         overdue: peers that bring us nothing for so long that one more witness is enough.
@@ -161,7 +162,13 @@ class Standing:
         account.work, account.worked_at = self._work(peer, now) + 1, now
 
     def observe(self, view: SwarmView, claims: Iterable[PeerId], now: float) -> list[Explain]:
-        """Take the whole ``view`` and our own ``claims``: peers that our stage waits for."""
+        """Take the whole ``view`` and our own ``claims``: peers that our stage waits for.
+
+        Args:
+            view: the live replicas, also those set aside.
+            claims: peers that our stage waits for.
+            now: monotonic seconds.
+        """
         self._count_versions(view, now)
         self._view = view
         said = {frozenset((self._place.me, peer)) for peer in claims}
@@ -232,8 +239,8 @@ class Standing:
         return None if judge is None else next(iter(self._names(judge) & pair))
 
     def _judge(self, pair: Pair, stage: int) -> PeerId | None:
-        """Return who decides between two siblings: of those beside them that have done so, the
-        first in an order that is the same for all."""
+        """Return the judge between two siblings: the first replica beside them that has decided, in
+        an order that is the same for all."""
         beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
         judges = [r.peer for r in beside if not self.is_aside(r.peer)]
         decided = (judge for judge in judges if len(self._names(judge) & pair) == 1)
@@ -285,7 +292,7 @@ class Standing:
         return said
 
     def _loser(self, pair: Pair, disputes: Counter[PeerId], now: float) -> PeerId:
-        """Return who of two has to go; of ourselves and another, the other."""
+        """Return the loser of a dispute; of ourselves and another, the other."""
         if self._place.me in pair:
             return next(iter(pair - {self._place.me}))
         works, owed = {peer: self._work(peer, now) for peer in pair}, self._owed_for(now)
@@ -363,7 +370,7 @@ class Standing:
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
 
     def _is_last(self, peer: PeerId, stage: int) -> bool:
-        """Whether a stage has nobody else that is not set aside."""
+        """Whether the others of a stage are all set aside."""
         return [r.peer for r in self._view.serving(stage) if not self.is_aside(r.peer)] == [peer]
 
     def _shun(self) -> None:

@@ -92,7 +92,7 @@ class Records(Wire, frozen=True):
 
 
 class Evidence(Wire, frozen=True):
-    """Proof that somebody has signed two things that cannot both be true; anybody may relay it."""
+    """Proof that a peer has signed two bodies that cannot both be true; any peer may relay it."""
 
     proof: Proof
 
