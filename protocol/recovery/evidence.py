@@ -35,7 +35,7 @@ FASTEST_STEPS_PER_S: Final = 20.0
 SHORTEST_STEP_S: Final = 0.001
 
 
-class Word(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class LastRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The last record of a proven peer: it counts after the record has expired."""
 
     author: PeerText
@@ -53,7 +53,7 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Stages in which we have closed steps."""
     proven: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_PROVEN)] = ()
     """The latest last."""
-    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_PROVEN)] = ()
+    last_records: Annotated[tuple[LastRecord, ...], Meta(max_length=MAX_PROVEN)] = ()
     made: Annotated[tuple[Copy, ...], Meta(max_length=MAX_MADE)] = ()
     """Stage, version and hash of what our seats have made."""
 
@@ -74,7 +74,7 @@ class Evidence:
         self._stages = set(kept.stages)
         self._proven = dict.fromkeys(map(PeerId, kept.proven))
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
-        self._words = {PeerId(word.author): word.stored for word in kept.words}
+        self._last_records = {PeerId(one.author): one.stored for one in kept.last_records}
 
     @property
     def any(self) -> bool:
@@ -83,10 +83,12 @@ class Evidence:
 
     def kept(self) -> Kept:
         """Return what is to be saved."""
-        words = tuple(Word(author, said) for author, said in sorted(self._words.items()))
+        records = tuple(
+            LastRecord(author, said) for author, said in sorted(self._last_records.items())
+        )
         stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
         made = tuple(Copy(*of, state) for of, state in self._made.items())
-        return Kept(self.version, self._step_s, stages, proven, words, made)
+        return Kept(self.version, self._step_s, stages, proven, records, made)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class Evidence:
             self._proven[peer] = None
         for peer in list(self._proven)[:-MAX_PROVEN]:
             del self._proven[peer]
-            self._words.pop(peer, None)
+            self._last_records.pop(peer, None)
         self._made[stage, version] = state
         for old in list(self._made)[:-MAX_MADE]:
             del self._made[old]
@@ -132,20 +134,20 @@ class Evidence:
         """Another lineage begins: newer versions than its beginning belong to the one that ended,
         older ones to both. The records of absent members do not say so, so we note it for them."""
         self.closed_at = None
-        for author, said in self._words.items():
+        for author, said in self._last_records.items():
             shared = [
                 copy
                 for copy in said.copies
                 if copy.version <= lineage.version and belongs(copy.version, said.lineage, before)
             ]
             if shared and said.lineage.era != lineage.era:
-                self._words[author] = Stored(lineage, tuple(shared))
+                self._last_records[author] = Stored(lineage, tuple(shared))
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
 
     def heard(self, author: PeerId, stored: Stored) -> None:
         """Remember the last record of a proven peer; no other peer's is kept."""
         if author in self._proven:
-            self._words[author] = stored
+            self._last_records[author] = stored
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class Evidence:
         """Whether a proven peer has named just that state of a lineage."""
         return any(
             copy in said.copies and belongs(copy.version, said.lineage, lineage)
-            for said in self._words.values()
+            for said in self._last_records.values()
         )
 
     def reach(self, now: float) -> int:
