@@ -75,6 +75,8 @@ class Averager:
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
         self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest gradients
+        self.last_norm: float | None = None
+        """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = replica.wire.averaging_codec != "fp32"
         feedback = lossy and RULES[rule].feedback
         self._residual = torch.zeros_like(replica.gradient_sum) if feedback else None
@@ -86,7 +88,7 @@ class Averager:
 
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""
-        self._attempt = None
+        self._attempt = self.last_norm = None
         if self._residual is not None:
             self._residual.zero_()
 
@@ -98,7 +100,7 @@ class Averager:
         """Encode gradient sum plus residual, segment by segment."""
         replica = self._replica
         replica.check_step(request.step)
-        bounds = _checked(request.bounds, replica.size)
+        bounds = checked_bounds(request.bounds, replica.size)
         self._attempt = None
         # sum and code one segment after the other: it is still in the cache then
         sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
@@ -212,7 +214,7 @@ class Averager:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self._replica
         replica.check_step(request.step)
-        bounds = _checked(request.bounds, replica.size)
+        bounds = checked_bounds(request.bounds, replica.size)
         attempt = self._contribution(request, bounds)
         segments = len(bounds) - 1
         if len(payloads) != segments or len(request.squared_norms) != segments:
@@ -239,6 +241,7 @@ class Averager:
         self._attempt = None
         self.forget_sums()
         self._squares.append(squares)
+        self.last_norm = math.sqrt(squares)
         norm = self._replica.update(total, squares, tokens)
         version, digest = self._replica.version, self._replica.state_hash()
         return Applied(version=version, hash=digest, grad_norm=norm)
@@ -321,7 +324,7 @@ class Averager:
                 residual.add_(lost.to(residual.device))
 
 
-def _checked(bounds: Sequence[int], size: int) -> tuple[int, ...]:
+def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:
     """Bounds that cut [0, size) into segments.
 
     Raises:

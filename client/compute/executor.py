@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from client.compute import allowance, device, passes, samples, saving
+from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
@@ -26,16 +27,19 @@ from client.compute.requests import (
     Apply,
     ApplyLocal,
     Backward,
+    CompareContribution,
     Contribute,
     DecodeSum,
     Drop,
     Forward,
     ForwardBackward,
+    KeepVersion,
     Load,
     Measure,
     OpenStage,
     PrepareData,
     Probe,
+    Recompute,
     Reduce,
     Save,
     SetThreads,
@@ -49,10 +53,13 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 _PASSES = Forward | ForwardBackward | Backward | Subtract
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_TASKS = _PASSES | _ROUND
+_AUDITS = KeepVersion | Recompute | CompareContribution
+_TASKS = _PASSES | _ROUND | _AUDITS
 _CHANGES = Apply | ApplyLocal | Load | OpenStage
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | Forward | Drop | Save | Probe | PrepareData | SetThreads
+_NO_GRADIENTS = (
+    _ROUND | CompareContribution | Forward | Drop | Save | Probe | PrepareData | SetThreads
+)
 """Requests that leave the gradients' scratch to the averager."""
 
 
@@ -60,6 +67,7 @@ _NO_GRADIENTS = _ROUND | Forward | Drop | Save | Probe | PrepareData | SetThread
 class _Opened:
     replica: Replica
     averager: Averager
+    auditor: Auditor
 
 
 class Executor:
@@ -145,6 +153,12 @@ class Executor:
                 return self._stage.averager.apply(request, payloads), ()
             case ApplyLocal():
                 return self._stage.averager.apply_local(request), ()
+            case KeepVersion():
+                return self._stage.auditor.keep(request), ()
+            case Recompute():
+                return self._stage.auditor.recompute(request, payloads), ()
+            case CompareContribution():
+                return self._stage.auditor.compare(request, payloads), ()
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
@@ -171,7 +185,7 @@ class Executor:
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = Averager(replica, request.aggregation)
-        self._opened = _Opened(replica, averager)
+        self._opened = _Opened(replica, averager, Auditor(replica, averager))
         return StageOpened(
             parameters=replica.size,
             state_bytes=sum(buffer.nbytes for buffer in replica.buffers) + averager.residual_bytes,
@@ -190,6 +204,7 @@ class Executor:
     def _load(self, request: Load) -> Loaded:
         loaded = saving.load(self._stage.replica, request)
         self._stage.averager.forget()
+        self._stage.auditor.forget()
         return loaded
 
     def _start_save(self, request: Save, answer: Answer) -> None:

@@ -17,7 +17,14 @@ from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
 from client.compute.payload import Buffer
 from client.compute.replica import Replica
 from client.compute.replies import BackwardDone, Dropped, Forwarded, LossComputed, Subtracted
-from client.compute.requests import Backward, Drop, Forward, ForwardBackward, Subtract
+from client.compute.requests import (
+    Backward,
+    Drop,
+    Forward,
+    ForwardBackward,
+    Recompute,
+    Subtract,
+)
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
 from model_zoo.stages import summed_loss
@@ -41,8 +48,8 @@ def forward(
     """
     slot = replica.at(request.step)
     _only_inner(replica)
-    payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
-    (payload,) = _exactly(payloads, 1)
+    payloads, tokens = with_samples(replica, request.microbatch, payloads, 0)
+    (payload,) = exactly(payloads, 1)
     x = stage_input(replica, payload, 0)
     _check_size(replica, x, request.microbatch)
     slot.graphs.pop(request.microbatch, None)
@@ -53,7 +60,7 @@ def forward(
         parts = parts_of(replica)
         with_graph = keep and len(parts) == 1
         graphs = [run_forward(slot, x[part], with_graph=with_graph) for part in parts]
-        output = _joined([graph.output for graph in graphs])
+        output = joined([graph.output for graph in graphs])
         return graphs[0] if with_graph else None, replica.wire.boundary_out(output, "forward")
 
     graph, boundary = within_memory(replica, run)
@@ -72,7 +79,7 @@ def forward_backward(
     """
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=False)
-    loss, gradient = _loss_and_gradient(replica, slot, request, payloads)
+    loss, gradient = loss_and_gradient(replica, slot, request, payloads)
     slot.count(request.microbatch)
     replica.usual.count(request.microbatch)
     return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
@@ -98,7 +105,7 @@ def backward(
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
             return False, run_backward(replica, slot, graph, graph.output, gradient)
-        given, _ = _with_samples(replica, request.microbatch, payloads, 1)
+        given, _ = with_samples(replica, request.microbatch, payloads, 1)
         if len(given) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
         x = stage_input(replica, given[1], 1)
@@ -120,10 +127,10 @@ def subtract(
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=True)
     if replica.part.has_head:
-        _loss_and_gradient(replica, slot, request, payloads)
+        loss_and_gradient(replica, slot, request, payloads)
     else:
-        payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
-        sent, given = _exactly(payloads, 2)
+        payloads, _ = with_samples(replica, request.microbatch, payloads, 1)
+        sent, given = exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
         x = stage_input(replica, given, 1)
         within_memory(replica, lambda: _recomputed_backward(replica, slot, x, gradient))
@@ -185,10 +192,10 @@ def run_backward(
     Raises:
         PoisonedTensor: a gradient is not finite or of absurd magnitude.
     """
-    return _run_back(replica, slot, [(graph, output, gradient)])
+    return run_back(replica, slot, [(graph, output, gradient)])
 
 
-def _run_back(
+def run_back(
     replica: Replica, slot: Slot, passes: Iterable[tuple[Graph, Tensor, Tensor | None]]
 ) -> list[memoryview]:
     """As `run_backward`, over slices of the sequences: graph, output, gradient of each in turn."""
@@ -203,7 +210,7 @@ def _run_back(
         raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(_joined(of_inputs), "backward")]
+    return [replica.wire.boundary_out(joined(of_inputs), "backward")]
 
 
 def _recomputed_backward(
@@ -216,15 +223,15 @@ def _recomputed_backward(
             graph = run_forward(slot, x[part], with_graph=True)
             yield graph, graph.output, gradient[part]
 
-    return _run_back(replica, slot, passes())
+    return run_back(replica, slot, passes())
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
+def joined(pieces: list[Tensor]) -> Tensor:
     """Slices of the sequences put together, (B, T, C)."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _with_samples(
+def with_samples(
     replica: Replica, microbatch: int, payloads: Payloads, place: int
 ) -> tuple[Payloads, list[memoryview]]:
     """Payloads with the tokens at `place`, read from the corpus if they were not sent."""
@@ -234,8 +241,11 @@ def _with_samples(
     return [*payloads, tokens], [tokens]
 
 
-def _loss_and_gradient(
-    replica: Replica, slot: Slot, request: ForwardBackward | Subtract, payloads: Payloads
+def loss_and_gradient(
+    replica: Replica,
+    slot: Slot,
+    request: ForwardBackward | Subtract | Recompute,
+    payloads: Payloads,
 ) -> tuple[float, list[memoryview]]:
     """The last stage forward and back: the summed loss, the gradient of its input."""
     if not replica.part.has_head:
@@ -245,9 +255,9 @@ def _loss_and_gradient(
         tokens = replica.samples.read(request.microbatch)
     x, targets = replica.wire.tokens_in(tokens)  # (B, T) each
     if replica.part.embeds:
-        _exactly(payloads, 0)
+        exactly(payloads, 0)
     else:
-        (payload,) = _exactly(payloads, 1)
+        (payload,) = exactly(payloads, 1)
         x = stage_input(replica, payload, 0)
     if isinstance(request, ForwardBackward):
         _check_size(replica, x, request.microbatch)
@@ -264,7 +274,7 @@ def _loss_and_gradient(
                 losses.append(loss.item())
                 yield graph, loss, None
 
-        gradient = _run_back(replica, slot, passes())
+        gradient = run_back(replica, slot, passes())
         return sum(losses), gradient
 
     return within_memory(replica, run)
@@ -275,7 +285,7 @@ def _only_inner(replica: Replica) -> None:
         raise ShapeError("the last stage runs forward and backward in one request")
 
 
-def _exactly(payloads: Payloads, count: int) -> Payloads:
+def exactly(payloads: Payloads, count: int) -> Payloads:
     if len(payloads) != count:
         raise ShapeError(f"{count} payloads were expected, not {len(payloads)}")
     return payloads

@@ -250,6 +250,12 @@ def squared_norm(vector: Tensor) -> float:
     )
 
 
+def inner_product(one: Tensor, other: Tensor) -> float:
+    """Sum of the products of two vectors, in fp64."""
+    pairs = zip(torch.split(one, _NORM_CHUNK), torch.split(other, _NORM_CHUNK), strict=True)
+    return math.fsum(torch.dot(a.double(), b.double()).item() for a, b in pairs)
+
+
 def host_bytes(tensor: Tensor) -> memoryview:
     """A tensor's bytes, without a copy if it lies on the CPU."""
     return tensor.detach().cpu().numpy().view(np.uint8).data

@@ -89,6 +89,33 @@ class Applied(Reply, frozen=True, kw_only=True):
     grad_norm: float
 
 
+class VersionKept(Reply, frozen=True, kw_only=True):
+    """The step's parameters are copied; nothing is recomputed yet."""
+
+
+class Recomputed(Reply, frozen=True, kw_only=True):
+    """The microbatch is in the audit's sum.
+
+    `activation` and `gradient` are the relative L2 distances of what the member sent on, and back,
+    from what comes out here; 0 where there is none. `loss_sum` is 0 but on the last stage.
+    """
+
+    activation: float
+    gradient: float
+    loss_sum: float
+
+
+class ContributionCompared(Reply, frozen=True, kw_only=True):
+    """The audit is over. `deviation` is the L2 distance of the contribution from the recomputed
+    sum, relative to that sum, less what the codec explains, which is `explained`. `along` is the
+    part of the whole distance that lies in the sum's direction: -1 where nothing was contributed,
+    0.02 where 2 % too much."""
+
+    deviation: float
+    along: float
+    explained: float
+
+
 class Saved(Reply, frozen=True, kw_only=True):
     """The checkpoint is complete on disk; digests are BLAKE2b-256 of its 2 MiB chunks."""
 
@@ -156,6 +183,9 @@ AnyReply = (
     | Reduced
     | SumDecoded
     | Applied
+    | VersionKept
+    | Recomputed
+    | ContributionCompared
     | Saved
     | Loaded
     | Probed

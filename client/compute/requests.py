@@ -17,6 +17,7 @@ from client.compute.replies import (
     Applied,
     BackwardDone,
     Contributed,
+    ContributionCompared,
     DataReady,
     Dropped,
     Forwarded,
@@ -24,6 +25,7 @@ from client.compute.replies import (
     LossComputed,
     Measured,
     Probed,
+    Recomputed,
     Reduced,
     Reply,
     Saved,
@@ -31,6 +33,7 @@ from client.compute.replies import (
     Subtracted,
     SumDecoded,
     ThreadsSet,
+    VersionKept,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.model import ModelSpec
@@ -226,6 +229,40 @@ class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
     tokens: Positive
 
 
+class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
+    """Copy the parameters that the gradient of `step` is computed at, to audit a contribution to
+    that step after the version has gone on. One copy is kept; another one replaces it.
+
+    It takes twice the bytes of the parameters until `CompareContribution` or another version is
+    loaded.
+    """
+
+    step: Count
+
+
+class Recompute(Request[Recomputed], frozen=True, kw_only=True):
+    """Recompute a microbatch of the kept version for an audit, and add its gradient to the audit's
+    sum. The step under way does not change.
+
+    Payloads: as for `Subtract`; then, as the audited member has sent them, the boundary tensor
+    (not on the last stage) and the gradient of the input (not on the first).
+    """
+
+    step: Count
+    microbatch: Count
+    tokens: bytes = b""
+
+
+class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=True):
+    """Compare the audit's sum with what the audited member contributed; ends the audit.
+
+    Payloads: its contribution to every segment [bounds[i], bounds[i+1]), as it was sent.
+    """
+
+    step: Count
+    bounds: list[int]
+
+
 class Save(Request[Saved], frozen=True, kw_only=True):
     """Write the current version to `path`; training goes on meanwhile.
 
@@ -277,6 +314,9 @@ AnyRequest = (
     | DecodeSum
     | Apply
     | ApplyLocal
+    | KeepVersion
+    | Recompute
+    | CompareContribution
     | Save
     | Load
     | Probe

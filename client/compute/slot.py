@@ -57,6 +57,13 @@ class Slot:
         self.gradient_sum.sub_(self.flat.gradients)
         self.counted.discard(microbatch)
 
+    def copy(self) -> "Slot":
+        """A slot of its own with the same parameters and nothing accumulated; it shares the
+        scratch, which is zero afterwards."""
+        module = copy.deepcopy(self.module)
+        flat = FlatParameters(module, self.flat.gradients)
+        return Slot(module, flat, torch.zeros_like(flat.values))
+
     def clear(self) -> None:
         """Nothing accumulated, no graph kept."""
         self.gradient_sum.zero_()

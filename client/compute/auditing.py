@@ -1,0 +1,180 @@
+"""Audits: recompute what another replica of the stage has contributed to a step, and compare.
+
+State: a copy of the parameters that the audited step was computed at, and the sum of what has been
+recomputed. The step under way is not touched: an audit is one more slot that no round knows of.
+
+A contribution is the member's gradient sum plus the residual of its last round, encoded. The
+residual is the member's own word, and whoever lies may hide the lie in it, so nobody is asked for
+it. It is what encoding took from the member's last contribution and from the sums that it owned, so
+its size is known: `explained` is the most that it and this encoding can make of a difference, from
+what the codec takes from the recomputed sum itself. A lossless codec explains nothing.
+
+Rounding has hardly anything in common with the gradient; work that is missing, doubled, turned
+round or scaled has. So the difference is also measured along the recomputed sum: there a coarse
+codec hides little.
+
+Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from client.compute.averaging import Averager, checked_bounds
+from client.compute.errors import CodecError, StaleRequest
+from client.compute.passes import (
+    Payloads,
+    exactly,
+    joined,
+    loss_and_gradient,
+    run_back,
+    run_forward,
+    stage_input,
+    with_samples,
+)
+from client.compute.payload import Buffer, Direction
+from client.compute.replica import Replica, inner_product, squared_norm
+from client.compute.replies import ContributionCompared, Recomputed, VersionKept
+from client.compute.requests import CompareContribution, KeepVersion, Recompute
+from client.compute.slicing import parts_of, within_memory
+from client.compute.slot import Graph, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    step: int
+    slot: Slot
+    sum_before: float
+    """L2 norm of the sum of the step before, whose rounding may come back in a contribution."""
+
+
+class Auditor:
+    """The auditing side of a replica; one audit at a time."""
+
+    def __init__(self, replica: Replica, averager: Averager) -> None:
+        self._replica, self._averager = replica, averager
+        self._kept: _Kept | None = None
+
+    def forget(self) -> None:
+        """Give up the audit, if there is one."""
+        self._kept = None
+
+    def keep(self, request: KeepVersion) -> VersionKept:
+        """Copy the step's parameters.
+
+        Raises:
+            StaleRequest: the step is not at this version; or the sum before it is not known here,
+                so that nobody can say what its rounding explains.
+        """
+        slot, before = self._replica.at(request.step), self._averager.last_norm
+        if before is None and request.step > 0:
+            raise StaleRequest(f"the sum before step {request.step} was not applied here")
+        self._kept = None  # free the copy before
+        self._kept = _Kept(request.step, slot.copy(), before or 0.0)
+        return VersionKept()
+
+    def recompute(self, request: Recompute, payloads: Payloads) -> Recomputed:
+        """Add a microbatch to the audit's sum; compare what the member has sent of it."""
+        slot, part = self._audited(request.step).slot, self._replica.part
+        slot.check_counted(request.microbatch, counted=False)
+        directions: list[Direction] = ["forward"] * (not part.has_head)
+        directions += ["backward"] * (not part.embeds)
+        given = payloads[: len(payloads) - len(directions)]
+        claimed = exactly(payloads[len(given) :], len(directions))
+        if part.has_head:
+            loss_sum, ours = loss_and_gradient(self._replica, slot, request, given)
+        else:
+            loss_sum, ours = 0.0, self._inner(slot, request.microbatch, given)
+        apart = {"forward": 0.0, "backward": 0.0}
+        for place, direction in enumerate(directions):
+            there = len(given) + place
+            apart[direction] = self._apart(claimed[place], ours[place], direction, there)
+        slot.count(request.microbatch)
+        return Recomputed(
+            activation=apart["forward"], gradient=apart["backward"], loss_sum=loss_sum
+        )
+
+    def compare(self, request: CompareContribution, payloads: Payloads) -> ContributionCompared:
+        """Compare the contribution with the sum; the audit is over, unless a payload is bad."""
+        kept = self._audited(request.step)
+        bounds = checked_bounds(request.bounds, self._replica.size)
+        exactly(payloads, len(bounds) - 1)
+        apart, lost, squares, common = [], [], [], []
+        for place, (start, end) in enumerate(pairwise(bounds)):
+            ours = kept.slot.gradient_sum[start:end].cpu()
+            theirs = self._decoded(payloads[place], end - start, place)
+            apart.append(squared_norm(theirs - ours))
+            lost.append(squared_norm(self._as_sent(ours) - ours))
+            squares.append(squared_norm(ours))
+            common.append(inner_product(theirs - ours, ours))
+        self._kept = None
+        norm, distance, rounding = (math.sqrt(math.fsum(of)) for of in (squares, apart, lost))
+        rounded = rounding / norm if norm > 0 else 0.0
+        # of this sum; of the member's last one, no larger than all's; and of all's, where it owned
+        explained = rounded * (norm + 2 * kept.sum_before)
+        return ContributionCompared(
+            deviation=_relative(max(0.0, distance - explained), norm),
+            along=math.fsum(common) / norm**2 if norm > 0 else 0.0,
+            explained=_relative(explained, norm),
+        )
+
+    def _audited(self, step: int) -> _Kept:
+        if self._kept is None or self._kept.step != step:
+            raise StaleRequest(f"no version is kept to audit step {step}")
+        return self._kept
+
+    def _inner(self, slot: Slot, microbatch: int, given: Payloads) -> list[memoryview]:
+        """A stage that is not the last, forward and back: the boundary tensor and, unless it is the
+        first, the gradient of its input."""
+        replica = self._replica
+        payloads, _ = with_samples(replica, microbatch, given, 1)
+        sent, at_input = exactly(payloads, 2)
+        gradient = replica.wire.boundary_in(sent, "backward", 0)
+        x = stage_input(replica, at_input, 1)
+
+        def run() -> list[memoryview]:
+            outputs: list[Tensor] = []
+
+            def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
+                for part in parts_of(replica):
+                    graph = run_forward(slot, x[part], with_graph=True)
+                    outputs.append(graph.output.detach())
+                    yield graph, graph.output, gradient[part]
+
+            sent_back = run_back(replica, slot, passes())
+            return [replica.wire.boundary_out(joined(outputs), "forward"), *sent_back]
+
+        return within_memory(replica, run)
+
+    def _apart(self, claimed: Buffer, ours: Buffer, direction: Direction, place: int) -> float:
+        """Return the relative distance of a tensor that was sent from ours, both as decoded."""
+        theirs = self._replica.wire.boundary_in(claimed, direction, place)
+        expected = self._replica.wire.boundary_in(ours, direction, place)
+        distance = torch.linalg.vector_norm(theirs - expected)
+        return _relative(float(distance), float(torch.linalg.vector_norm(expected)))
+
+    def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
+        if size > 0 and len(payload) == 0:
+            error = CodecError("the segment is empty")
+            error.part = place
+            raise error
+        out = torch.empty(size)
+        self._replica.wire.segment_in(payload, out, place)
+        return out
+
+    def _as_sent(self, ours: Tensor) -> Tensor:
+        """Return our sum as it would arrive."""
+        out = torch.empty(ours.shape)
+        self._replica.wire.segment_back(self._replica.wire.segment_out(ours), out)
+        return out
+
+
+def _relative(distance: float, norm: float) -> float:
+    """Return a distance relative to what is right; nothing is right where everything is zero."""
+    if norm > 0:
+        return distance / norm
+    return math.inf if distance > 0 else 0.0

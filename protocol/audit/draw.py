@@ -1,0 +1,69 @@
+"""Which contributions are audited: each auditor draws for itself, after the step is closed.
+
+The draw is keyed with a secret of the auditor, so nobody else can tell or bring about whom it
+draws: a draw that all could compute from the commit could be steered by whoever broadcasts the last
+sum, who may change a bit of it until the draw suits. Nothing has to be agreed on, for nobody
+acts on another's audit (``record.py``). Each of the other replicas of a stage draws with an equal
+share of the rate, so a contribution is audited as often as the budget says, however many they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from protocol.audit.record import Record
+from protocol.ids import PeerId
+
+UNPROVEN = 4
+"""Audits in agreement before which a member counts as new."""
+PROVEN = 16
+"""And from which it is audited less."""
+NEW_TIMES = 4.0
+PROVEN_TIMES = 0.5
+
+
+def rate(budget: float, record: Record) -> float:
+    """Return the share of a member's contributions that is audited, from 0 to 1.
+
+    Args:
+        budget: share of all contributions that the run wants to be audited; 0: none ever is.
+        record: what our audits of the member came to.
+    """
+    if budget > 0 and record.doubted:
+        return 1.0
+    if record.agreed < UNPROVEN:
+        return min(1.0, NEW_TIMES * budget)
+    return budget * (PROVEN_TIMES if record.agreed >= PROVEN else 1.0)
+
+
+def drawn(
+    secret: bytes,
+    closed: bytes,
+    stage: int,
+    step: int,
+    others: Mapping[PeerId, Record],
+    budget: float,
+) -> PeerId | None:
+    """Return whose contribution to a closed step we audit; None: nobody's.
+
+    Of several that are drawn it is the one whose draw is least beside its rate.
+
+    Args:
+        secret: 32 bytes that only we know.
+        closed: the commit's digest.
+        stage: whose step it is.
+        step: the step.
+        others: the other members of its plan that have counted anything in it.
+        budget: share of all contributions that the run wants to be audited.
+    """
+    shares = {peer: rate(budget, record) / len(others) for peer, record in others.items()}
+    draws = {peer: _uniform(secret, closed, stage, step, peer) for peer in others}
+    hit = [peer for peer in others if draws[peer] < shares[peer]]
+    return min(hit, key=lambda peer: draws[peer] / shares[peer], default=None)
+
+
+def _uniform(secret: bytes, closed: bytes, stage: int, step: int, peer: PeerId) -> float:
+    """Return a number from 0 to 1 that nobody without the secret can foresee."""
+    text = closed + f"|{stage}|{step}|{peer}".encode()
+    return int.from_bytes(blake2b(text, digest_size=8, key=secret).digest(), "big") / 2**64

@@ -1,0 +1,93 @@
+"""What audits of a member came to, and when it is out.
+
+Every replica goes by its own audits. An auditor that lies then harms nobody's name, and a
+verdict needs no third one to be believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from enum import Enum
+
+from protocol.answer import YES, Answer, no
+
+TOLERANCE = 1e-3
+"""Relative L2 distance of honest results of one number format. Measured: other numbers of threads
+1e-7 and less."""
+TOLERANCE_MIXED = 2e-2
+"""Of unlike number formats. Measured: bf16 against fp32 4.6e-3."""
+TOLERANCE_COARSE = 1e-2
+"""Of what a coarse codec brings into a contribution along the gradient. Measured: S8 4.7e-3 and
+less in stages of 10^5 parameters, where rounding is least like noise."""
+SURELY_TIMES = 10.0
+"""So many times the tolerance is no accident."""
+WINDOW = 50
+"""Newest audits of a member that count."""
+STRIKES = 3
+"""Of them, so many without agreement are too many."""
+
+
+class Grade(Enum):
+    """What an audit came to."""
+
+    AGREES = "agrees"
+    DOUBTFUL = "differs by more than honest replicas do"
+    REFUSED = "does not show what it has committed to"
+    LIES = "is not what it should have computed"
+
+
+def grade(deviation: float, tolerance: float = TOLERANCE) -> Grade:
+    """Grade a result by its relative distance from ours: 0 for equal, NaN for no result at all."""
+    if abs(deviation) <= tolerance:
+        return Grade.AGREES
+    surely = math.isnan(deviation) or abs(deviation) > SURELY_TIMES * tolerance
+    return Grade.LIES if surely else Grade.DOUBTFUL
+
+
+def judge(boundary: float, deviation: float, along: float, *, coarse: bool) -> Grade:
+    """Return what an audit came to.
+
+    Args:
+        boundary: largest relative distance of what was sent to neighbours from what should be.
+        deviation: relative distance of the contribution, less what its codec explains.
+        along: the part of the whole distance that lies along the recomputed sum.
+        coarse: whether contributions are sent in a codec that loses anything.
+    """
+    found = (
+        grade(boundary),
+        grade(deviation),
+        grade(along, TOLERANCE_COARSE if coarse else TOLERANCE),
+    )
+    return next(g for g in (Grade.LIES, Grade.DOUBTFUL, Grade.AGREES) if g in found)
+
+
+class Record:
+    """Our audits of one member."""
+
+    def __init__(self) -> None:
+        self._newest: deque[Grade] = deque(maxlen=WINDOW)
+        self.audits = 0
+        """In all."""
+        self.agreed = 0
+        """In a row, up to now."""
+
+    def note(self, result: Grade) -> None:
+        """Take the next audit's result."""
+        self._newest.append(result)
+        self.audits += 1
+        self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the newest audit did not agree: the next contribution is looked at for sure."""
+        return bool(self._newest) and self._newest[-1] is not Grade.AGREES
+
+    def trusted(self) -> Answer:
+        """Whether we still work with the member."""
+        if Grade.LIES in self._newest:
+            return no(f"its contribution {Grade.LIES.value}")
+        strikes = [result for result in self._newest if result is not Grade.AGREES]
+        if len(strikes) < STRIKES:
+            return YES
+        return no(f"in {len(strikes)} of {len(self._newest)} audits it {strikes[-1].value}")

@@ -1,0 +1,264 @@
+"""The replicas of one stage, in this process: real passes and rounds, one audited by another.
+
+The model is cut into two stages, one replica holds the one beside the audited one. A lie changes
+what the audited member has computed before it contributes, or what it has sent of a microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from client.compute.payload import CodecName
+from client.compute.replies import ContributionCompared
+from client.compute.requests import (
+    Apply,
+    Backward,
+    CompareContribution,
+    Contribute,
+    Forward,
+    ForwardBackward,
+    KeepVersion,
+    Recompute,
+    Reduce,
+)
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.tokens import token_dtype
+from protocol.audit.record import Grade, judge
+from tests.support.compute_stages import MODELS, LocalWorker, open_request
+
+SEGMENTS = 3
+LIAR, AUDITOR = 0, 1
+"""Places of the audited member and of its auditor."""
+
+
+@dataclass
+class Sent:
+    """A microbatch as it crossed the wire: what the audited stage got and what it gave."""
+
+    tokens: bytes
+    given: list[bytes]
+    """As ``Recompute`` takes them."""
+    claimed: list[bytes]
+
+
+@dataclass
+class Lie:
+    """What a member does wrong."""
+
+    computes: Callable[[LocalWorker], Any] | None = None
+    """A context in which it computes its passes."""
+    spoils: Callable[[torch.Tensor], None] | None = None
+    """Changes its gradient sum before it contributes."""
+    skips: int = 0
+    """Microbatches that it answers with another one's tensors and does not compute."""
+
+
+@dataclass
+class AuditedStage:
+    """See the module's docstring.
+
+    Args:
+        audited: which of two stages is audited.
+        shares: how many microbatches of a step each replica computes; the first is audited, by the
+            second.
+        threads: with which the two compute.
+    """
+
+    audited: int
+    shares: Sequence[int] = (4, 4)
+    model: ModelSpec = MODELS["gpt"]
+    sequences: int = 3
+    boundary: CodecName = "s8"
+    averaging: CodecName = "s8"
+    threads: Sequence[int] = (1, 1)
+    step: int = 0
+    work: dict[int, Sent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        half = self.model.layers // 2
+        self.cut = [half, self.model.layers - half]
+        self.members = [self._open(self.audited) for _ in self.shares]
+        self.beside = self._open(1 - self.audited)
+
+    def _open(self, stage: int) -> LocalWorker:
+        worker = LocalWorker()
+        request = open_request(stage, self.cut, boundary=self.boundary, averaging=self.averaging)
+        worker.call(
+            msgspec.structs.replace(
+                request, model=self.model, sequences=self.sequences, tokens=self.model.context
+            )
+        )
+        return worker
+
+    @property
+    def _tokens_per_step(self) -> int:
+        return sum(self.shares) * self.sequences * self.model.context
+
+    def _tokens(self, microbatch: int) -> bytes:
+        generator = np.random.default_rng(microbatch)
+        shape = (self.sequences, self.model.context + 1)
+        # few of the tokens are common, so that there is something to learn
+        drawn = np.minimum(generator.geometric(0.2, size=shape), self.model.vocab) - 1
+        return drawn.astype(token_dtype(self.model.vocab)).tobytes()
+
+    def compute(self, lie: Lie = Lie()) -> None:  # noqa: B008
+        """All replicas compute their microbatches of the step."""
+        self.work.clear()
+        first = 1000 * self.step
+        for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
+            torch.set_num_threads(self.threads[place] if place <= AUDITOR else 1)
+            lies = lie if place == LIAR else Lie()
+            microbatches = [first + 100 * place + n for n in range(share)]
+            with (lies.computes or _honestly)(member):
+                for number, microbatch in enumerate(microbatches):
+                    if number < share - lies.skips:
+                        self.work[microbatch] = self._passes(member, microbatch)
+                    else:
+                        done = self.work[microbatches[0]]
+                        self.work[microbatch] = Sent(
+                            self._tokens(microbatch), done.given, done.claimed
+                        )
+            if lies.spoils is not None:
+                lies.spoils(member.replica.gradient_sum)
+        torch.set_num_threads(1)
+
+    def _passes(self, member: LocalWorker, microbatch: int) -> Sent:
+        tokens = self._tokens(microbatch)
+        how = {"step": self.step, "microbatch": microbatch}
+        inner, last = (self.beside, member) if self.audited else (member, self.beside)
+        _, (boundary,) = inner.call(Forward(**how), tokens)
+        _, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
+        if self.audited:
+            return Sent(tokens, [boundary], [gradient])
+        inner.call(Backward(**how), gradient)
+        return Sent(tokens, [gradient, tokens], [boundary])
+
+    def contribute(self) -> list[list[bytes]]:
+        """All replicas encode what they have; by member, by segment."""
+        request = Contribute(step=self.step, attempt=1, bounds=self.bounds)
+        return [member.call(request)[1] for member in self.members]
+
+    @property
+    def bounds(self) -> list[int]:
+        """Of the segments."""
+        size = self.members[0].replica.size
+        return [size * n // SEGMENTS for n in range(SEGMENTS)] + [size]
+
+    def close(self, sent: list[list[bytes]]) -> None:
+        """Sum the contributions and make the next version."""
+        sums, norms = [], []
+        for segment in range(SEGMENTS):
+            owner = segment % len(self.members)
+            others = [parts[segment] for place, parts in enumerate(sent) if place != owner]
+            request = Reduce(
+                step=self.step,
+                attempt=1,
+                segment=segment,
+                microbatches=list(self.shares),
+                own=owner,
+            )
+            reply, (payload,) = self.members[owner].call(request, *others)
+            sums.append(payload)
+            norms.append(reply.squared_norm)
+        apply = Apply(
+            step=self.step,
+            attempt=1,
+            bounds=self.bounds,
+            squared_norms=norms,
+            tokens=self._tokens_per_step,
+        )
+        hashes = {member.call(apply, *sums)[0].hash for member in self.members}
+        assert len(hashes) == 1
+        beside = self.beside.replica
+        beside.update(beside.gradient_sum, float(beside.gradient_sum.norm() ** 2), 10**9)
+        self.step += 1
+
+    def train(self, steps: int) -> None:
+        """Close so many honest steps."""
+        for _ in range(steps):
+            self.compute()
+            self.close(self.contribute())
+
+    def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
+        """One more step, in which the first replica lies; the second one audits it afterwards."""
+        self.compute(lie)
+        sent = self.contribute()
+        auditor, step, work = self.members[AUDITOR], self.step, dict(self.work)
+        bounds = self.bounds
+        auditor.call(KeepVersion(step=step))
+        self.close(sent)
+        torch.set_num_threads(self.threads[AUDITOR])
+        boundaries = [0.0]
+        for microbatch in list(work)[: self.shares[LIAR]]:
+            of = work[microbatch]
+            request = Recompute(step=step, microbatch=microbatch, tokens=of.tokens)
+            reply, _ = auditor.call(request, *of.given, *of.claimed)
+            boundaries += [reply.activation, reply.gradient]
+        torch.set_num_threads(1)
+        compared, _ = auditor.call(CompareContribution(step=step, bounds=bounds), *sent[LIAR])
+        return Audited(max(boundaries), compared)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What an audit has measured."""
+
+    boundary: float
+    """The largest relative distance of a tensor that the member has sent to a neighbour."""
+    compared: ContributionCompared
+
+    @property
+    def grade(self) -> Grade:
+        """What the audit came to."""
+        of = self.compared
+        return judge(self.boundary, of.deviation, of.along, coarse=of.explained > 0)
+
+
+@contextmanager
+def _honestly(member: LocalWorker):
+    yield
+
+
+@contextmanager
+def without_a_layer(member: LocalWorker):
+    """The member leaves out its first block."""
+    blocks = member.replica.module.blocks
+    name = next(iter(blocks))
+    block, blocks[name] = blocks[name], torch.nn.Identity()
+    try:
+        yield
+    finally:
+        blocks[name] = block
+
+
+def scaled(by: float) -> Callable[[torch.Tensor], None]:
+    """Multiplies the gradient."""
+    return lambda gradient: gradient.mul_(by)
+
+
+def noisy(share: float) -> Callable[[torch.Tensor], None]:
+    """Adds noise of a share of the gradient's norm."""
+
+    def spoil(gradient: torch.Tensor) -> None:
+        noise = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1))
+        gradient.add_(noise * (share * gradient.norm() / noise.norm()))
+
+    return spoil
+
+
+LIES = {
+    "x 1.02": Lie(spoils=scaled(1.02)),
+    "1 % noise": Lie(spoils=noisy(0.01)),
+    "zero": Lie(spoils=scaled(0.0)),
+    "x -1": Lie(spoils=scaled(-1.0)),
+    "x -10": Lie(spoils=scaled(-10.0)),
+    "layer skipped": Lie(computes=without_a_layer),
+    "one microbatch in four not computed": Lie(skips=1),
+}

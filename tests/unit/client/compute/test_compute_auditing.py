@@ -1,0 +1,158 @@
+"""Audits on real stages: honest replicas agree, lies do not, and the step goes on undisturbed."""
+
+import math
+
+import pytest
+import torch
+
+from client.compute.codec import encode
+from client.compute.payload import seal
+from client.compute.requests import CompareContribution, KeepVersion, Load, Recompute, Save
+from protocol.audit.record import Grade
+from tests.support.audited_stage import AUDITOR, LIAR, LIES, AuditedStage
+
+SHARES = [(4, 4), (1, 7), (3, 3, 3)]
+
+
+def worst(audited):
+    return max(audited.boundary, audited.compared.deviation)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("averaging", ["fp32", "bf16", "s8"])
+@pytest.mark.parametrize("shares", SHARES)
+def test_honest_replicas_agree(stage, averaging, shares):
+    swarm = AuditedStage(stage, shares, averaging=averaging)
+    swarm.train(1)
+    for _ in range(3):
+        audited = swarm.audit()
+        assert worst(audited) == 0.0  # the same machine and threads: the same bits
+        assert audited.grade is Grade.AGREES
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("boundary", ["fp32", "s8"])
+def test_other_threads_stay_far_below_the_tolerance(stage, boundary):
+    swarm = AuditedStage(stage, averaging="fp32", boundary=boundary, threads=(1, 2))
+    swarm.train(2)
+    for _ in range(3):
+        assert worst(swarm.audit()) < 1e-5
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("name", LIES)
+def test_lies_do_not_agree(stage, name):
+    swarm = AuditedStage(stage, averaging="fp32")
+    swarm.train(2)
+    assert swarm.audit(LIES[name]).grade is not Grade.AGREES
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("name", LIES)
+def test_coarse_averaging_hides_small_noise_only(stage, name):
+    """What error feedback brings back is the member's own word: up to its size noise is hidden."""
+    swarm = AuditedStage(stage, averaging="s8")
+    swarm.train(2)
+    hidden = {"1 % noise": Grade.AGREES, "x 1.02": Grade.DOUBTFUL}
+    assert swarm.audit(LIES[name]).grade is hidden.get(name, Grade.LIES)
+
+
+def test_what_the_codec_explains_is_bounded():
+    swarm = AuditedStage(1, (3, 3, 3), averaging="s8")
+    swarm.train(3)
+    explained = [swarm.audit().compared.explained for _ in range(3)]
+    assert 0 < max(explained) < 0.15
+    assert AuditedStage(1, averaging="fp32").audit().compared.explained == 0
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_audit_leaves_the_step_under_way_alone(stage):
+    audited, plain = (AuditedStage(stage, averaging="s8") for _ in range(2))
+    for swarm in (audited, plain):
+        swarm.train(2)
+    audited.audit()
+    plain.train(1)
+    audited.train(1)
+    plain.train(1)
+    hashes = [swarm.members[AUDITOR].replica.state_hash() for swarm in (audited, plain)]
+    assert hashes[0] == hashes[1]
+
+
+def audit_begun(averaging="fp32"):
+    """A swarm whose auditor has kept the version before the newest step; what was sent in it."""
+    swarm = AuditedStage(1, averaging=averaging)
+    swarm.train(1)
+    swarm.compute()
+    work, sent, bounds = dict(swarm.work), swarm.contribute(), swarm.bounds
+    swarm.members[AUDITOR].call(KeepVersion(step=1))
+    swarm.close(sent)
+    return swarm, work, sent[LIAR], bounds
+
+
+def asked(work, microbatch, **changes):
+    of = work[microbatch]
+    fields = {"step": 1, "microbatch": microbatch, "tokens": of.tokens} | changes
+    return Recompute(**fields), *of.given, *of.claimed
+
+
+def test_a_microbatch_counts_once_in_an_audit():
+    swarm, work, _, _ = audit_begun()
+    auditor = swarm.members[AUDITOR]
+    auditor.call(*asked(work, 1000))
+    assert auditor.fails(*asked(work, 1000)).kind == "ledger"
+
+
+def test_what_was_not_kept_is_not_audited():
+    swarm, work, sent, bounds = audit_begun()
+    auditor = swarm.members[AUDITOR]
+    assert auditor.fails(*asked(work, 1000, step=0)).kind == "stale"
+    assert auditor.fails(CompareContribution(step=0, bounds=bounds), *sent).kind == "stale"
+    assert auditor.fails(KeepVersion(step=1)).kind == "stale"  # the version has gone on
+    auditor.call(CompareContribution(step=1, bounds=bounds), *sent)
+    assert auditor.fails(*asked(work, 1000)).kind == "stale"  # that audit is over
+
+
+def test_another_version_ends_the_audit(tmp_path):
+    swarm, work, _, _ = audit_begun()
+    auditor = swarm.members[AUDITOR]
+    path = str(tmp_path / "state")
+    auditor.call(Save(version=2, path=path, durable=False))
+    auditor.call(Load(path=path, version=2))
+    assert auditor.fails(*asked(work, 1000)).kind == "stale"
+    # nor can a contribution to the next step be judged without having seen this one's sum
+    assert auditor.fails(KeepVersion(step=2)).kind == "stale"
+
+
+def test_damaged_payloads_are_named():
+    swarm, work, sent, bounds = audit_begun()
+    auditor = swarm.members[AUDITOR]
+    request, given, claimed = asked(work, 1000)
+    damaged = claimed[:-1] + bytes([claimed[-1] ^ 1])
+    failure = auditor.fails(request, given, damaged)
+    assert (failure.kind, failure.part) == ("codec", 1)
+    assert auditor.fails(request, given).kind == "shape"
+    auditor.call(request, given, claimed)  # and nothing was counted by then
+    compare = CompareContribution(step=1, bounds=bounds)
+    assert auditor.fails(compare, *sent[:-1]).kind == "shape"
+    failure = auditor.fails(compare, *sent[:-1], sent[-1][:-4])
+    assert (failure.kind, failure.part) == ("codec", len(sent) - 1)
+    assert auditor.fails(compare, *sent[:-1], b"").part == len(sent) - 1
+
+
+def test_work_that_was_never_done_deviates_without_end():
+    """A contribution where nothing is right: no microbatch was given to recompute."""
+    swarm, _, sent, bounds = audit_begun()
+    compare = CompareContribution(step=1, bounds=bounds)
+    compared, _ = swarm.members[AUDITOR].call(compare, *sent)
+    assert compared.deviation == math.inf
+
+
+def test_a_false_gradient_to_a_neighbour_is_seen():
+    swarm, work, _, _ = audit_begun()
+    shape = (3, swarm.model.context, swarm.model.width)
+    false = encode(torch.ones(shape), "s8", direction="backward")
+    seal(false)
+    request, given, _ = asked(work, 1000)
+    reply, _ = swarm.members[AUDITOR].call(request, given, false)
+    assert reply.gradient > 0.5
+    assert reply.loss_sum > 0

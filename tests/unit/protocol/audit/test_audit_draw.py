@@ -1,0 +1,148 @@
+"""Who is audited how often, what an audit comes to, and who is out."""
+
+import math
+import random
+
+import pytest
+
+from protocol.audit.draw import PROVEN, UNPROVEN, drawn, rate
+from protocol.audit.record import (
+    STRIKES,
+    TOLERANCE,
+    TOLERANCE_MIXED,
+    WINDOW,
+    Grade,
+    Record,
+    grade,
+    judge,
+)
+from protocol.ids import PeerId
+
+A, B, C = map(PeerId, "abc")
+SECRET = b"s" * 32
+
+
+def record(*grades):
+    made = Record()
+    for result in grades:
+        made.note(result)
+    return made
+
+
+def closed(step):
+    return step.to_bytes(32, "big")
+
+
+@pytest.mark.parametrize(
+    ("agreed", "expected"),
+    [(0, 0.12), (UNPROVEN - 1, 0.12), (UNPROVEN, 0.03), (PROVEN - 1, 0.03), (PROVEN, 0.015)],
+)
+def test_audited_work_makes_audits_rarer(agreed, expected):
+    assert rate(0.03, record(*[Grade.AGREES] * agreed)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("result", set(Grade) - {Grade.AGREES})
+def test_who_was_found_wanting_is_looked_at_again_for_sure(result):
+    found = record(*[Grade.AGREES] * PROVEN, result)
+    assert rate(0.03, found) == 1.0
+    found.note(Grade.AGREES)
+    assert rate(0.03, found) == pytest.approx(0.12)  # as if new
+
+
+def test_without_a_budget_nobody_is_audited():
+    doubted = record(Grade.DOUBTFUL)
+    assert all(
+        drawn(SECRET, closed(n), 0, n, {A: Record(), B: doubted}, 0.0) is None for n in range(2000)
+    )
+
+
+def test_everybody_is_drawn_as_often_as_the_budget_says():
+    """By all auditors together, whatever their number."""
+    proven = {peer: record(*[Grade.AGREES] * UNPROVEN) for peer in (A, B)}
+    steps, times = 20_000, {A: 0, B: 0}
+    for step in range(steps):
+        if peer := drawn(SECRET, closed(step), 1, step, proven, 0.1):
+            times[peer] += 1
+    for count in times.values():  # two others share the rate; one audit at a time
+        assert count / steps == pytest.approx(0.05, rel=0.15)
+
+
+def test_nobody_foresees_a_draw_without_the_secret():
+    others = {A: Record()}
+    draws = [
+        [drawn(secret, closed(n), 0, n, others, 0.1) for n in range(300)]
+        for secret in (SECRET, b"t" * 32)
+    ]
+    assert draws[0] != draws[1]
+    assert draws[0] == [drawn(SECRET, closed(n), 0, n, others, 0.1) for n in range(300)]
+    assert any(draws[0])
+    assert not drawn(SECRET, closed(1), 0, 1, {}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "one", "mixed"),
+    [
+        (0.0, Grade.AGREES, Grade.AGREES),
+        (1e-7, Grade.AGREES, Grade.AGREES),
+        (4.6e-3, Grade.DOUBTFUL, Grade.AGREES),
+        (2.1e-2, Grade.LIES, Grade.DOUBTFUL),
+        (2.1e-1, Grade.LIES, Grade.LIES),
+        (math.inf, Grade.LIES, Grade.LIES),
+        (math.nan, Grade.LIES, Grade.LIES),
+    ],
+)
+def test_deviations_are_graded(deviation, one, mixed):
+    assert grade(deviation) is one
+    assert grade(deviation, TOLERANCE_MIXED) is mixed
+    assert grade(-deviation) is one
+
+
+@pytest.mark.parametrize(
+    ("found", "coarse", "expected"),
+    [
+        ((0.0, 0.0, 4e-3), True, Grade.AGREES),
+        ((0.0, 0.0, 4e-3), False, Grade.DOUBTFUL),
+        ((0.0, 0.0, 2e-2), True, Grade.DOUBTFUL),
+        ((0.0, 0.0, -0.25), True, Grade.LIES),
+        ((0.3, 0.0, 0.0), True, Grade.LIES),
+        ((0.0, math.inf, 0.0), False, Grade.LIES),
+    ],
+)
+def test_the_worst_that_an_audit_finds_counts(found, coarse, expected):
+    assert judge(*found, coarse=coarse) is expected
+
+
+def test_a_lie_is_enough_and_anything_else_has_to_come_often():
+    assert record(*[Grade.AGREES] * 10).trusted()
+    assert not record(Grade.AGREES, Grade.LIES).trusted()
+    assert record(*[Grade.DOUBTFUL] * (STRIKES - 1)).trusted()
+    refusal = record(Grade.DOUBTFUL, Grade.REFUSED, Grade.DOUBTFUL).trusted()
+    assert not refusal
+    assert "3 of 3" in refusal.reason
+    spread = [*[Grade.AGREES] * (WINDOW // 2), Grade.DOUBTFUL]
+    assert record(*spread * 3).trusted()  # 2 of the newest 50 at most
+
+
+def test_no_honest_member_is_out_in_a_hundred_thousand_audits():
+    """At the level of measured deviations: threads up to 1e-7, unlike formats about 4.6e-3."""
+    drawer, honest = random.Random(0), {False: Record(), True: Record()}
+    for number in range(100_000):
+        mixed = bool(number % 2)
+        deviation = drawer.lognormvariate(math.log(4.6e-3 if mixed else 1e-7), 0.25)
+        honest[mixed].note(grade(deviation, TOLERANCE_MIXED if mixed else TOLERANCE))
+        assert honest[mixed].trusted()
+
+
+@pytest.mark.parametrize("budget", [0.03, 0.05])
+def test_who_cheats_with_a_twentieth_of_each_step_is_caught_soon(budget):
+    """By the budget alone, for in a sum nothing can hide: 99 % within a known number of steps."""
+    bound = math.ceil(math.log(0.01) / math.log(1 - 4 * budget))  # while it is new
+    late = 0
+    for liar in range(1000):
+        secret = liar.to_bytes(32, "big")
+        found = Record()
+        for step in range(bound):
+            if drawn(secret, closed(step), 1, step, {A: found}, budget):
+                found.note(grade(0.05 / math.sqrt(0.95)))  # a twentieth of the work is missing
+        late += bool(found.trusted())
+    assert late <= 25  # 10 expected
