@@ -39,6 +39,11 @@ class Stage(nn.Module):
         self.head = parts.head(spec) if part.has_head else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the stage: tokens (B, T) or hidden (B, T, C) to hidden or logits (B, T, V).
+
+        Raises:
+            ValueError: T exceeds the model's context.
+        """
         if x.shape[1] > self.spec.context:
             raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
         if self.embed is not None:

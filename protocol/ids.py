@@ -58,7 +58,11 @@ def base58_decode(text: str) -> bytes:
 
 
 def peer_id_from_key(public_key: bytes) -> PeerId:
-    """Return the libp2p peer id of a raw Ed25519 public key (32 bytes)."""
+    """Return the libp2p peer id of a raw Ed25519 public key (32 bytes).
+
+    Raises:
+        ValueError: the key has another length.
+    """
     if len(public_key) != 32:
         raise ValueError("an Ed25519 public key has 32 bytes")
     return PeerId(base58_encode(_ED25519_PREFIX + public_key))
