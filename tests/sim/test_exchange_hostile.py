@@ -6,6 +6,7 @@ import msgspec
 
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId
+from protocol.matching.bodies import encode_body
 from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import COMMIT, Ballot, Epoch
 from tests.support.exchange_world import ExchangeWorld, counted, swarm
@@ -34,7 +35,7 @@ class HostileWorld(ExchangeWorld):
         if isinstance(body, Ballot):
             forged = msgspec.structs.replace(body, cutoff=body.cutoff + 10**17, changes=0)
         if forged is not None:
-            encoded = bodies.encode(forged)
+            encoded = encode_body(forged)
             last = self.last_word
             super()._publish(self.liar, Publish(effect.kind, effect.key, effect.seq, encoded))
             self.last_word = last

@@ -174,15 +174,9 @@ KINDS: dict[type[Body], str] = {
     Intent: "intent",
     Noted: "noted",
 }
-_encoder = msgspec.msgpack.Encoder()
 _decoders: dict[str, msgspec.msgpack.Decoder[Letter | Spread]] = {
     kind: msgspec.msgpack.Decoder(body) for body, kind in KINDS.items()
 }
-
-
-def encode(body: Body) -> bytes:
-    """Return the canonical bytes that are signed."""
-    return _encoder.encode(body)
 
 
 def is_ours(kind: str) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from protocol.effects import Effect, Explain, Publish, SendSigned
 from protocol.ids import PeerId, Stage, short
-from protocol.matching.bodies import Mandate
+from protocol.matching.bodies import Mandate, encode_body
 from protocol.matching.choice import Proposer, prefix_cover
 from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, load, tally, wishes
@@ -302,7 +302,7 @@ class Box:
             round=self.round,
             **fields,
         )
-        return SendSigned(peer, bodies.KINDS[kind], bodies.encode(body))
+        return SendSigned(peer, bodies.KINDS[kind], encode_body(body))
 
     def _say(self, verb: str, proposer: Proposer) -> Explain:
         level = sum(kept.rate for kept in self._kept.values())
@@ -331,4 +331,4 @@ class Box:
         number = self._context.number(now)
         self._posted, self._posted_at = self.ballot, now
         dated = msgspec.structs.replace(self._posted, issued_ms=number)
-        return [Publish(BALLOT_KIND, str(self.stage), number, bodies.encode(dated))]
+        return [Publish(BALLOT_KIND, str(self.stage), number, encode_body(dated))]

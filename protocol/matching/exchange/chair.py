@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Publish
-from protocol.matching.bodies import Mandate
+from protocol.matching.bodies import Mandate, encode_body
 from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, tally
 from protocol.matching.exchange.bodies import (
@@ -357,7 +357,7 @@ class Chair:
         self._deadline = now + PATIENCE_S.get(phase, INFINITY)
         body = self._epoch(now, phase, why, digest)
         number = body.issued_ms
-        return [Publish(EPOCH_KIND, bodies.key_of(body), number, bodies.encode(body))]
+        return [Publish(EPOCH_KIND, bodies.key_of(body), number, encode_body(body))]
 
     def _epoch(self, now: float, phase: int, why: str, digest: bytes = NO_DIGEST) -> Epoch:
         return Epoch(

@@ -16,7 +16,8 @@ from functools import lru_cache
 import msgspec
 
 from protocol.ids import PeerId, Stage, rank
-from protocol.matching.exchange.bodies import SUM_BITS, Ballot, Round, encode
+from protocol.matching.bodies import encode_body
+from protocol.matching.exchange.bodies import SUM_BITS, Ballot, Round
 from protocol.matching.exchange.verdict import StagePlan
 
 Ballots = Mapping[Stage, tuple[PeerId, Ballot]]
@@ -45,7 +46,7 @@ def fingerprint(ballots: Ballots) -> bytes:
 def plan_of(ballot: Ballot) -> bytes:
     """Return the digest (32 bytes) of one frozen ballot, without its issue time."""
     undated = msgspec.structs.replace(ballot, issued_ms=0)
-    return hashlib.blake2b(encode(undated), digest_size=32).digest()
+    return hashlib.blake2b(encode_body(undated), digest_size=32).digest()
 
 
 def whole_plan(round_: Round, ballots: Ballots) -> bytes:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from protocol.effects import Effect, Explain, SendSigned
 from protocol.ids import PeerId, Stage
-from protocol.matching.bodies import stage_of
+from protocol.matching.bodies import encode_body, stage_of
 from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, wishes
 from protocol.matching.exchange.bodies import RUNNING, Epoch, Round
@@ -238,7 +238,7 @@ class Voter:
             home=self.home,
             step=self._step,
         )
-        return [SendSigned(notice.author, bodies.KINDS[bodies.Vote], bodies.encode(body))]
+        return [SendSigned(notice.author, bodies.KINDS[bodies.Vote], encode_body(body))]
 
     def _intent(self, now: float) -> list[Effect]:
         notice = self._context.board.current(self.home, now)
@@ -253,7 +253,7 @@ class Voter:
             step=self._step,
             to=self.place,
         )
-        return [SendSigned(notice.author, bodies.KINDS[bodies.Intent], bodies.encode(body))]
+        return [SendSigned(notice.author, bodies.KINDS[bodies.Intent], encode_body(body))]
 
     def _epoch(self, now: float) -> Epoch | None:
         call = self._registry.call(now)

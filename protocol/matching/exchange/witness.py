@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, Stage
+from protocol.matching.bodies import encode_body
 from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, load, tally
 from protocol.matching.exchange.bodies import (
@@ -162,7 +163,7 @@ class Witness:
         )
         what = "the chair's decision" if decision else f"the plan of stage {stage}"
         said = Explain("matching", f"attested {what}", "debug")
-        return [Publish(ATTEST_KIND, bodies.key_of(body), number, bodies.encode(body)), said]
+        return [Publish(ATTEST_KIND, bodies.key_of(body), number, encode_body(body)), said]
 
     def _refuse(self, stage: Stage, why: str) -> list[Effect]:
         self._context.counters["matching-not-attested"] += 1

@@ -10,10 +10,9 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Policy
 from protocol.matching import bodies, stewards
-from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.bodies import Mandate, Posting, encode_body
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, GangStart
-from protocol.matching.exchange import bodies as exchange
 from protocol.matching.exchange.bodies import COMMIT, EPOCH_KIND, Epoch, EpochId, Round
 from protocol.matching.machine import Matching
 from protocol.matching.volunteer import State
@@ -294,7 +293,7 @@ def test_nobody_chooses_the_beacon_that_makes_it_a_candidate(
         digest=bytes(32),
         reason="all move",
     )
-    found = matching.receive_record(peer(1), EPOCH_KIND, exchange.encode(said), NOW)
+    found = matching.receive_record(peer(1), EPOCH_KIND, encode_body(said), NOW)
     refused = [e.reason for e in found if isinstance(e, Penalise)]
     assert refused == ([] if taken else ["matching-stale"])
     assert (matching._exchange.registry.revision > 0) is taken
