@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.bench.__main__ import PAGE, PROSE, REPOSITORY, Figure, is_stale, page, read
+from tests.bench.figures import PAGE, PROSE, REPOSITORY, Figure, is_stale, page, read
 
 FIGURE = Figure("speed", "steps", "3 s", "2-4 s", "python -m x", "A", "", ("measured",))
 
