@@ -1,6 +1,6 @@
 """Write the page of figures from the results.
 
-    python -m tests.bench
+python -m tests.bench
 """
 
 from __future__ import annotations

@@ -8,13 +8,17 @@ version of the code that it names, or if it names none.
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+
+from tests.bench.machines import this_machine
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -96,3 +100,65 @@ def write_page() -> tuple[int, int]:
     stale = {figure for figure in figures if is_stale(figure)}
     PAGE.write_text(page(figures, PROSE.read_text(), stale.__contains__))
     return len(figures), len(stale)
+
+
+# --- recording -------------------------------------------------------------------------------
+
+
+def add_record_flag(parser: argparse.ArgumentParser) -> None:
+    """Let a benchmark be asked to record what it measures."""
+    parser.add_argument(
+        "--record", action="store_true", help="put the figures on the page, tests/bench/README.md"
+    )
+
+
+def figure(
+    table: str, what: str, value: str, spread: str, command: str, measures: Sequence[str]
+) -> Figure:
+    """Return a figure of this machine and of the code that is checked out.
+
+    Args:
+        table: Name of the table on the page.
+        what: What was measured; a later measurement with the same words replaces it.
+        value: The figure with its unit.
+        spread: How far it varied, and of how many runs it is the median.
+        command: What measures it again.
+        measures: Files and folders, as in ``Figure``. If one of them differs from the last commit,
+            the row names no code.
+    """
+    machine = f"{this_machine()}, load {os.getloadavg()[0]:.0f}"
+    code = _checked_out(REPOSITORY, measures)
+    return Figure(table, what, value, spread, command, machine, code, tuple(measures))
+
+
+def _checked_out(repository: Path, measures: Sequence[str]) -> str:
+    """Return the commit that is checked out; empty if files that are measured are changed."""
+    git = ("git", "-C", str(repository))
+    changed = [*git, "status", "--porcelain", "--", *measures]
+    if subprocess.run(changed, capture_output=True, text=True, check=True).stdout:
+        return ""
+    head = [*git, "rev-parse", "--short", "HEAD"]
+    return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def record(new: Sequence[Figure], path: Path = FIGURES) -> None:
+    """Put figures in place of those of the same table with the same words, or at the table's end,
+    and write the page."""
+    figures = merged(read(path), new)
+    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in figures))
+    write_page()
+
+
+def merged(known: Sequence[Figure], new: Sequence[Figure]) -> list[Figure]:
+    """Return the known figures with the new ones among them."""
+    figures = list(known)
+    for one in new:
+        same = [
+            i for i, old in enumerate(figures) if (old.table, old.what) == (one.table, one.what)
+        ]
+        table = [i for i, old in enumerate(figures) if old.table == one.table]
+        if same:
+            figures[same[0]] = one
+        else:
+            figures.insert(table[-1] + 1 if table else len(figures), one)
+    return figures

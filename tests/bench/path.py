@@ -1,6 +1,6 @@
 """What one message and one step run through: stack depth of a Forward, files of a committed step.
 
-    python -m tests.bench.path [--list]
+    python -m tests.bench.path [--list] [--record]
 
 Four volunteers of two stages train in this process, with real compute workers beside it, so that
 everything that is counted is of the node. They are linked in memory: TCP is not counted.
@@ -30,6 +30,7 @@ from typing import Any
 import trio
 
 from protocol.pipeline.pipeline import Pipeline
+from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.support.train_swarm import open_swarm
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +120,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name the files, with their calls")
+    add_record_flag(parser)
     choices = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         recorded = trio.run(measure, Path(folder))
@@ -130,6 +132,28 @@ def main() -> None:
     if choices.list:
         for name, calls in sorted(usual.items()):
             print(f"{calls:8} {name}")
+    if choices.record:
+        record(figures(recorded))
+
+
+def figures(recorded: Recording) -> list[Figure]:
+    """Return the rows of the page."""
+    sizes = sorted(map(len, recorded.steps))
+    of = {"table": "client", "command": "python -m tests.bench.path", "measures": OURS}
+    return [
+        figure(
+            what="files that one committed step of a 2 x 2 swarm runs through",
+            value=f"{sizes[len(sizes) // 2]}",
+            spread=f"{sizes[0]}-{sizes[-1]}, {len(sizes)} steps",
+            **of,
+        ),
+        figure(
+            what="frames of a `Forward` from the network's event to the pipeline",
+            value=f"{max(recorded.depths, default=0)}",
+            spread=f"the most of {recorded.depths.total()}",
+            **of,
+        ),
+    ]
 
 
 if __name__ == "__main__":

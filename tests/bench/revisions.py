@@ -1,6 +1,7 @@
 """Whether a change costs speed: two checkouts of this program, in turns, on the same work.
 
     python -m tests.bench.revisions --before DIR [--after .] [--rounds 5] [--steps 80]
+                                    [--record]
 
 Each checkout has its own ``.venv`` (``make install``). In every round both run once, in alternating
 order: a swarm of two stages with one volunteer each, real processes on this machine, one thread
@@ -26,6 +27,7 @@ from statistics import median
 
 import psutil
 
+from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.bench.machines import this_machine
 
 MICROBATCHES = 16
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--out", type=Path)
+    add_record_flag(parser)
     asked = parser.parse_args()
     programs = [program_of(asked.before), program_of(asked.after)]
     rounds: list[Round] = []
@@ -75,17 +78,44 @@ def main() -> None:
             with asked.out.open("a") as file:
                 file.write(json.dumps(asdict(rounds[-1])) + "\n")
     print(summary(rounds))
+    if asked.record:
+        record(figures(rounds, asked.before))
+
+
+def ratios_of(rounds: list[Round]) -> dict[str, list[float]]:
+    """Return the ratios after / before by what is compared."""
+    return {
+        "tokens/s": [x.after.tokens_per_s / x.before.tokens_per_s for x in rounds],
+        "node CPU s per 1,000 microbatches": [
+            x.after.node_cpu_s / x.before.node_cpu_s for x in rounds
+        ],
+    }
 
 
 def summary(rounds: list[Round]) -> str:
     """Say the median ratios after / before and their range."""
-    speeds = [x.after.tokens_per_s / x.before.tokens_per_s for x in rounds]
-    costs = [x.after.node_cpu_s / x.before.node_cpu_s for x in rounds]
     return "\n".join(
         f"{name}: after / before {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), "
         f"{len(rounds)} rounds"
-        for name, ratios in (("tokens/s", speeds), ("node CPU s per 1,000 microbatches", costs))
+        for name, ratios in ratios_of(rounds).items()
     )
+
+
+def figures(rounds: list[Round], before: Path) -> list[Figure]:
+    """Return the rows of the page; ``before``: the older checkout."""
+    head = ["git", "-C", str(before), "rev-parse", "--short", "HEAD"]
+    older = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    return [
+        figure(
+            "speed of training",
+            f"{name} of 2 x 1 over those of an earlier version, in turns",
+            f"**{median(ratios):.2f} x** those of `{older}`",
+            f"{min(ratios):.2f}-{max(ratios):.2f}, {len(rounds)} rounds",
+            "python -m tests.bench.revisions --before DIR",
+            ("client", "model_zoo", "protocol"),
+        )
+        for name, ratios in ratios_of(rounds).items()
+    ]
 
 
 def program_of(checkout: Path) -> Path:

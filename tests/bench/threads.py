@@ -2,6 +2,7 @@
 
     python -m tests.bench.threads [--volunteers 1,2,4] [--models tiny,wide] [--choices default,1,2]
                                   [--rounds 3] [--seconds 15] [--out tests/bench/results]
+                                  [--record]
 
 Real processes on this machine, each with a home of its own: one stage for one volunteer, two stages
 for more. In every round each choice of ``--threads`` runs once in a swarm of its own, one after the
@@ -31,6 +32,7 @@ from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address
+from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.bench.machines import left_out, of_newest, this_machine
 
 HOST = "127.0.0.1"
@@ -72,6 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
+    add_record_flag(parser)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     file = asked.out / "threads.jsonl"
@@ -86,6 +89,8 @@ def main() -> None:
                             out.write(json.dumps(asdict(result)) + "\n")
                         print(result, flush=True)
     (asked.out / "threads.md").write_text(markdown(read(file)))
+    if asked.record:
+        record(figures([run for run in read(file) if run.round >= begun]))
 
 
 def measure(model: str, volunteers: int, choice: str, number: int, seconds: float) -> Result:
@@ -202,6 +207,28 @@ def markdown(results: Sequence[Result]) -> str:
         f"each round, in brackets its range; the last column says what other programs took of the "
         f"machine meanwhile.{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
     )
+
+
+def figures(results: Sequence[Result]) -> list[Figure]:
+    """Return the rows of the page: the default's rate over the best choice by hand."""
+    found = []
+    for model, volunteers in dict.fromkeys((r.model, r.volunteers) for r in results):
+        here = [r for r in results if (r.model, r.volunteers) == (model, volunteers)]
+        choices = {r.choice for r in here} - {DEFAULT}
+        best = max(choices, key=lambda c: _median(r.tokens_per_s for r in here if r.choice == c))
+        ratios = sorted(_ratios(here, best))
+        found.append(
+            figure(
+                "speed of training",
+                f"volunteers of one machine that share its cores, over the best choice of "
+                f"`--threads` by hand: {volunteers}, model {model}",
+                f"{statistics.median(ratios):.2f} x",
+                f"{ratios[0]:.2f}-{ratios[-1]:.2f}, {len(ratios)} rounds",
+                "python -m tests.bench.threads",
+                ("client", "model_zoo", "protocol"),
+            )
+        )
+    return found
 
 
 def _ratios(results: Sequence[Result], best: str) -> list[float]:

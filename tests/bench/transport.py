@@ -1,7 +1,7 @@
 """Transport at the speed of the link: rates and round trips of a link between two processes.
 
     python -m tests.bench.transport [--parts loopback,line,priority] [--runs 5] [--seconds 3]
-                                    [--json tests/bench/results/transport.jsonl]
+                                    [--json tests/bench/results/transport.jsonl] [--record]
 
 loopback: one bulk lane, encrypted, each process on a core of its own (0/1) and both on one (0/0).
 line: the same over lines of given rate and length (``tests.netlab``, takes root); a share of 1 is
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from client.lab.local_swarm import terminate_as_interrupt
+from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.netlab.lab import Lab
 from tests.netlab.table import Link, uniform
 
@@ -77,15 +78,35 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path)
+    add_record_flag(parser)
     asked = parser.parse_args()
     parts = {"loopback": loopback, "line": lines, "priority": priority}
+    found: list[Result] = []
     with terminate_as_interrupt():
         for part in asked.parts.split(","):
             for result in parts[part](asked.runs, asked.seconds):
                 print(words(result), flush=True)
+                found.append(result)
                 if asked.json is not None:
                     with asked.json.open("a") as file:
                         file.write(json.dumps(asdict(result)) + "\n")
+    if asked.record:
+        record([row(result, asked.runs) for result in found])
+
+
+def row(result: Result, runs: int) -> Figure:
+    """Return a result's row of the page."""
+    trips = [f"round trip {_spread(result.trip_ms, 1)} ms"] if result.trip_ms else []
+    rate = [f"**{_spread(result.rate_mb_per_s, 0)} MB/s**"] if any(result.rate_mb_per_s) else []
+    part = "loopback" if result.case.startswith("loopback") else "line,priority"
+    return figure(
+        "codec and transport",
+        f"link of two processes, {result.case}: {result.what}",
+        "; ".join([*rate, *trips]),
+        f"medians of {runs} runs, in brackets their range",
+        f"python -m tests.bench.transport --parts {part}",
+        ("client/net",),
+    )
 
 
 def loopback(runs: int, seconds: float) -> Iterator[Result]:

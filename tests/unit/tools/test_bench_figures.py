@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.bench.figures import PAGE, PROSE, REPOSITORY, Figure, is_stale, page, read
+from tests.bench.figures import PAGE, PROSE, REPOSITORY, Figure, is_stale, merged, page, read
 
 FIGURE = Figure("speed", "steps", "3 s", "2-4 s", "python -m x", "A", "", ("measured",))
 
@@ -44,6 +44,14 @@ def test_tables_are_put_where_the_prose_wants_them() -> None:
         page([FIGURE], "No place.", lambda figure: True)
     with pytest.raises(KeyError, match="other"):
         page([FIGURE], "{{speed}}\n{{other}}\n", lambda figure: True)
+
+
+def test_a_measurement_replaces_its_row_and_a_new_one_ends_its_table() -> None:
+    known = [msgspec.structs.replace(FIGURE, what=what) for what in ("a", "b")]
+    known.append(msgspec.structs.replace(FIGURE, table="size", what="a"))
+    again = msgspec.structs.replace(known[0], value="2 s")
+    first = msgspec.structs.replace(FIGURE, what="c")
+    assert merged(known, [again, first]) == [again, known[1], first, known[2]]
 
 
 def test_a_row_is_stale_once_what_it_measures_is_changed(tmp_path: Path) -> None:
