@@ -9,6 +9,7 @@ version of the code that it names, or if it names none.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -145,7 +146,8 @@ def record(new: Sequence[Figure], path: Path = FIGURES) -> None:
     """Put figures in place of those of the same table with the same words, or at the table's end,
     and write the page."""
     figures = merged(read(path), new)
-    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in figures))
+    lines = (json.dumps(msgspec.to_builtins(each), ensure_ascii=False) for each in figures)
+    path.write_text("".join(f"{line}\n" for line in lines))
     write_page()
 
 
