@@ -11,7 +11,7 @@ moment by the wall clock and by the monotonic one. ``stop`` stops this process. 
 failpoint continues it; the seconds are only a note for the setter.
 
 State: the armed failpoints of this process, in ``active``; None without any, which is all that a
-    hook checks in a user's node.
+hook checks in a user's node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Virtual time: the queue of events, and the order in which messages arrive.
 
 State: the future events, the clock, the seeded source of every random choice. The events are opaque
-    here.
+here.
 """
 
 from __future__ import annotations

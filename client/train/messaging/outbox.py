@@ -29,7 +29,7 @@ class Outbox:
     """Sends without waiting; lost peers are detected by membership, not here.
 
     State: by peer and lane, the messages that wait for room. No message overtakes them, so that the
-        order of a lane is kept; when the link ends, its messages are dropped.
+    order of a lane is kept; when the link ends, its messages are dropped.
     """
 
     def __init__(self, network: Network, nursery: trio.Nursery) -> None:

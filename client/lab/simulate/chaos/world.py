@@ -1,7 +1,7 @@
 """The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
 
 State: the volunteers, the network between them, the facts of every committed version. A trial
-    (``trial``) checks the whole run. Equal seeds give equal runs.
+(``trial``) checks the whole run. Equal seeds give equal runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The real machines: one ``Matching`` per volunteer, with messages, records and views between them.
 
 State: the machines, the membership view (one for all, as old as the world's detection delay), its
-    next changes, every machine's next alarm, and counts of messages. The ``Fleet`` fetches and
-    serves the stages that the machines assign.
+next changes, every machine's next alarm, and counts of messages. The ``Fleet`` fetches and serves
+the stages that the machines assign.
 
 In a *shared* crowd all machines read the same records, and a change wakes only the machines that it
 can affect; so thousands fit one process. Otherwise each machine has records of its own and gets

@@ -1,7 +1,7 @@
 """Carries out assignments: volunteers fetch stages one after the other, serve and drop them.
 
 State: downloads in progress, served stages (in ``Capacity``), counts of costs. Make before break: a
-    served stage stays served until it is dropped.
+served stage stays served until it is dropped.
 """
 
 from __future__ import annotations
