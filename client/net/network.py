@@ -1,8 +1,8 @@
 """The network's interface for the rest of the client: typed messages to and from peers.
 
-It has two implementations: `libp2p_network.py` (real sockets) and `memory_network.py` (a lossy hub
-for tests). A link delivers in order within a lane while it is up. When it goes down, messages in
-flight are lost, and a few may be lost when two simultaneous connections are merged.
+`libp2p_network.py` implements it on real sockets; tests have a lossy hub in memory. A link delivers
+in order within a lane while it is up. When it goes down, messages in flight are lost, and a few may
+be lost when two simultaneous connections are merged.
 """
 
 from __future__ import annotations

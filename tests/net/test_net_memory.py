@@ -7,11 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from client.net.errors import DialError, LinkFull, PeerUnreachable
-from client.net.memory_network import Faults, MemoryHub, MemoryNetwork, open_memory_hub
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.wire.messages import Backward, Goodbye
+from tests.support.memory_network import Faults, MemoryHub, MemoryNetwork, open_memory_hub
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in (1, 2, 3))
 

@@ -24,7 +24,6 @@ from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
 from client.limits.local_volunteers import Board
-from client.net.memory_network import MemoryHub, open_memory_hub
 from client.store.checkpoints import CheckpointFolder
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
@@ -45,6 +44,7 @@ from protocol.membership.advert import Advert, Flops
 from protocol.pipeline.effects import Committed
 from protocol.wire.envelope import Signer
 from tests.support.local_worker import LocalWorker
+from tests.support.memory_network import MemoryHub, open_memory_hub
 
 LIMIT_S = 600.0
 """Virtual seconds that anything may take."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
-from client.net.memory_network import open_memory_hub
 from client.store.swarms import SwarmStore
 from client.train.messaging.bootstrap import find_swarm
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
+from tests.support.memory_network import open_memory_hub
 from tests.support.train_swarm import open_swarm
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))

@@ -1,7 +1,6 @@
-"""The network without sockets: a hub that loses, duplicates, delays and reorders messages, from a
-seed.
+"""The network without sockets: a hub that loses, duplicates, delays and reorders, from a seed.
 
-For tests and simulations of what runs on the network, on trio's clock (so a test may jump it).
+It runs on trio's clock, so a test may jump in time.
 Messages are encoded and parsed as on the wire. State: the members of the hub, the pairs linked or
 cut, and one outbound queue per direction of each link.
 """
