@@ -9,8 +9,9 @@ import pytest
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL
-from protocol.matching.exchange import bodies, planning
+from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import Epoch, Round, Vote
+from tests.support import epoch_planning
 from tests.support.exchange_world import ExchangeWorld, counted, swarm
 from tests.support.matching_world import CALM, Weather
 
@@ -87,7 +88,7 @@ def test_calm_epochs_take_a_second_or_two_and_no_attempt_twice() -> None:
         if check_equal(world, seed):
             words = [epoch.reason for _, epoch in world.spread if isinstance(epoch, Epoch)]
             attempts = {body.round for _, body in world.spread if isinstance(body, Epoch)}
-            assert len(attempts) <= len(planning.LADDER_PERCENT), f"seed {seed}: {words}"
+            assert len(attempts) <= len(epoch_planning.LADDER_PERCENT), f"seed {seed}: {words}"
             assert world.now - 1000.0 - 5.0 < 2.0 * len(attempts), f"seed {seed}"
 
 
@@ -124,7 +125,7 @@ def test_without_the_commit_rule_any_gain_at_the_end_will_do() -> None:
         world = ExchangeWorld(some, seed, LOSSY)
         world.run(55)
         check_equal(world, seed)
-        strict = planning.full_epoch(swarm(seed, workers=(4, 8)).population, some.homes)
+        strict = epoch_planning.full_epoch(swarm(seed, workers=(4, 8)).population, some.homes)
         differ += strict.moves != world.outcome().moves
     assert differ
 
@@ -150,7 +151,7 @@ def test_who_says_nothing_stays_at_home(gone: int) -> None:
         world.run(58)
         if world.last_word is None or world.last_word.phase not in (bodies.COMMIT, bodies.ABORT):
             continue
-        wanted = planning.full_epoch(some.population, some.homes, frozenset({mute}))
+        wanted = epoch_planning.full_epoch(some.population, some.homes, frozenset({mute}))
         assert {**world.moves()} == wanted.moves, f"seed {seed}"
         compared += 1
     assert compared > 10

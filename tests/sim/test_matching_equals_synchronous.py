@@ -12,14 +12,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from client.lab.simulate.market.audit import Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
-from protocol.matching.audit import blocking_pairs
 from protocol.matching.pool import Limits, Pool
 from protocol.matching.population import Population
-from protocol.matching.synchronous import Instance, cold_start, deferred_acceptance
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
+from tests.support.synchronous_matching import cold_start, deferred_acceptance
 
 QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 

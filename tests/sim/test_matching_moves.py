@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from client.lab.simulate.market.audit import blocking_pairs
 from protocol.ids import PeerId, Stage
-from protocol.matching.audit import blocking_pairs
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange import bodies, planning, tally
+from protocol.matching.exchange import bodies, tally
 from protocol.matching.exchange.verdict import judge
 from protocol.matching.exchange.wishes import Terms
+from tests.support import epoch_planning
 from tests.support.certificates import published
 from tests.support.exchange_world import ExchangeWorld
 from tests.support.exchange_world import swarm as exchange_swarm
@@ -156,7 +157,7 @@ def test_a_committed_epoch_leaves_no_blocking_pair_of_its_instance() -> None:
         if last is None or last.phase != bodies.COMMIT:
             continue
         terms = Terms(last.quota_percent, last.fair, last.r)
-        instance = planning.instance(swarm.population, swarm.homes, swarm.fetching, terms)
+        instance = epoch_planning.instance(swarm.population, swarm.homes, swarm.fetching, terms)
         placed = {**swarm.homes, **world.moves()}
         assert blocking_pairs(instance, placed, swarm.fetching) == [], f"seed {seed}"
         committed += 1

@@ -22,10 +22,11 @@ from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.common import Common
 from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange import bodies, planning
+from protocol.matching.exchange import bodies
 from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Member, Population
+from tests.support import epoch_planning
 from tests.support.matching_world import START_S, WALL_S, Weather, peer
 
 BEACON = stewards.beacon_at(WALL_S)
@@ -167,10 +168,10 @@ class ExchangeWorld:
         """Return every ballot that was published."""
         return [(who, body) for who, body in self.spread if isinstance(body, bodies.Ballot)]
 
-    def outcome(self) -> planning.Outcome:
+    def outcome(self) -> epoch_planning.Outcome:
         """Return what one place would decide."""
         swarm = self.swarm
-        return planning.full_epoch(swarm.population, swarm.homes, swarm.fetching)
+        return epoch_planning.full_epoch(swarm.population, swarm.homes, swarm.fetching)
 
     def ended(self) -> bool:
         """Tell whether the last word of the chair has come to everybody."""
@@ -206,7 +207,7 @@ class ExchangeWorld:
         board = Board(len(population.costs))
         board.observe(population, WALL_S)
         for (stage, basis), author in zip(
-            enumerate(planning.bases(population, self.swarm.homes)),
+            enumerate(epoch_planning.bases(population, self.swarm.homes)),
             self.stewards.values(),
             strict=True,
         ):

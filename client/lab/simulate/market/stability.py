@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from client.lab.simulate.market.audit import Instance, blocking_pairs
 from protocol.ids import Stage
-from protocol.matching.audit import blocking_pairs
 from protocol.matching.board import stage_levels
 from protocol.matching.bodies import Posting
 from protocol.matching.choice import Proposer
 from protocol.matching.pool import Limits
 from protocol.matching.population import Member, Population
 from protocol.matching.sharing import effective_levels
-from protocol.matching.synchronous import Instance
 
 
 def count_blocking_pairs(population: Population, postings: Mapping[Stage, Posting]) -> int | None:

@@ -7,12 +7,12 @@ import warnings
 
 from matching.games import HospitalResident
 
+from client.lab.simulate.market.audit import BlockingPair, Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
-from protocol.matching.audit import BlockingPair, blocking_pairs
 from protocol.matching.choice import Proposer
 from protocol.matching.pool import Limits
-from protocol.matching.synchronous import Instance, deferred_acceptance
 from tests.support.matching_examples import peer
+from tests.support.synchronous_matching import deferred_acceptance
 
 UNIT = 1_000_000
 

@@ -1,15 +1,35 @@
 """The audit: finds volunteers that prefer another stage which would accept them.
 
-A pure function that any member can run on its own view. An empty result means that the matching is
-stable (invariant I7).
+Pure. An empty result means that the matching is stable (invariant I7).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.synchronous import Assignment, Instance
+from protocol.matching.choice import Choice, Proposer, prefix_cover
+from protocol.matching.pool import Limits
+
+Assignment = Mapping[PeerId, Stage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One matching problem."""
+
+    preferences: Mapping[PeerId, tuple[Stage, ...]]
+    """Acceptable stages of every volunteer, best first."""
+    offers: Mapping[tuple[PeerId, Stage], Proposer]
+    """The volunteer's rate and score at a stage."""
+    limits: Mapping[Stage, Limits]
+
+    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
+        """Return the stage's choice among some proposers."""
+        limits = self.limits[stage]
+        proposers = (self.offers[peer, stage] for peer in peers)
+        return prefix_cover(proposers, limits.quota, limits.floor)
 
 
 @dataclass(frozen=True, slots=True)

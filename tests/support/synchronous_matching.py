@@ -7,32 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from client.lab.simulate.market.audit import Instance
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
-from protocol.matching.choice import Choice, Proposer, prefix_cover
+from protocol.matching.choice import Proposer
 from protocol.matching.pool import Limits
 from protocol.matching.population import Population
-
-Assignment = Mapping[PeerId, Stage | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One matching problem."""
-
-    preferences: Mapping[PeerId, tuple[Stage, ...]]
-    """Acceptable stages of every volunteer, best first."""
-    offers: Mapping[tuple[PeerId, Stage], Proposer]
-    """The volunteer's rate and score at a stage."""
-    limits: Mapping[Stage, Limits]
-
-    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
-        """Return the stage's choice among some proposers."""
-        limits = self.limits[stage]
-        proposers = (self.offers[peer, stage] for peer in peers)
-        return prefix_cover(proposers, limits.quota, limits.floor)
 
 
 def deferred_acceptance(instance: Instance) -> dict[PeerId, Stage | None]:

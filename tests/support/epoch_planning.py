@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from client.lab.simulate.market.audit import Instance
 from protocol.ids import PeerId, Stage
 from protocol.matching.exchange import load, wishes
 from protocol.matching.exchange.load import Basis
@@ -16,7 +17,7 @@ from protocol.matching.exchange.projection import project
 from protocol.matching.exchange.verdict import StagePlan, Verdict, judge
 from protocol.matching.exchange.wishes import LADDER_PERCENT, Terms
 from protocol.matching.population import Population
-from protocol.matching.synchronous import Instance, deferred_acceptance
+from tests.support.synchronous_matching import deferred_acceptance
 
 Homes = Mapping[PeerId, Stage]
 
