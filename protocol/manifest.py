@@ -113,11 +113,6 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         """Predicted tokens in one microbatch: B x T."""
         return self.sequences_per_microbatch * self.model.context
 
-    def microbatch_ids(self, step: int) -> range:
-        """Return the microbatch ids that step ``step`` consists of."""
-        first = step * self.microbatches_per_step
-        return range(first, first + self.microbatches_per_step)
-
 
 _BLOCK = 128
 _BLOCK_BYTES: dict[Codec, int] = {"s8": 130, "bf16": 2 * _BLOCK, "fp32": 4 * _BLOCK}

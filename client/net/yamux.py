@@ -235,10 +235,6 @@ class YamuxSession:
         if stream.done and stream.stream_id in self._streams:
             self._streams.pop(stream.stream_id).close()
 
-    async def go_away(self) -> None:
-        """Tell the peer that this side ends the session on purpose."""
-        await self.write([HEADER.pack(0, GO_AWAY, 0, 0, 0)], urgent=True)
-
     def _close(self) -> None:
         self.closed = True
         self._accept_send.close()

@@ -122,14 +122,6 @@ class CheckpointFolder:
         """Return the newest checkpoint of a stage."""
         return max((c for c in self.entries() if c.stage == stage), default=None)
 
-    def newest_complete(self, stages: int) -> int | None:
-        """Return the newest version for which every stage 0..stages-1 has a checkpoint here."""
-        versions: list[set[int]] = [set() for _ in range(stages)]
-        for checkpoint in self.entries():
-            if checkpoint.stage < stages:
-                versions[checkpoint.stage].add(checkpoint.version)
-        return max(set.intersection(*versions), default=None) if versions else None
-
     def retain(
         self,
         protect: Collection[tuple[int, int]] = (),

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, Stage
+from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.timing import BODY_TTL_S
 
@@ -236,8 +236,3 @@ def is_fresh(body: Body, wall_s: float) -> bool:
 def stage_of(body: Body) -> Stage:
     """Return the stage a body is about."""
     return Stage(body.stage)
-
-
-def peer_of(text: str) -> PeerId:
-    """Return the id of a peer named in a body (compared, never trusted)."""
-    return PeerId(text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 from msgspec import Struct
 
 from protocol.errors import RemoteProtocolError
@@ -39,23 +38,6 @@ class Match:
     score: int
     proposed_ms: int
     held_ms: int
-
-
-def encode_record(record: MatchRecord) -> bytes:
-    """Return the canonical encoding."""
-    return msgspec.msgpack.encode(record)
-
-
-def decode_record(encoded: bytes) -> MatchRecord:
-    """Parse a record.
-
-    Raises:
-        RemoteProtocolError: ``match-record-malformed``.
-    """
-    try:
-        return msgspec.msgpack.decode(encoded, type=MatchRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError("match-record-malformed", str(error)) from error
 
 
 def read_record(record: MatchRecord, swarm: str) -> Match:

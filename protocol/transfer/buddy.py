@@ -64,18 +64,6 @@ def due_version(view: SwarmView, stage: int, every: int, steps: int) -> int:
     return committed if committed >= steps else committed - committed % every
 
 
-def complete_version(view: SwarmView, every: int, steps: int) -> int:
-    """Return the newest version that every stage has reached and saves; 0: none.
-
-    Args:
-        view: the swarm as seen from here.
-        every: steps between two checkpoints.
-        steps: steps of the whole run.
-    """
-    stages = range(len(view.stages))
-    return min((due_version(view, stage, every, steps) for stage in stages), default=0)
-
-
 def _order(
     stage: int, peer: PeerId, holders: set[PeerId], places: Mapping[PeerId, str]
 ) -> tuple[bool, bytes]:

@@ -107,8 +107,14 @@ def _folders(members: list[Member], swarm: SwarmFile) -> list[Path]:
 def _saved(members: list[Member], swarm: SwarmFile) -> int:
     """The newest version from which every member could go on alone: it has a checkpoint of each
     stage, its own and the copy that it keeps for the other."""
-    alone = (CheckpointFolder(folder).newest_complete(2) for folder in _folders(members, swarm))
-    return min(version or 0 for version in alone)
+    alone = (_newest_complete(CheckpointFolder(folder)) for folder in _folders(members, swarm))
+    return min(alone)
+
+
+def _newest_complete(found: CheckpointFolder) -> int:
+    """The newest version of which both stages are there; 0: none."""
+    first, second = ({e.version for e in found.entries() if e.stage == s} for s in (0, 1))
+    return max(first & second, default=0)
 
 
 def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:

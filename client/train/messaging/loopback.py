@@ -23,7 +23,6 @@ class Loopback:
         self._deliver = deliver
         self._queue: deque[tuple[Message, bytes]] = deque()
         self._some = trio.Event()
-        self.delivered = 0
         self.delivered_bytes = 0
 
     def put(self, message: Message, payload: bytes) -> None:
@@ -38,7 +37,6 @@ class Loopback:
             self._some = trio.Event()
             while self._queue:
                 message, payload = self._queue.popleft()
-                self.delivered += 1
                 self.delivered_bytes += len(payload)
                 self._deliver(message, payload)
                 await trio.lowlevel.checkpoint()

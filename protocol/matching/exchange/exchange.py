@@ -97,11 +97,6 @@ class Exchange:
         return self._chair
 
     @property
-    def boxes(self) -> Mapping[Stage, Box]:
-        """The boxes of the stages that we are steward of, while an epoch runs."""
-        return self._boxes
-
-    @property
     def place(self) -> Stage | None:
         """The stage that keeps us in the running vote."""
         return self._voter.place

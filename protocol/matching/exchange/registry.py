@@ -143,10 +143,6 @@ class Registry:
         decided = decision is not None and decision.epoch.round >= newest.round
         return None if decided else newest
 
-    def last_heard_at(self, now: float) -> float:
-        """Return when the newest record of any chair came; minus infinity if there is none."""
-        return max((kept.received_at for kept, _ in self._epochs(now)), default=float("-inf"))
-
     # --- the boxes --------------------------------------------------------------------------
 
     def ballots(self, round_: Round, now: float) -> Ballots:

@@ -151,11 +151,6 @@ class Network:
         if self._side:
             self._side[newcomer] = self._side.get(beside, 0)
 
-    @property
-    def is_split(self) -> bool:
-        """Whether the network is split."""
-        return bool(self._side)
-
     def heal(self) -> None:
         """Heal the network; waiting messages continue."""
         self._side = {}

@@ -33,16 +33,6 @@ class Plan:
         return Plan(self.home.copy(), self.levels.copy())
 
 
-def greedy(rates: Floats) -> Plan:
-    """Return the plan of placing the strongest first, each at the weakest stage (n, S)."""
-    plan = Plan(np.zeros(len(rates), dtype=np.int64), np.zeros(rates.shape[1]))
-    for volunteer in np.argsort(-rates.max(axis=1), kind="stable").tolist():
-        stage = int(plan.levels.argmin())
-        plan.home[volunteer] = stage
-        plan.levels[stage] += rates[volunteer, stage]
-    return plan
-
-
 @dataclass(frozen=True)
 class Crew:
     """The volunteers to plan for."""

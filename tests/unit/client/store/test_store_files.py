@@ -176,8 +176,6 @@ def test_checkpoints_are_found_by_number_not_by_text(tmp_path: Path) -> None:
     assert (newest.version, newest.path) == (10, found.path(0, 10))
     assert len(found.entries()) == 3
     assert found.newest(2) is None
-    assert found.newest_complete(2) == 9
-    assert found.newest_complete(3) is None
     assert CheckpointFolder(tmp_path / "missing").entries() == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.ids import PeerId
-from protocol.transfer.buddy import buddy, complete_version, due_version, is_beside, kept_by
+from protocol.transfer.buddy import buddy, due_version, is_beside, kept_by
 from protocol.view import Replica, SwarmView
 
 
@@ -64,7 +64,7 @@ def test_who_serves_a_stage_stands_beside_the_next_ones() -> None:
     assert [is_beside(swarm, PeerId("a"), stage) for stage in range(3)] == [False, True, False]
 
 
-def test_versions_due_and_complete() -> None:
+def test_versions_due() -> None:
     swarm = SwarmView.of(
         [
             [Replica(PeerId("a"), 49, True)],
@@ -74,5 +74,3 @@ def test_versions_due_and_complete() -> None:
     assert [due_version(swarm, stage, 25, 1000) for stage in (0, 1)] == [25, 50]
     assert due_version(swarm, 0, 25, 49) == 49, "the end of the run"
     assert due_version(swarm, 0, 50, 1000) == 0
-    assert complete_version(swarm, 25, 1000) == 25
-    assert complete_version(view("a", ""), 25, 1000) == 0
