@@ -16,6 +16,8 @@ from protocol.matching.timing import BEACON_S, STEWARD_AGE_S
 
 STEWARDS = 3
 """Candidates per stage; a posting by any other peer is not believed."""
+BEACONS_KEPT = 4
+"""Beacons whose lists a follower keeps, the newest used; others are made again."""
 
 Order = tuple[bool, bool, bytes]
 Members = Mapping[PeerId, Member]
@@ -63,15 +65,12 @@ class Shortlist:
         names = frozenset(changed)
         present = [members[peer] for peer in names if peer in members]
         follower = Shortlist(self._order)
+        kept = list(dict.fromkeys(beacon for _, beacon in reversed(self._lists)))[:BEACONS_KEPT]
         for (stage, beacon), first in self._lists.items():
-            if names.isdisjoint(first):
+            if beacon in kept and names.isdisjoint(first):
                 rivals = [*present, *(members[peer] for peer in first)]
                 follower._lists[stage, beacon] = self._pick(rivals, stage, beacon)
         return follower
-
-    def forget_before(self, beacon: int) -> None:
-        """Drop the lists of beacons long past."""
-        self._lists = {key: first for key, first in self._lists.items() if key[1] >= beacon}
 
     def _pick(self, rivals: Iterable[Member], stage: Stage, beacon: int) -> tuple[PeerId, ...]:
         able = (member for member in rivals if member.may_decide)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.population import Column, Population, coarse
+from protocol.matching.stewards import BEACONS_KEPT, by_rank
 from tests.support.matching_examples import WALL_S, costs, peer
 
 STAGES = 3
@@ -114,3 +115,14 @@ def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:
     assert first not in after.candidates(Stage(0), BEACON)
     assert set(others) < after.candidates(Stage(0), BEACON)
     assert first in after.holders(Stage(0))
+
+
+def test_lists_of_candidates_do_not_pile_up_over_the_beacons() -> None:
+    member = Member(peer(0), WALL_S - 1e4, 1e9, 10.0, 1e9, 1e12, may_decide=True)
+    everybody = {peer(n): replace(member, peer=peer(n)) for n in range(8)}
+    lists = by_rank()
+    for beacon in range(BEACON, BEACON + 100):
+        lists.first(everybody, Stage(0), beacon)
+        lists = lists.after([peer(7)], everybody)
+    assert len(lists._lists) <= BEACONS_KEPT
+    assert lists.first(everybody, Stage(0), BEACON) == by_rank().first(everybody, Stage(0), BEACON)
