@@ -6,6 +6,7 @@ what the audited member has computed before it contributes, or what it has sent 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ import msgspec
 import numpy as np
 import torch
 
-from client.compute.payload import CodecName
-from client.compute.replies import ContributionCompared
+from client.compute.payload import CodecName, sealed_digest
+from client.compute.replies import ContributionCompared, Failed
 from client.compute.requests import (
     Apply,
     Backward,
@@ -30,7 +31,20 @@ from client.compute.requests import (
 )
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import token_dtype
-from protocol.audit.record import Grade, judge
+from protocol.audit.audit import (
+    Ask,
+    AskList,
+    Audit,
+    AuditEffect,
+    CompareTask,
+    Judged,
+    RecomputeTask,
+    Subject,
+)
+from protocol.audit.commitment import Statement, contents, root_of, tensors_of
+from protocol.audit.record import Grade
+from protocol.ids import PeerId
+from protocol.pipeline.effects import PayloadKey
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
 
 SEGMENTS = 3
@@ -186,39 +200,131 @@ class AuditedStage:
             self.compute()
             self.close(self.contribute())
 
-    def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
-        """One more step, in which the first replica lies; the second one audits it afterwards."""
+    def begin(self, lie: Lie = Lie()) -> Shown:  # noqa: B008
+        """One more step, in which the first replica lies; the second one keeps the version of it.
+
+        Returns what the first one has signed and can show.
+        """
         self.compute(lie)
-        sent = self.contribute()
-        auditor, step, work = self.members[AUDITOR], self.step, dict(self.work)
-        bounds = self.bounds
-        auditor.call(KeepVersion(step=step))
+        sent, bounds = self.contribute(), self.bounds
+        work = {m: self.work[m] for m in list(self.work)[: self.shares[LIAR]]}
+        self.members[AUDITOR].call(KeepVersion(step=self.step))
+        shown = Shown(self._subject(work, bounds), work, sent[LIAR])
         self.close(sent)
+        return shown
+
+    def _subject(self, work: dict[int, Sent], bounds: list[int]) -> Subject:
+        return Subject(
+            member=PeerId("audited"),
+            stage=self.audited,
+            step=self.step,
+            attempt=1,
+            era=0,
+            counted=frozenset(work),
+            bounds=tuple(bounds),
+            held=frozenset(i for i in range(SEGMENTS) if i % len(self.members) == AUDITOR),
+            tensors=tensors_of(first=not self.audited, last=bool(self.audited)),
+            coarse=self.averaging != "fp32",
+        )
+
+    def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
+        """Audit a step in which the first replica lies."""
+        return self.finish(self.begin(lie))
+
+    def finish(self, shown: Shown) -> Audited:
+        """Have the second replica audit what the first one shows."""
         torch.set_num_threads(self.threads[AUDITOR])
-        boundaries = [0.0]
-        for microbatch in list(work)[: self.shares[LIAR]]:
-            of = work[microbatch]
-            request = Recompute(step=step, microbatch=microbatch, tokens=of.tokens)
-            reply, _ = auditor.call(request, *of.given, *of.claimed)
-            boundaries += [reply.activation, reply.gradient]
+        audit, done = Audit(shown.of, 0.0), Audited()
+        pending = deque(audit.committed(shown.statement, 0.0))
+        while pending:
+            pending += self._perform(audit, pending.popleft(), shown, done)
         torch.set_num_threads(1)
-        compared, _ = auditor.call(CompareContribution(step=step, bounds=bounds), *sent[LIAR])
-        return Audited(max(boundaries), compared)
+        return done
+
+    def _perform(
+        self, audit: Audit, effect: AuditEffect, shown: Shown, done: Audited
+    ) -> list[AuditEffect]:
+        auditor = self.members[AUDITOR]
+        match effect:
+            case AskList():
+                return audit.listed(shown.encoded, 0.0)
+            case Ask(_, key):
+                return audit.shown(key, digest_of(key.name, shown.payload(key)), 0.0)
+            case RecomputeTask(step, microbatch, keys):
+                tokens = next((shown.payload(k) for k in keys if k.name == "tokens"), b"")
+                payloads = [shown.payload(key) for key in keys if key.name != "tokens"]
+                if not self.audited:  # these stages have no corpus: the samples are given
+                    payloads.insert(1, shown.work[microbatch].tokens)
+                request = Recompute(step=step, microbatch=microbatch, tokens=tokens)
+                reply, _ = auditor.ask(request, *payloads)
+                if isinstance(reply, Failed):
+                    return audit.not_computed(reply.kind)
+                done.boundary = max(done.boundary, reply.activation, reply.gradient)
+                return audit.recomputed(reply.activation, reply.gradient, 0.0)
+            case CompareTask(step, _, bounds, segments):
+                payloads = [shown.payload(key) if key else b"" for key in segments]
+                reply, _ = auditor.ask(
+                    CompareContribution(step=step, bounds=list(bounds)), *payloads
+                )
+                if isinstance(reply, Failed):
+                    return audit.not_computed(reply.kind)
+                done.compared = reply
+                return audit.compared(reply.deviation, reply.along)
+            case Judged(_, _, grade, words):
+                done.grade, done.words = grade, words
+        return []
 
 
-@dataclass(frozen=True)
+@dataclass
+class Shown:
+    """What the audited member has signed and can show."""
+
+    of: Subject
+    work: dict[int, Sent]
+    segments: list[bytes]
+    encoded: bytes = b""
+    """The list; empty: the true one."""
+
+    def __post_init__(self) -> None:
+        self.encoded = self.encoded or contents(
+            {m: tuple(map(self._digest, self._keys(m))) for m in self.work},
+            tuple(map(sealed_digest, self.segments)),
+        )
+        of = self.of
+        self.statement = Statement(of.stage, of.step, of.attempt, of.era, root_of(self.encoded))
+
+    def _keys(self, microbatch: int) -> list[PayloadKey]:
+        return [PayloadKey(self.of.step, name, microbatch) for name in self.of.tensors]
+
+    def _digest(self, key: PayloadKey) -> bytes:
+        return digest_of(key.name, self.payload(key))
+
+    def payload(self, key: PayloadKey) -> bytes:
+        """The bytes of a key."""
+        if key.name == "segment":
+            return self.segments[key.item]
+        sent = self.work[key.item]
+        if key.name == "tokens":
+            return sent.tokens
+        names = [name for name in self.of.tensors if name != "tokens"]
+        given = sent.given[:1]  # samples of the first stage are not shown
+        return [*given, *sent.claimed][names.index(key.name)]
+
+
+def digest_of(name: str, payload: bytes) -> bytes:
+    """As a list names a payload: tensors by their seal, which the worker checks."""
+    return root_of(payload) if name == "tokens" else sealed_digest(payload)
+
+
+@dataclass
 class Audited:
-    """What an audit has measured."""
+    """What an audit has measured, and came to; nothing was compared if it ended before."""
 
-    boundary: float
+    boundary: float = 0.0
     """The largest relative distance of a tensor that the member has sent to a neighbour."""
-    compared: ContributionCompared
-
-    @property
-    def grade(self) -> Grade:
-        """What the audit came to."""
-        of = self.compared
-        return judge(self.boundary, of.deviation, of.along, coarse=of.explained > 0)
+    compared: ContributionCompared = ContributionCompared(deviation=0, along=0, explained=0)  # noqa: RUF009
+    grade: Grade | None = None
+    words: str = ""
 
 
 @contextmanager

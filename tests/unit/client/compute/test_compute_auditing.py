@@ -9,7 +9,7 @@ from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import CompareContribution, KeepVersion, Load, Recompute, Save
 from protocol.audit.record import Grade
-from tests.support.audited_stage import AUDITOR, LIAR, LIES, AuditedStage
+from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
 
 SHARES = [(4, 4), (1, 7), (3, 3, 3)]
 
@@ -78,15 +78,12 @@ def test_an_audit_leaves_the_step_under_way_alone(stage):
     assert hashes[0] == hashes[1]
 
 
-def audit_begun(averaging="fp32"):
+def audit_begun():
     """A swarm whose auditor has kept the version before the newest step; what was sent in it."""
-    swarm = AuditedStage(1, averaging=averaging)
+    swarm = AuditedStage(1, averaging="fp32")
     swarm.train(1)
-    swarm.compute()
-    work, sent, bounds = dict(swarm.work), swarm.contribute(), swarm.bounds
-    swarm.members[AUDITOR].call(KeepVersion(step=1))
-    swarm.close(sent)
-    return swarm, work, sent[LIAR], bounds
+    shown = swarm.begin()
+    return swarm, shown.work, shown.segments, list(shown.of.bounds)
 
 
 def asked(work, microbatch, **changes):
@@ -156,3 +153,29 @@ def test_a_false_gradient_to_a_neighbour_is_seen():
     reply, _ = swarm.members[AUDITOR].call(request, given, false)
     assert reply.gradient > 0.5
     assert reply.loss_sum > 0
+
+
+def test_who_shows_other_tensors_than_it_has_committed_to_is_refused():
+    swarm = AuditedStage(1, averaging="fp32")
+    swarm.train(1)
+    shown = swarm.begin()
+    first, second, *_ = shown.work.values()
+    first.claimed[:] = second.claimed
+    assert swarm.finish(shown).grade is Grade.REFUSED
+
+
+def test_who_commits_to_tensors_that_are_none_is_refused():
+    swarm = AuditedStage(1, averaging="fp32")
+    swarm.train(1)
+    shown = swarm.begin()
+    next(iter(shown.work.values())).given[0] += b"\0"
+    assert swarm.finish(shown).grade is Grade.REFUSED
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_another_version_of_the_list_is_refused(stage):
+    swarm = AuditedStage(stage, averaging="fp32")
+    swarm.train(1)
+    shown = swarm.begin()
+    shown.encoded += b"\0"
+    assert swarm.finish(shown).grade is Grade.REFUSED

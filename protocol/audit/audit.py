@@ -1,0 +1,298 @@
+"""One audit, as its auditor lives through it: from the draw to what it came to.
+
+| in | commitment | list | tensors | recomputed | segments | compared | refusal, nothing for 10 s |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| awaits commitment | asks for the list | - | - | - | - | - | refused |
+| awaits list | - | asks for what it names | - | - | - | - | refused |
+| recomputes | - | - | next microbatch | next, or compares | kept | - | refused |
+| compares | - | - | - | - | compares | judged | refused |
+| over | - | - | - | - | - | - | - |
+
+What is shown has to have the digest that the list names, the list the root that was signed, and the
+list has to be of just the microbatches that the plan counts for the member. Whatever else is shown
+is refused: the member has signed one thing and shows another. An audit that fails by our own doing
+(memory, a worker that died, another version) is void and says nothing of anybody.
+
+State: how far the audit is and what is here. Tensors are named, never held; ``now`` is monotonic
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from protocol.audit.commitment import CONTENTS, Contents, Statement, root_of
+from protocol.audit.record import Grade, judge
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.pipeline.effects import PayloadKey, PayloadName
+
+AHEAD = 2
+"""Microbatches whose tensors are asked for at a time; a step may have thousands."""
+PATIENCE_S = 10.0
+"""For anything that is asked for, since anything came last."""
+
+
+class Stage(Enum):
+    """How far an audit is."""
+
+    COMMITMENT = "awaits the commitment"
+    LIST = "awaits the list"
+    RECOMPUTING = "recomputes"
+    COMPARING = "compares"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class AskList:
+    """Ask the member for the list of its commitment."""
+
+    member: PeerId
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the member for a payload; its bytes have to have the digest."""
+
+    member: PeerId
+    key: PayloadKey
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeTask:
+    """Compute a microbatch of the kept version again; payloads in the order of the list."""
+
+    step: int
+    microbatch: int
+    shown: tuple[PayloadKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """Compare the recomputed sum with the member's contribution; None: a segment of nothing."""
+
+    step: int
+    attempt: int
+    bounds: tuple[int, ...]
+    segments: tuple[PayloadKey | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The audit is over; ``grade`` is None if it was void."""
+
+    member: PeerId
+    step: int
+    grade: Grade | None
+    words: str
+
+
+AuditEffect = AskList | Ask | RecomputeTask | CompareTask | Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is audited, by the plan that was committed.
+
+    Fields:
+        counted: microbatches that it counts for the member.
+        bounds: of its segments.
+        held: segments of the member's contribution that were sent to us before the commit.
+        tensors: what is shown of a microbatch (``tensors_of``).
+        coarse: whether the averaging codec loses anything.
+    """
+
+    member: PeerId
+    stage: int
+    step: int
+    attempt: int
+    era: int
+    counted: frozenset[int]
+    bounds: tuple[int, ...]
+    held: frozenset[int]
+    tensors: tuple[PayloadName, ...]
+    coarse: bool
+
+
+class Audit:
+    """See the module's docstring. Methods return effects.
+
+    Args:
+        subject: what is audited.
+        now: when the version was kept.
+    """
+
+    def __init__(self, subject: Subject, now: float) -> None:
+        self._of, self.state = subject, Stage.COMMITMENT
+        self._root = b""
+        self._list = Contents((), ())
+        self._waits: dict[PayloadKey, bytes] = {}
+        """What was asked for and is not here, with its digest."""
+        self._unasked: list[list[tuple[PayloadKey, bytes]]] = []
+        """What is not asked for yet: of each microbatch, then of the contribution."""
+        self._left: list[int] = []
+        """Microbatches that are not with the worker yet, the next one first."""
+        self._busy = False
+        self._boundary = 0.0
+        self._until = now + PATIENCE_S
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        computing = self._busy and not self._waits
+        return None if self.state is Stage.OVER or computing else self._until
+
+    # --- what the member shows ------------------------------------------------------------------
+
+    def committed(self, statement: Statement, now: float) -> list[AuditEffect]:
+        """Take the member's commitment, whose signature is checked; the first one stands."""
+        of = self._of
+        if self.state is not Stage.COMMITMENT:
+            return []
+        said = (statement.stage, statement.step, statement.attempt, statement.era)
+        if said != (of.stage, of.step, of.attempt, of.era):
+            return []
+        self._root, self.state, self._until = statement.root, Stage.LIST, now + PATIENCE_S
+        return [AskList(of.member, of.step)]
+
+    def listed(self, encoded: bytes, now: float) -> list[AuditEffect]:
+        """Take the list."""
+        if self.state is not Stage.LIST:
+            return []
+        if root_of(encoded) != self._root:
+            return self._refused("it shows another list than it has signed")
+        try:
+            self._list = CONTENTS.parse(encoded)
+        except RemoteProtocolError:
+            return self._refused("its list is malformed")
+        if not self._fits():
+            return self._refused("its list is not of what the plan counts for it")
+        self.state, self._until = Stage.RECOMPUTING, now + PATIENCE_S
+        self._left = [row.microbatch for row in self._list.microbatches]
+        self._unasked = [*self._tensors(), self._segments()]
+        asks = [ask for _ in range(AHEAD) for ask in self._ask()]
+        return [*asks, *self._go_on()]
+
+    def shown(self, key: PayloadKey, digest: bytes, now: float) -> list[AuditEffect]:
+        """A payload is here and kept under its key; ``digest`` is that of its bytes."""
+        expected = self._waits.pop(key, None)
+        if expected is None:
+            return []
+        if digest != expected:
+            return self._refused(f"its {key.name} {key.item} is not the one of its list")
+        self._until = now + PATIENCE_S
+        return self._go_on()
+
+    def refused(self) -> list[AuditEffect]:
+        """The member says that it shows nothing."""
+        return [] if self.state is Stage.OVER else self._refused("it shows nothing")
+
+    def tick(self, now: float) -> list[AuditEffect]:
+        """Lose patience."""
+        due = self.next_deadline()
+        if due is None or now < due:
+            return []
+        return self._refused(f"nothing came for {PATIENCE_S:.0f} s")
+
+    def void(self, words: str) -> list[AuditEffect]:
+        """The audit cannot go on, by no fault of the member: it has gone, or we cannot compute."""
+        return [] if self.state is Stage.OVER else self._over(None, words)
+
+    # --- what the worker finds ------------------------------------------------------------------
+
+    def recomputed(self, activation: float, gradient: float, now: float) -> list[AuditEffect]:
+        """A microbatch is in our sum; how far what the member gave is from what came out here."""
+        if self.state is not Stage.RECOMPUTING:
+            return []
+        self._busy, self._until = False, now + PATIENCE_S
+        self._boundary = max(self._boundary, activation, gradient)
+        return self._go_on()
+
+    def compared(self, deviation: float, along: float) -> list[AuditEffect]:
+        """The contribution was held against our sum."""
+        if self.state is not Stage.COMPARING:
+            return []
+        found = judge(self._boundary, deviation, along, coarse=self._of.coarse)
+        numbers = f"contribution {deviation:.1e}, {along:+.1e} along; tensors {self._boundary:.1e}"
+        return self._over(found, f"{found.value}: {numbers}")
+
+    def not_computed(self, error: str) -> list[AuditEffect]:
+        """A task failed: by what the member has shown, or by our own doing."""
+        if self.state is Stage.OVER:
+            return []
+        if error in ("codec", "shape", "poisoned"):
+            return self._refused(f"what it shows cannot be computed: {error}")
+        return self._over(None, f"it could not be computed here: {error}")
+
+    # --- within ---------------------------------------------------------------------------------
+
+    def _fits(self) -> bool:
+        """Whether the list is of what the plan counts, with all that is to be shown of it."""
+        of, rows = self._of, self._list.microbatches
+        ids = [row.microbatch for row in rows]
+        whole = all(len(row.digests) == len(of.tensors) for row in rows)
+        return (
+            whole
+            and ids == sorted(of.counted)
+            and len(self._list.segments) == len(of.bounds) - 1
+            and all(self._list.segments[i] for i in self._active())
+        )
+
+    def _active(self) -> Sequence[int]:
+        bounds = self._of.bounds
+        return [i for i in range(len(bounds) - 1) if bounds[i + 1] > bounds[i]]
+
+    def _key(self, name: PayloadName, item: int) -> PayloadKey:
+        return PayloadKey(self._of.step, name, item, self._of.attempt, self._of.member)
+
+    def _keys(self, microbatch: int) -> tuple[PayloadKey, ...]:
+        return tuple(self._key(name, microbatch) for name in self._of.tensors)
+
+    def _ask(self) -> list[AuditEffect]:
+        """Ask for what comes next, if anything does."""
+        wanted = self._unasked.pop(0) if self._unasked else []
+        self._waits.update(wanted)
+        return [Ask(self._of.member, key, digest) for key, digest in wanted]
+
+    def _tensors(self) -> list[list[tuple[PayloadKey, bytes]]]:
+        return [
+            list(zip(self._keys(row.microbatch), row.digests, strict=True))
+            for row in self._list.microbatches
+        ]
+
+    def _segments(self) -> list[tuple[PayloadKey, bytes]]:
+        """Return what was not sent to us: what we hold ourselves nobody can show us otherwise."""
+        rest = [i for i in self._active() if i not in self._of.held]
+        return [(self._key("segment", i), self._list.segments[i]) for i in rest]
+
+    def _go_on(self) -> list[AuditEffect]:
+        if self.state is not Stage.RECOMPUTING or self._busy:
+            return []
+        if not self._left:
+            return self._compare()
+        shown = self._keys(self._left[0])
+        if any(key in self._waits for key in shown):
+            return []
+        self._busy = True
+        return [RecomputeTask(self._of.step, self._left.pop(0), shown), *self._ask()]
+
+    def _compare(self) -> list[AuditEffect]:
+        if self._waits or self._unasked:
+            return self._ask()
+        self.state, self._busy = Stage.COMPARING, True
+        of, active = self._of, set(self._active())
+        segments = tuple(
+            self._key("segment", i) if i in active else None for i in range(len(of.bounds) - 1)
+        )
+        return [CompareTask(of.step, of.attempt, of.bounds, segments)]
+
+    def _refused(self, words: str) -> list[AuditEffect]:
+        return self._over(Grade.REFUSED, words)
+
+    def _over(self, found: Grade | None, words: str) -> list[AuditEffect]:
+        self.state = Stage.OVER
+        self._waits.clear()
+        return [Judged(self._of.member, self._of.step, found, words)]

@@ -1,0 +1,83 @@
+"""What a member commits to before anybody can know whether it is audited.
+
+With its contribution a member sends every other member of the plan the signed digest of a list: of
+each microbatch that it counts the digests of what it got and gave, and the digest of each segment
+of its contribution. The list itself, and what it names, are shown on request (``audit.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.pipeline.effects import PayloadName
+from protocol.wire.canonical import Canonical
+from protocol.wire.fields import Attempt, Era, Hash32, MicrobatchId, StageIndex, StepIndex
+
+KIND: Final = "commitment"
+MAX_TENSORS = 4
+
+
+class Microbatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Digests of one microbatch's payloads, in the order of ``tensors_of``."""
+
+    microbatch: MicrobatchId
+    digests: Annotated[tuple[Hash32, ...], Meta(max_length=MAX_TENSORS)]
+
+
+class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The list: microbatches in ascending order, and segments (empty for one without elements)."""
+
+    microbatches: Annotated[
+        tuple[Microbatch, ...], Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP)
+    ]
+    segments: Annotated[
+        tuple[Annotated[bytes, Meta(max_length=32)], ...], Meta(max_length=limits.MAX_BOUNDS)
+    ]
+
+
+class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is signed: for which attempt of which step the list is."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    era: Era
+    root: Hash32
+
+
+CONTENTS: Final = Canonical(Contents, "audit-list")
+STATEMENT: Final = Canonical(Statement, "commitment")
+
+
+def root_of(encoded: bytes) -> bytes:
+    """Return the digest of an encoded list."""
+    return blake2b(encoded, digest_size=32).digest()
+
+
+def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
+    """Return the payloads of a microbatch by which it can be computed again and compared.
+
+    What the stage got comes before what it gave. Nobody says what the first stage got: its samples
+    follow from the microbatch's number.
+    """
+    got: tuple[PayloadName, ...] = () if first else ("input",)
+    gave: tuple[PayloadName, ...] = () if first else ("grad_out",)
+    if last:
+        return (*got, *(() if first else ("tokens",)), *gave)
+    return ("grad_in", *got, "output", *gave)
+
+
+def contents(digests: Mapping[int, tuple[bytes, ...]], segments: tuple[bytes, ...]) -> bytes:
+    """Return the encoded list of what a member has counted.
+
+    Args:
+        digests: by microbatch, in the order of ``tensors_of``.
+        segments: of its contribution, by segment.
+    """
+    rows = tuple(Microbatch(m, digests[m]) for m in sorted(digests))
+    return CONTENTS.encode(Contents(rows, segments))

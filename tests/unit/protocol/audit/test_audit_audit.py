@@ -1,0 +1,271 @@
+"""One audit from the draw to its end: its table, and whatever a member may show instead."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.audit.audit import (
+    AHEAD,
+    PATIENCE_S,
+    Ask,
+    AskList,
+    Audit,
+    CompareTask,
+    Judged,
+    RecomputeTask,
+    Stage,
+    Subject,
+)
+from protocol.audit.commitment import (
+    CONTENTS,
+    STATEMENT,
+    Contents,
+    Microbatch,
+    Statement,
+    contents,
+    root_of,
+    tensors_of,
+)
+from protocol.audit.record import Grade
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from protocol.pipeline.effects import PayloadKey
+
+MEMBER = PeerId("member")
+IDS = (30, 31, 33)
+TENSORS = tensors_of(first=False, last=False)
+SUBJECT = Subject(
+    member=MEMBER,
+    stage=1,
+    step=3,
+    attempt=2,
+    era=5,
+    counted=frozenset(IDS),
+    bounds=(0, 10, 10, 20),
+    held=frozenset({0}),
+    tensors=TENSORS,
+    coarse=False,
+)
+DIGESTS = {m: tuple(bytes([m, n]) * 16 for n in range(len(TENSORS))) for m in IDS}
+SEGMENTS = (b"a" * 32, b"", b"b" * 32)
+LIST = contents(DIGESTS, SEGMENTS)
+
+
+def statement(encoded=LIST, **changes):
+    fields = {"stage": 1, "step": 3, "attempt": 2, "era": 5, "root": root_of(encoded)} | changes
+    return Statement(**fields)
+
+
+def listing(encoded=LIST):
+    audit = Audit(SUBJECT, 0.0)
+    assert audit.committed(statement(encoded), 0.0) == [AskList(MEMBER, 3)]
+    return audit
+
+
+def key(name, item):
+    return PayloadKey(3, name, item, 2, MEMBER)
+
+
+def show(audit, effects, now=1.0):
+    """Show what is asked for; what is wanted beside."""
+    wanted = []
+    for effect in effects:
+        if isinstance(effect, Ask):
+            wanted += show(audit, audit.shown(effect.key, effect.digest, now), now)
+        else:
+            wanted.append(effect)
+    return wanted
+
+
+def compares():
+    """An audit that has recomputed everything."""
+    audit = listing()
+    wanted = show(audit, audit.listed(LIST, 0.0))
+    for microbatch in IDS:
+        assert [task.microbatch for task in wanted] == [microbatch]
+        wanted = show(audit, audit.recomputed(1e-8, 1e-7, 2.0))
+    return audit, wanted
+
+
+def graded(effects, grade):
+    (judged,) = effects
+    assert isinstance(judged, Judged)
+    return judged.grade is grade and judged.member == MEMBER and judged.words
+
+
+def test_an_honest_member_shows_everything_and_agrees():
+    audit, wanted = compares()
+    segments = (key("segment", 0), None, key("segment", 2))
+    assert wanted == [CompareTask(3, 2, (0, 10, 10, 20), segments)]
+    assert graded(audit.compared(1e-7, 0.0), Grade.AGREES)
+    assert audit.state is Stage.OVER
+
+
+def test_microbatches_are_asked_for_a_few_at_a_time():
+    audit = listing()
+    asked = audit.listed(LIST, 0.0)
+    assert [ask.key.item for ask in asked] == [m for m in IDS[:AHEAD] for _ in TENSORS]
+    (first, *rest) = show(audit, asked[: len(TENSORS)])
+    assert first == RecomputeTask(3, 30, tuple(key(name, 30) for name in TENSORS))
+    assert not rest
+    assert not show(audit, asked[len(TENSORS) :])  # one is with the worker
+
+
+def test_what_was_sent_to_us_before_is_not_asked_for():
+    audit = listing()
+    wanted = show(audit, audit.listed(LIST, 0.0))
+    asked = []
+    while wanted:
+        effects = audit.recomputed(0.0, 0.0, 1.0)
+        asked += [e.key for e in effects if isinstance(e, Ask)]
+        wanted = [e for e in show(audit, effects) if isinstance(e, RecomputeTask)]
+    assert [k.item for k in asked if k.name == "segment"] == [2]  # 0 is here, 1 is empty
+
+
+@pytest.mark.parametrize(
+    "change", [{"attempt": 1}, {"era": 4}, {"step": 2}, {"stage": 0}], ids=lambda c: next(iter(c))
+)
+def test_a_commitment_to_something_else_is_none(change):
+    audit = Audit(SUBJECT, 0.0)
+    assert audit.committed(statement(**change), 0.0) == []
+    assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
+
+
+def test_the_first_commitment_stands():
+    audit = listing()
+    other = contents(dict.fromkeys(IDS, DIGESTS[30]), SEGMENTS)
+    assert audit.committed(statement(other), 0.0) == []
+    assert graded(audit.listed(other, 0.0), Grade.REFUSED)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"",
+        b"\xc1",
+        LIST + b"\x00",
+        contents({m: DIGESTS[m] for m in IDS[:2]}, SEGMENTS),
+        contents(DIGESTS | {34: DIGESTS[30]}, SEGMENTS),
+        contents(DIGESTS | {33: DIGESTS[33][:2]}, SEGMENTS),
+        contents(DIGESTS, SEGMENTS[:2]),
+        contents(DIGESTS, (b"", b"", b"b" * 32)),
+        CONTENTS.encode(
+            Contents(tuple(Microbatch(m, DIGESTS[m]) for m in reversed(IDS)), SEGMENTS)
+        ),
+        CONTENTS.encode(Contents(tuple(Microbatch(m, DIGESTS[m]) for m in (*IDS, 33)), SEGMENTS)),
+    ],
+)
+def test_a_list_of_anything_but_what_the_plan_counts_is_refused(encoded):
+    audit = listing(encoded)
+    assert graded(audit.listed(encoded, 0.0), Grade.REFUSED)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_for_a_list_break_the_auditor(encoded):
+    assert graded(listing(encoded).listed(encoded, 0.0), Grade.REFUSED)
+    with pytest.raises(RemoteProtocolError):
+        STATEMENT.parse(encoded + b"\xc1")
+
+
+def test_what_is_shown_must_be_what_was_committed_to():
+    audit = listing()
+    ask = audit.listed(LIST, 0.0)[0]
+    assert audit.shown(key("input", 99), b"x" * 32, 0.0) == []  # nobody asked for it
+    assert graded(audit.shown(ask.key, b"x" * 32, 0.0), Grade.REFUSED)
+
+
+def test_a_tensor_counts_once():
+    audit = listing()
+    ask = audit.listed(LIST, 0.0)[0]
+    audit.shown(ask.key, ask.digest, 0.0)
+    assert audit.shown(ask.key, b"x" * 32, 0.0) == []
+    assert audit.state is Stage.RECOMPUTING
+
+
+def test_a_refusal_or_silence_ends_it_at_any_point():
+    for begun in (lambda: Audit(SUBJECT, 0.0), listing):
+        assert graded(begun().refused(), Grade.REFUSED)
+        audit = begun()
+        assert audit.next_deadline() == PATIENCE_S
+        assert audit.tick(PATIENCE_S - 0.1) == []
+        assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
+    audit = listing()
+    asked = audit.listed(LIST, 4.0)
+    audit.shown(asked[0].key, asked[0].digest, 6.0)
+    assert audit.tick(6.0 + PATIENCE_S - 0.1) == []
+    assert graded(audit.tick(6.0 + PATIENCE_S), Grade.REFUSED)
+
+
+def test_our_own_slowness_is_not_held_against_anybody():
+    audit = listing()
+    show(audit, audit.listed(LIST, 0.0))
+    assert audit.next_deadline() is None
+    assert audit.tick(math.inf) == []
+    audit, _ = compares()
+    assert audit.next_deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "grade"),
+    [
+        ("codec", Grade.REFUSED),
+        ("shape", Grade.REFUSED),
+        ("poisoned", Grade.REFUSED),
+        ("oom", None),
+        ("stale", None),
+        ("internal", None),
+    ],
+)
+def test_only_what_the_member_has_shown_is_held_against_it(error, grade):
+    audit, _ = compares()
+    assert graded(audit.not_computed(error), grade)
+
+
+def test_nothing_happens_when_it_is_over():
+    audit = listing()
+    assert graded(audit.void("the member has gone"), None)
+    assert audit.void("again") == audit.refused() == audit.tick(math.inf) == []
+    assert audit.listed(LIST, 0.0) == audit.not_computed("codec") == []
+    assert audit.recomputed(0, 0, 0) == audit.compared(0, 0) == []
+    assert audit.next_deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("boundary", "deviation", "along", "grade"),
+    [
+        (0.0, 0.0, 0.0, Grade.AGREES),
+        (0.0, 2e-2, 2e-2, Grade.LIES),
+        (0.5, 0.0, 0.0, Grade.LIES),
+        (0.0, math.nan, 0.0, Grade.LIES),
+        (0.0, 5e-3, 0.0, Grade.DOUBTFUL),
+    ],
+)
+def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
+    audit = listing()
+    wanted = show(audit, audit.listed(LIST, 0.0))
+    while isinstance(wanted[0], RecomputeTask):
+        wanted = show(audit, audit.recomputed(boundary, 0.0, 1.0))
+        boundary = 0.0
+    assert graded(audit.compared(deviation, along), grade)
+
+
+def test_the_list_of_the_largest_step_is_bounded():
+    of_one = tuple(bytes(32) for _ in range(4))
+    encoded = contents(dict.fromkeys(range(MAX_MICROBATCHES_PER_STEP), of_one), (bytes(32),) * 256)
+    assert len(encoded) < 2**20
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "names"),
+    [
+        (True, False, ("grad_in", "output")),
+        (False, False, ("grad_in", "input", "output", "grad_out")),
+        (False, True, ("input", "tokens", "grad_out")),
+        (True, True, ()),
+    ],
+)
+def test_what_is_shown_of_a_microbatch(first, last, names):
+    assert tensors_of(first=first, last=last) == names
