@@ -117,23 +117,23 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Port, About("Port to listen on; 0: any free port.", zero="any free port")
     ] = 0
     announce: Annotated[
-        Addresses, About("Address to tell others instead of those found; may be repeated.")
+        Addresses, About("Address to announce instead of the detected ones; may be repeated.")
     ] = ()
     """Such as /ip4/203.0.113.7/tcp/4001 of a forward."""
     dial_timeout_s: Annotated[
         float,
         Meta(gt=0, le=600),
-        About("Longest wait for a first member of the swarm, in seconds."),
+        About("Longest wait for the first member of the swarm, in seconds."),
     ] = 20.0
     max_links: Annotated[
         int,
         Meta(ge=4, le=1024),
-        About("Connections to other volunteers at which no more are accepted."),
+        About("Connections to other volunteers; no more are accepted above this."),
     ] = 256
     upload_limit_bytes_per_s: Annotated[
         Rate,
         About(
-            "Upload at most so much, such as 2MB/s or 20Mbit/s.",
+            "Upload limit, such as 2MB/s or 20Mbit/s.",
             zero="no limit",
             short_flag="--upload-limit",
         ),
@@ -141,7 +141,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     download_limit_bytes_per_s: Annotated[
         Rate,
         About(
-            "Download at most so much, such as 2MB/s or 20Mbit/s.",
+            "Download limit, such as 2MB/s or 20Mbit/s.",
             zero="no limit",
             short_flag="--download-limit",
         ),
@@ -149,7 +149,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     daily_quota_bytes: Annotated[
         Size,
         About(
-            "Send and receive at most so much a day, such as 50GB; then pause till midnight.",
+            "Bytes sent and received per day, such as 50GB; then pause until midnight.",
             zero="no limit",
             short_flag="--daily-quota",
         ),
@@ -157,7 +157,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     control_group: Annotated[
         str,
         Meta(max_length=64),
-        About("Group whose members may look at the volunteer, too; for a system service."),
+        About("Group whose members may also watch the volunteer; for a system service."),
     ] = ""
     data_dir: Annotated[
         str, Meta(max_length=4096), About("Folder for identity, swarms and checkpoints.")
@@ -173,14 +173,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             zero="its share of the cores",
         ),
     ] = 0
-    compute_share: Annotated[
-        Share, About("Compute at most so many percent of the time, such as 50%.")
-    ] = 100
+    compute_share: Annotated[Share, About("Share of the time to compute, such as 50%.")] = 100
     seats: Annotated[
         int,
         Meta(ge=0, le=4),
         About(
-            "Stages to hold at most; 0: two where memory allows; 1: never a second.",
+            "Most stages to hold; 0: two where memory allows; 1: never a second one.",
             zero="two where memory allows",
         ),
     ] = 0
@@ -192,13 +190,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--memory-limit",
         ),
     ] = 0
-    vram_share: Annotated[
-        Share, About("Use at most so many percent of the GPU's memory, such as 50%.")
-    ] = 100
+    vram_share: Annotated[Share, About("Share of the GPU's memory to use, such as 50%.")] = 100
     power_limit_w: Annotated[
         Watts,
         About(
-            "Let the GPU draw at most so many watts; takes the driver's permission.",
+            "Most watts for the GPU; the driver must permit it.",
             zero="no limit",
             short_flag="--power-limit",
         ),
@@ -206,19 +202,19 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     only_when_idle: Annotated[bool, About("Compute only while nobody uses this machine.")] = False
     """By its keyboard and screen."""
     idle_after_minutes: Annotated[
-        Minutes, About("Nobody uses it when nothing was touched for so many minutes.")
+        Minutes, About("Minutes without keyboard or mouse after which nobody uses it.")
     ] = 5
     not_on_battery: Annotated[bool, About("Compute only on mains power.")] = False
     schedule: Annotated[
-        Hours, About('Compute only then, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun".')
+        Hours, About('Hours to compute in, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun".')
     ] = ""
     boundary_memory_bytes: Annotated[
         int,
         Meta(ge=MIB, le=2**50),
         SIZE,
-        About("Memory for tensors on their way, such as 512MiB; more go to disk."),
+        About("Memory for tensors in transit, such as 512MiB; more go to disk."),
     ] = 512 * MIB
-    boundary_disk_bytes: Annotated[Size, About("Disk for tensors on their way.", zero="none")] = (
+    boundary_disk_bytes: Annotated[Size, About("Disk for tensors in transit.", zero="none")] = (
         4 * GIB
     )
     checkpoint_keep: Annotated[
@@ -228,19 +224,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=2**40),
         About(
-            "Keep every checkpoint whose version is a multiple of this for good; 0: none.",
+            "Keep every checkpoint whose version is a multiple of this forever; 0: none.",
             zero="none",
         ),
     ] = 0
     metrics_port: Annotated[
-        Port, About("Port of Prometheus metrics on loopback; 0: none.", zero="none")
+        Port, About("Port for Prometheus metrics on loopback; 0: none.", zero="none")
     ] = 0
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], About("Least important messages to show.")
+        Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"
-    log_format: Annotated[Literal["text", "json"], About("How messages are written on stderr.")] = (
-        "text"
-    )
+    log_format: Annotated[Literal["text", "json"], About("Format of messages on stderr.")] = "text"
 
 
 @dataclass(frozen=True, slots=True)

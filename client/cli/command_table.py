@@ -15,7 +15,7 @@ TRY: Final = "Try and measure"
 GROUP_NAMES: Final = (TAKE_PART, WATCH, USE, MACHINE, TRY)
 
 EPILOGUE: Final = (
-    "Every command knows --help, and --debug, which shows tracebacks. Settings come from flags, "
+    "Every command takes --help, and --debug, which shows tracebacks. Settings come from flags, "
     "then from VOLUNTEER_* variables, then from the configuration file.\n\n"
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 not running, 69 swarm unreachable, 75 try again "
     "later, 77 refused, 78 configuration, 130 interrupted."
@@ -71,45 +71,45 @@ COMMANDS: Final[dict[str, Command]] = {
         "Take part in a swarm's training until it is done or you stop.",
         (
             ("join --swarm x.swarm", "start in the background and show what it does"),
-            ("join --swarm my-swarm --detach", "a swarm joined before; return when it answers"),
+            ("join --swarm my-swarm --detach", "a swarm joined before; return when it has started"),
             ("join --swarm - --headless < invite", "in this process, for services; log on stderr"),
             ("join --swarm x.swarm --threads 2 --upload-limit 1MB/s", "lend less"),
         ),
-        "Without --swarm it reads VOLUNTEER_SWARM, or takes the only swarm joined before. An "
-        "invite with a secret is better read from a file or stdin: everybody on this machine can "
-        "see command lines.\n\n"
-        "In a terminal it says what the swarm is and costs, asks once for each, starts the "
-        "volunteer in the background and shows it; leaving the screen, or losing the terminal, "
-        "leaves it running.",
+        "Without --swarm the command reads VOLUNTEER_SWARM, or takes the only swarm joined before. "
+        "Pass an invite with a secret in a file or on stdin: everybody on this machine can see "
+        "command lines.\n\n"
+        "In a terminal it describes the swarm and its costs, asks once per swarm, starts the "
+        "volunteer in the background and shows it. The volunteer keeps running when the screen or "
+        "the terminal is closed.",
     ),
     "invite": Command(
         TAKE_PART,
-        "Print a fresh invite, with members of the swarm that can be reached now.",
+        "Print a fresh invite with members that can be reached now.",
         (
-            ("invite", "of the volunteer that runs here; else with the members met last"),
+            ("invite", "without a running volunteer: the members met last"),
             ("invite --qr", "with a QR code"),
-            ("invite --out my-swarm.swarm", "also as a file, for whoever cannot scan or paste"),
+            ("invite --out my-swarm.swarm", "also as a file"),
         ),
-        "The invite is the only line on stdout. That of a private swarm has its secret.",
+        "The invite is the only line on stdout. The invite of a private swarm contains its secret.",
     ),
     "pause": Command(
         TAKE_PART,
-        "Give this machine back for a while: free memory and GPU, stay in the swarm.",
+        "Pause: free memory and GPU, stay in the swarm.",
         (
-            ("pause", "until: volunteer resume"),
-            ("pause --for 2h", "go on by itself in two hours"),
-            ('pause --until 18:00 --reason "a meeting"', "go on by itself at six"),
+            ("pause", "until volunteer resume"),
+            ("pause --for 2h", "resume automatically in two hours"),
+            ('pause --until 18:00 --reason "a meeting"', "resume automatically at 18:00"),
         ),
     ),
-    "resume": Command(TAKE_PART, "Take part again after a pause.", (("resume", "now"),)),
+    "resume": Command(TAKE_PART, "Resume after a pause.", (("resume", "now"),)),
     "finish": Command(
         TAKE_PART,
-        "Leave the swarm in order: hand over, close the step, save, say goodbye.",
+        "Leave the swarm: drain the stages, finish the step, save, say goodbye.",
         (
-            ("finish", "leave the swarm that runs here and wait until it has left"),
+            ("finish", "leave, and wait until it is done"),
             ("finish --swarm my-swarm --yes", "do not ask, even if the swarm will have to wait"),
         ),
-        "Ctrl-C or SIGTERM to volunteer join --headless do the same; twice, and it ends at once.",
+        "Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.",
     ),
     "stop": Command(
         TAKE_PART,
@@ -120,9 +120,9 @@ COMMANDS: Final[dict[str, Command]] = {
         WATCH,
         "Show the volunteer that runs here, or on another machine through SSH.",
         (
-            ("attach", "the screen; d leaves it"),
+            ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "write what is shown to a file, for replay"),
+            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -145,17 +145,20 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "matches": Command(
         WATCH,
-        "Show who holds which stage with whose consent, and why.",
+        "Show why this volunteer has its stages, and who agreed to it.",
         (
-            ("matches --swarm my-swarm --watch", "our seats, every stage, why we moved or stayed"),
-            ("matches --records", "check the signatures of what was agreed; 1 if one is wrong"),
+            (
+                "matches --swarm my-swarm --watch",
+                "your stages, all stages, why you moved",
+            ),
+            ("matches --records", "check the signatures; exit code 1 if one is wrong"),
         ),
     ),
     "events": Command(
         WATCH,
-        "Print what happened: members, faults, and how they were mended.",
+        "Print events: members, faults, and how they were repaired.",
         (
-            ("events -f", "go on with what comes"),
+            ("events -f", "follow new events"),
             ("events --since 10m --json", "the last ten minutes, one JSON document per line"),
         ),
     ),
@@ -164,13 +167,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "Print the volunteer's log, whether it runs or not.",
         (
             ("logs -n 50", "the last 50 lines"),
-            ("logs -f --level warning", "only what is wrong, as it comes"),
-            ("logs --since 18:00", "since six"),
+            ("logs -f --level warning", "follow warnings and errors"),
+            ("logs --since 18:00", "the lines since then"),
         ),
     ),
     "credit": Command(
         WATCH,
-        "Show what this volunteer has done for its swarms.",
+        "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
     ),
     "replay": Command(
@@ -188,7 +191,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "sample": Command(
         USE,
-        "Write text with the model a swarm has trained so far.",
+        "Write text with the model that a swarm has trained so far.",
         (("sample --help", "prompt, length, temperature"),),
     ),
     "export": Command(
@@ -198,13 +201,13 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "doctor": Command(
         MACHINE,
-        "Check that this machine can take part, and say what to mend.",
+        "Check that this machine can take part, and say what to do about each problem.",
         (
             ("doctor", "a line per check: ok, warn or fail"),
             ("doctor --bundle report.zip", "a file for a report, without secrets"),
         ),
-        "The bundle holds these lines, versions, settings, the state of what runs and the end of "
-        "the log. Look into it before you give it away.",
+        "The bundle contains these lines, versions, settings, the state of what runs and the end "
+        "of the log. Look into it before you send it to anybody.",
     ),
     "config": Command(
         MACHINE,
@@ -215,25 +218,25 @@ COMMANDS: Final[dict[str, Command]] = {
             ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
         ),
-        "Flags win over VOLUNTEER_* variables, those over --config, that over your file, that "
-        "over the administrator's, that over the defaults.",
+        "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
+        "file, the administrator's file, default.",
         nested=True,
     ),
     "identity": Command(MACHINE, "Show or create this volunteer's identity.", nested=True),
     "service": Command(
         MACHINE,
-        "Run as a service: write, remove or look at the unit.",
+        "Run as a service: install, remove or check the unit.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
-            ("service install --swarm x.swarm --start", "and start it now and at every login"),
+            ("service install --swarm x.swarm --start", "also start it, now and at every login"),
             ("service status", "installed, enabled, active"),
         ),
-        "With --system it is a service of the machine; that needs root.",
+        "--system makes it a service of the machine, which needs root.",
         nested=True,
     ),
     "cache": Command(
         MACHINE,
-        "Show what is kept on disk, and make room.",
+        "Show what is kept on disk, and free space.",
         (("cache ls", "by kind"), ("cache prune --dry-run", "what would be removed")),
         nested=True,
     ),
@@ -250,10 +253,10 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "uninstall": Command(
         MACHINE,
-        "Remove the service and, with --purge, all that is kept.",
-        (("uninstall --purge", "asks first; identity and checkpoints go, too"),),
-        "A checkpoint that nobody else has is lost with --purge, and the next join is a "
-        "stranger's. The program itself is removed by what installed it: pipx uninstall volunteer.",
+        "Remove the service and, with --purge, all data.",
+        (("uninstall --purge", "asks first; also removes identity and checkpoints"),),
+        "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
+        "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
     ),
     "version": Command(MACHINE, "Print the versions that matter in a report."),
     "demo": Command(
@@ -266,36 +269,42 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "plan": Command(
         TRY,
-        "Say what machines would reach together, and how best to cut the model.",
+        "Predict the throughput of given machines, and the best way to cut the model.",
         (
-            ("plan --machines 4 --up 20Mbit/s --rtt-ms 60", "four like this one, at home"),
-            ("plan --preset small --machines 16 --gflops 400 --up 50Mbit/s", "sixteen others"),
-            ("plan --swarm x.swarm --table machines.toml", "different ones, for a founded swarm"),
+            ("plan --machines 4 --up 20Mbit/s --rtt-ms 60", "four like this one, on home lines"),
+            (
+                "plan --preset small --machines 16 --gflops 400 --up 50Mbit/s",
+                "sixteen others",
+            ),
+            (
+                "plan --swarm x.swarm --table machines.toml",
+                "for a founded swarm",
+            ),
             ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
         "A table lists kinds of machines, each under [[machine]], with any of name, count, "
         "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
-        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". What is left out is '
-        "as this machine, measured.\n\n"
-        "Fewer than --redundancy replicas of a stage are planned only where there are too few "
-        "machines. Not reckoned: leaving and joining, second seats, checkpoints.",
+        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
+        "left out are measured on this machine.\n\n"
+        "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
+        "counted: leaving and joining, second stages, checkpoints.",
     ),
     "bench": Command(
         TRY, "Measure this machine: compute, memory, codec, loopback. Prints JSON.", laboratory=True
     ),
     "chaos": Command(
         TRY,
-        "Do faults to volunteers on this machine and report what they cost.",
+        "Inject faults into volunteers on this machine and report what each costs.",
         (
-            ("chaos --quick", "a few"),
-            ("chaos --minutes 10 --faults kill,stop", "these, for ten minutes"),
-            ("chaos --only kill@averaging,stage", "these only"),
+            ("chaos --quick", "a few faults"),
+            ("chaos --minutes 10 --faults kill,stop", "these kinds, for ten minutes"),
+            ("chaos --only kill@averaging,stage", "these faults only"),
         ),
         "Faults: kill, stop, worker (each at forward, backward, before-optimizer, "
         "after-optimizer, averaging, recovery, checkpoint), corrupt (at forward, backward, "
-        "averaging), disk@checkpoint, partition, delay, slow, stage. Ends with 1 if anything was "
-        "lost that need not be.",
+        "averaging), disk@checkpoint, partition, delay, slow, stage. The exit code is 1 if "
+        "anything was lost that need not be.",
         laboratory=True,
     ),
 }

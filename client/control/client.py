@@ -41,7 +41,7 @@ MAX_WAITING = 8
 class ControlError(UserError):
     """The node refused, answered nonsense, or did not answer in time."""
 
-    def __init__(self, message: str, next_step: str = "see its log: volunteer logs") -> None:
+    def __init__(self, message: str, next_step: str = "read the log: volunteer logs") -> None:
         super().__init__(message, next_step, self.code)
 
     code = ExitCode.RUNTIME
@@ -67,7 +67,7 @@ class ControlClient:
         try:
             self._wire = Wire(path, timeout_s)
         except Gone as error:
-            raise NotRunning(f"no node listens on {path}") from error
+            raise NotRunning(f"no volunteer listens on {path}") from error
         try:
             self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
         except ControlError:
@@ -165,7 +165,7 @@ class ControlClient:
             if reply.error is not None:
                 raise _refusal(reply.error)
             if reply.id != number:
-                raise ControlError("the node answered another question")
+                raise ControlError("the volunteer answered another request")
             return decode(reply, kind)
 
     def _answer(self) -> Received:
@@ -178,7 +178,7 @@ class ControlClient:
             if not reply.method:
                 return reply
             self._updates = [*self._updates, decode_update(reply)][-MAX_WAITING:]
-        raise ControlError(f"the node at {self._path} does not answer")
+        raise ControlError(f"the volunteer at {self._path} does not answer")
 
     @contextlib.contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -186,7 +186,7 @@ class ControlClient:
         try:
             yield
         except Gone as error:
-            raise NotRunning(f"the node at {self._path} is gone") from error
+            raise NotRunning(f"the volunteer at {self._path} has ended") from error
         except WireError as error:
             raise ControlError(str(error)) from error
 
@@ -197,7 +197,10 @@ def _refusal(error: ErrorBody) -> ControlError:
         refused.exit_code = ExitCode.REFUSED
         return refused
     if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
-        return ControlError(error.message, "it is another version: stop it and start it again")
+        return ControlError(
+            error.message,
+            "it runs another version: restart it with volunteer stop, then volunteer join",
+        )
     return ControlError(error.message)
 
 

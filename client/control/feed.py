@@ -104,7 +104,7 @@ class Subscriber:
     def _subscription(self) -> Subscribe:
         asked = self._caller.subscription
         if asked is None:
-            raise RuntimeError("updates are for those who have subscribed")
+            raise RuntimeError("subscribe before asking for updates")
         if asked is not self._asked:
             self._asked, self._since = asked, asked.events_since
             self._due = self._matches_due = -math.inf

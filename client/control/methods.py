@@ -231,7 +231,7 @@ def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
     method = METHODS.get(request.method)
     try:
         if method is None:
-            words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(METHODS))}"
+            words = f"no method {request.method[:64]!r}; known: {', '.join(sorted(METHODS))}"
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words, request.answer_id)
         if request.method in FOR_OWNER and not caller.may_write:
             words = f"only the volunteer's owner and root may ask it to {request.method}"

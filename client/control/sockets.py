@@ -64,9 +64,9 @@ def prepare_folder(folder: Path, group: int | None = None) -> None:
     except OSError as error:
         raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise SocketFolderError(f"{folder} is not a folder of yours; remove it")
+        raise SocketFolderError(f"{folder} does not belong to you; remove it")
     if status.st_mode & (0o077 if group is None else 0o027):
-        raise SocketFolderError(f"others may enter {folder}; mend it with: chmod 700 {folder}")
+        raise SocketFolderError(f"other users can enter {folder}; run: chmod 700 {folder}")
 
 
 def is_alive(path: Path, timeout_s: float = 0.5) -> bool:
@@ -104,7 +104,7 @@ def remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise SocketFolderError(f"{path} is in the way and is not a socket; remove it")
     if is_alive(path):
-        raise SocketFolderError(f"a node already listens on {path}")
+        raise SocketFolderError(f"a volunteer already listens on {path}")
     path.unlink(missing_ok=True)
 
 

@@ -112,13 +112,13 @@ class Wire:
                 raise Gone("the volunteer closed the connection")
             self._buffer += chunk
             if len(self._buffer) > MAX_LINE_BYTES:
-                raise WireError("the volunteer sends too much")
+                raise WireError("the volunteer sent an answer that is too long")
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
         try:
             return _lines.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise WireError(f"the volunteer does not speak as expected: {error}") from error
+            raise WireError(f"the volunteer sent something unexpected: {error}") from error
 
 
 def decode(received: Received, kind: type[Answered]) -> Answered:

@@ -139,7 +139,7 @@ def make_private(folder: Path) -> Path:
     status = _own_folder(folder)
     if status.st_mode & 0o077:
         raise UserError(
-            f"others may enter {folder}", f"mend it with: chmod 700 {folder}", ExitCode.REFUSED
+            f"other users can enter {folder}", f"run: chmod 700 {folder}", ExitCode.REFUSED
         )
     return folder
 

@@ -221,19 +221,17 @@ class Training:
                 return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 words = f"this machine cannot be measured: {_said(failure)}"
-                next_step = "leave --device out, or give --device cpu"
+                next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
                 self.counters.worker_restarts += 1
-                self._engine.event_sink.recovery(
-                    f"{death}; starting it again", "worker", "detected"
-                )
+                self._engine.event_sink.recovery(f"{death}; restarting it", "worker", "detected")
             try:
                 await self.held_stages.workers.renew_idle()
             except OSError as error:
                 raise UserError(f"no compute worker can be started: {error}") from error
         words = f"the compute worker died {MEASURING_WORKERS} times while it measured this machine"
-        raise UserError(words, "see the log; fewer --threads or another --device may help")
+        raise UserError(words, "read volunteer logs; fewer --threads or another --device may help")
 
     # --- parts -------------------------------------------------------------------------------
 

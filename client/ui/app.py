@@ -193,7 +193,7 @@ class VolunteerApp(App[int]):
             yield RecoveryPane(record, id="recovery")
             yield LogsPane(record, id="logs")
             yield SettingsPane(record, self._load, self._source.live, id="settings")
-        yield Input(placeholder="words to look for; Enter keeps, Esc clears", id="filter")
+        yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield ItemBar(id="keys")
 
     def on_mount(self) -> None:
@@ -218,9 +218,9 @@ class VolunteerApp(App[int]):
         if self._source.live and self.link.state == "live":
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
             yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
-            yield SystemCommand("Finish", "Drain the stages, save, say goodbye", self.action_finish)
-        yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
-        yield SystemCommand("Quit", "Detach, finish or stop, and what each costs", self.action_go)
+            yield SystemCommand("Finish", "Drain the stages, save, leave", self.action_finish)
+        yield SystemCommand("Detach", "Close this view; training continues", self.action_detach)
+        yield SystemCommand("Quit", "Detach, finish or stop, with the cost of each", self.action_go)
         yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
         yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
         yield SystemCommand("Help", "All keys", self.action_help)
@@ -299,7 +299,7 @@ class VolunteerApp(App[int]):
             self.push_screen(InviteDialog(answer.invite, ascii_only=self._ascii))
             return
         if answer.method == "stop" and answer.ok:
-            self.farewell = "it drains its stages, saves and goes, in the background"
+            self.farewell = "it drains its stages, saves and leaves, in the background"
             self.exit(0)
             return
         self.leaving &= answer.ok or answer.method not in ("stop", "finish")
@@ -346,7 +346,7 @@ class VolunteerApp(App[int]):
 
     def action_go(self) -> None:
         """Ask how to leave."""
-        self.push_screen(AskDialog("How do you want to go?", self._ways), self._go_way)
+        self.push_screen(AskDialog("How do you want to quit?", self._ways), self._go_way)
 
     def action_detach(self) -> None:
         """Close this view."""
@@ -397,7 +397,7 @@ class VolunteerApp(App[int]):
         if self.pane.can_sort:
             self.pane.next_sort()
         else:
-            self.notify("this tab has one order only", markup=False)
+            self.notify("this tab has only one sort order", markup=False)
 
     def action_level(self) -> None:
         """Show other levels."""

@@ -21,18 +21,18 @@ TABS: Final = (
 KEYS: Final = (
     ("1 to 7", "tabs; also Tab between lists"),
     ("p", "pause or resume training on this machine"),
-    ("f", "finish: hand over, save, leave in order"),
+    ("f", "finish: drain the stages, save, leave"),
     ("i", "invite: a fresh one, with its QR code"),
-    ("d", "detach: close this view, training goes on"),
-    ("q", "go: detach, finish or stop, and what each costs"),
+    ("d", "detach: close this view, training continues"),
+    ("q", "quit: detach, finish or stop, with the cost of each"),
     ("/", "filter (Peers, Logs, Settings); Esc clears it"),
-    ("s", "sort (Peers), turn around (Logs)"),
-    ("l", "least level that is shown (Logs)"),
+    ("s", "sort order (Peers), reverse (Logs)"),
+    ("l", "lowest level shown (Logs)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
     ("x", "copy diagnostics, without addresses and secrets"),
     ("Ctrl+P", "commands by name, light and dark colours"),
 )
-REPLAY_KEYS: Final = (("Space", "hold or go on"), (".", "one update"), ("+ -", "faster, slower"))
+REPLAY_KEYS: Final = (("Space", "stop or continue"), (".", "one update"), ("+ -", "faster, slower"))
 
 
 def tab_items(chosen: int) -> list[Item]:

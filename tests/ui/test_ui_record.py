@@ -106,7 +106,7 @@ def test_header_says_state_reason_cover_and_last_error() -> None:
         assert len(found) == lines
         assert "TRAINING" in text
         assert "you serve stage 0; every stage has a volunteer" in text
-        assert "stage 0 keeps 1 replica: training goes on" in text
+        assert "stage 0 keeps 1 replica: training continues" in text
         assert "last error  3 min 20 s ago the disk is full" in text
 
 
@@ -124,8 +124,8 @@ def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
     assert "volunteer export" in text
     assert "volunteer sample" in text
     assert "tokens/s" not in text
-    assert "training goes on" not in text
-    assert all("training goes on" not in way.cost for way in ways(record, True, LIVE))
+    assert "training continues" not in text
+    assert all("training continues" not in way.cost for way in ways(record, True, LIVE))
 
 
 def test_header_without_data_says_what_it_waits_for() -> None:
@@ -143,14 +143,14 @@ def test_a_lost_connection_covers_the_state() -> None:
 def test_a_pause_says_until_when_and_how_to_end_it() -> None:
     paused = PauseView(reason="on battery", until=NOW + 60, since=NOW)
     assert reason(snapshot(state="paused", paused=paused)) == (
-        "on battery until 08:01; press p to go on"
+        "on battery until 08:01; press p to resume"
     )
 
 
 def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True, words="")]
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
-    assert drain_words([]) == "nothing is lost: you serve no stage"
+    assert drain_words([]) == "nothing changes: you serve no stage"
     found = {
         way.name: way for way in ways(recorded_from(update(1, leaving=last)), True, Link("live"))
     }

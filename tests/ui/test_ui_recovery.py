@@ -63,7 +63,7 @@ def test_a_stage_with_other_replicas_needs_no_new_match() -> None:
     assert found.bare == set()
     assert found.rematched is None
     assert found.resumed == NOW + 3
-    assert found.cover == "the other replicas went on"
+    assert found.cover == "the other replicas continued"
     assert "re-matched not needed" in plain(recovery_rows(recorded_from(
         update(1, stages=FULL), update(2, down(2, ANNA), stages=left),
         update(3, step(3, 5), stages=left)), BOX)[0].lines)  # fmt: skip
@@ -101,7 +101,7 @@ def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
     )  # fmt: skip
     found = _only(update(1, stages=handed), update(2, stages=handed), update(3, left))
     assert found.stages == (0,)
-    assert found.cover == "the other replicas went on"
+    assert found.cover == "the other replicas continued"
 
 
 def test_who_leaves_in_order_is_no_fault() -> None:
@@ -131,7 +131,7 @@ def test_open_faults_are_said_and_their_time_runs() -> None:
     record = recorded_from(
         update(1), update(2, down(2, BORIS), stages=BARE), update(32, stages=BARE)
     )
-    assert summary(record.incidents) == "1 fault, 1 not made good yet"
+    assert summary(record.incidents) == "1 fault, 1 not repaired yet"
     text = plain(recovery_rows(record, BOX)[0].lines)
     assert "not resumed for 30 s" in text
     assert "re-matched awaited" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
@@ -25,7 +27,7 @@ SAYS = {
     "swarm": ("progress", "exactness", "0 microbatches counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
     "matching": ("What you hold", "Stages, the most wanted by you first", "moves", "you could do"),
-    "recovery": ("1 fault, all made good", "was lost", "detected", "re-matched", "✓"),
+    "recovery": ("1 fault, all repaired", "was lost", "detected", "re-matched", "✓"),
     "logs": ("events, info and above, newest last", "step 89: loss"),
     "settings": ("What the volunteer may use", "listen_port", "no limit"),
 }
@@ -92,7 +94,7 @@ def test_p_pauses_and_resumes() -> None:
         await on.press("p")
         paused = PauseView(reason="you paused it", since=1.0)
         await on.feed([update(99, peer=recorded()[0].snapshot.peer, state="paused", paused=paused)])
-        assert "PAUSED you paused it; press p to go on" in on.text()
+        assert "PAUSED you paused it; press p to resume" in on.text()
         assert "p resume" in on.text()
         await on.press("p")
         assert on.source.commands == [("pause", {"reason": "you paused it"}), ("resume", {})]
@@ -104,7 +106,7 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
         await on.press("f")
-        assert "drains its stages: closes the step" in on.text()
+        assert "drains its stages: finishes the step" in on.text()
         await on.press("escape")
         assert on.source.commands == []
         await on.press("f", "f")
@@ -156,8 +158,8 @@ def test_q_says_what_each_way_of_going_costs(key: str) -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
         await on.press(key)
-        text = on.text()
-        for said in ("d Detach", "f Finish", "s Stop", "goes on training", "training goes on"):
+        text = " ".join(re.sub("[│─╮╯╰╭]", " ", on.text()).split())
+        for said in ("d Detach", "f Finish", "s Stop", "keeps training", "training continues"):
             assert said in text
         await on.press("q")
         assert not on.app.screen.is_modal
@@ -235,7 +237,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
         await on.feed(recorded()[:30], ENDED)
         text = " ".join(on.text().replace("│", " ").split())
         for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
-                     "volunteer join --swarm demo", "below: as it was at"):  # fmt: skip
+                     "volunteer join --swarm demo", "below: the state at"):  # fmt: skip
             assert said in text, said
         for gone in ("TRAINING", "if you leave", "last error"):
             assert gone not in text, gone
@@ -255,12 +257,12 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
 @pytest.mark.parametrize(
     ("link", "changes", "said", "farewell"),
     [
-        (ENDED, {}, ("the volunteer has ended, nothing goes on", "--swarm demo"), "no device"),
-        (LOST, {}, ("does not answer", "volunteer status tells"), "it does not answer"),
+        (ENDED, {}, ("the volunteer has ended, nothing runs", "--swarm demo"), "no device"),
+        (LOST, {}, ("does not answer", "run volunteer status"), "it does not answer"),
         (Link("live"), {"state": "stopping"}, ("drains its stages",), "it drains its stages"),
-        (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it goes on"),
-        (Link("live"), {"state": "done"}, ("serves the finished model",), "it goes on"),
-        (Link("live"), {}, ("your machine goes on training", "s Stop"), "it goes on"),
+        (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it continues"),
+        (Link("live"), {"state": "done"}, ("serves the finished model",), "it continues"),
+        (Link("live"), {}, ("your machine keeps training", "s Stop"), "it continues"),
     ],
 )
 def test_the_quit_dialog_says_what_is_true(
@@ -286,7 +288,7 @@ def test_a_node_that_ends_while_one_is_asked_is_told_nothing() -> None:
         assert "f Finish" in on.text()
         await on.feed([], ENDED)
         assert "f Finish" not in on.text()
-        assert "the volunteer has ended, nothing goes on" in on.text()
+        assert "the volunteer has ended, nothing runs" in on.text()
         await on.press("f", "s")
         assert on.source.commands == []
         await on.press("escape")
@@ -457,7 +459,7 @@ def test_rows_open_what_is_known_of_them() -> None:
         await on.feed(recorded()[:30])
         await on.press("3", "down", "enter")
         assert "12D3KooW" in on.text()
-        assert "what was said of it" in on.text()
+        assert "its events" in on.text()
         await on.press("escape", "5", "enter")
         assert "transferred" in on.text()
         await on.press("q", "6", "enter")

@@ -70,7 +70,7 @@ def test_a_recording_plays_answers_keys_and_ends_with_zero(folder: Path) -> None
         assert all(len(line) <= 80 for line in screen.splitlines())
         terminal.wait_for("loss")
         terminal.press("5")
-        terminal.wait_for("1 fault, all made good")
+        terminal.wait_for("1 fault, all repaired")
         terminal.press("6")
         terminal.wait_for("info and above")
         terminal.press("/")

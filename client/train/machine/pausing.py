@@ -82,7 +82,7 @@ class Pauses:
     def release(self, cause: str) -> None:
         """The cause no longer applies."""
         if self._holds.pop(cause, None) is not None:
-            self._say("resumed" if self.now is None else "one reason to pause is gone")
+            self._say("resumed" if self.now is None else "one reason to pause has ended")
             self._tell()
 
     async def wait_paused(self) -> None:
@@ -111,7 +111,10 @@ class Pauses:
         try:
             save_pause(self._folder, pause)
         except OSError as error:
-            words = f"the pause cannot be kept for the next start: {error.strerror}"
+            words = (
+                f"the pause cannot be saved and ends with this run: {error.strerror}; "
+                f"make room, or make {self._folder} writable"
+            )
             self._explain(Explain("swarm", words, "error"))
         self._tell()
 

@@ -29,7 +29,7 @@ async def keep_power_cap(
         words = await trio.to_thread.run_sync(cap.set, watts, device)
     except UserError as error:
         hint = f"; {error.next_step}" if error.next_step else ""
-        explain(Explain("swarm", f"no power limit: {error}{hint}", "error"))
+        explain(Explain("swarm", f"the power limit is not set: {error}{hint}", "error"))
         return
     try:
         explain(Explain("swarm", words))

@@ -66,7 +66,10 @@ async def find_swarm(
             if known is None or store.load(known.swarm) is None:
                 raise
     elif known is None:
-        raise UserError("the invite names no member but ourselves", "ask for a new invite")
+        raise UserError(
+            "the invite names no member except this volunteer",
+            "ask another member for a fresh invite",
+        )
     if known is not None:
         return replace(known, peers=tuple(dict.fromkeys((*named, *known.peers)))[:MAX_PEERS])
     swarm = target.swarm if isinstance(target, Invite) else None
@@ -134,7 +137,7 @@ def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
     attempts = "; ".join(f"{address}: {what}" for address, what in tried.items())
     return UserError(
         f"no member of the swarm answered within {timeout_s:.0f} s; tried {attempts}",
-        "check that a member is running and reachable, or ask for a newer invite",
+        "check that a member runs and can be reached, or ask for a fresh invite",
         ExitCode.UNREACHABLE,
     )
 
@@ -166,7 +169,7 @@ async def fetch_manifest(
                 case ManifestReply(manifest, signature):
                     return _checked(manifest, signature, swarm)
                 case Goodbye(reason):
-                    next_step = "compare the invite with the founder's, or ask for a new one"
+                    next_step = "compare the invite with the founder's, or ask for a fresh one"
                     raise UserError(f"the swarm refuses us: {reason}", next_step, ExitCode.REFUSED)
                 case _:
                     pass
@@ -185,7 +188,7 @@ def _checked(manifest: bytes, signature: bytes, swarm: SwarmId | None) -> SwarmF
     except RemoteProtocolError as error:
         raise UserError(
             f"the manifest we were sent is not genuine: {error}",
-            "ask somebody you trust for a new invite",
+            "ask somebody you trust for a fresh invite",
             ExitCode.REFUSED,
         ) from error
     return SwarmFile(checked, manifest, signature, ())

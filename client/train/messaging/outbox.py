@@ -84,7 +84,7 @@ class Outbox:
 
     async def _cut(self, peer: PeerId) -> None:
         try:
-            await self._network.disconnect(peer, "it takes less than it asks for")
+            await self._network.disconnect(peer, "it reads more slowly than it requests data")
         finally:
             self._given_up.discard(peer)
 

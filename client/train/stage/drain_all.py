@@ -52,6 +52,6 @@ class DrainAll:
         if self._buddies is None:
             return
         kept = await self._buddies.hand_over(stage, version, COPY_S)
-        where = "a neighbour keeps a copy" if kept else "it lies on this machine's disk only"
-        words = f"stage {stage} was left at version {version}: {where}"
+        where = "a neighbour keeps a copy" if kept else "only this machine's disk has it"
+        words = f"left stage {stage} at version {version}: {where}"
         self._ports.perform(Explain("transfer", words, "info" if kept else "warning"))

@@ -46,7 +46,7 @@ RETRY_S = 2.0
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
-NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
+NO_MEMORY = "close other programs, use --device cpu, or join a swarm with shorter sequences"
 
 DIVERGED = (
     "resume to try again from a checkpoint; if it happens again, found a swarm with a lower "
@@ -462,7 +462,7 @@ class HeldStageDriver:
             return
         if fault.kind in ("behind", "poisoned", "diverged"):  # a new state is needed
             self._context.terms.history.reopened(self.stage)
-        words = f"{fault.words}; taking the stage anew"
+        words = f"{fault.words}; fetching the stage again"
         self._context.owner.perform(Explain("round", words, "warning"))
         self._lose()
 
@@ -485,6 +485,6 @@ class HeldStageDriver:
         self._context.counters.worker_restarts += 1
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
-            raise UserError(words, "see the log; fewer --threads may help")
-        words = f"{death}; starting it again"
+            raise UserError(words, "read volunteer logs; fewer --threads may help")
+        words = f"{death}; restarting it"
         self._context.terms.event_sink.recovery(words, "worker", "detected")

@@ -154,7 +154,7 @@ class StateSaver:
             "training goes on"
         )
         if failure.kind == "stale":
-            self._ports.perform(Explain("transfer", f"version {version} is over already", "debug"))
+            self._ports.perform(Explain("transfer", f"a newer version replaced {version}", "debug"))
             return
         if failure.kind == "disk":
             words += f"; make room, or make it writable: {self._checkpoints.folder}"

@@ -277,7 +277,7 @@ class StageAcquisition:
             with suppress(DownloadFailed):
                 if await load(donor):
                     return
-        raise DownloadFailed(f"no donor gave the state of stage {self.stage} that is wanted")
+        raise DownloadFailed(f"no replica sent the wanted state of stage {self.stage}")
 
     async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
         """Load these donors' state; return whether it is the start of the lineage."""
@@ -298,7 +298,7 @@ class StageAcquisition:
         """Load these donors' state; return whether it is the one that we were admitted at."""
         await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
         self._waits(Phase.LOADING)
-        problem = "it is not the one that the stage's leader knows"
+        problem = "its hash differs from the one that the stage's leader sent"
         try:
             loaded, _ = await self._worker.call(Load(path=str(path), version=admit.version))
         except RequestFailed as failure:
@@ -312,7 +312,7 @@ class StageAcquisition:
         return False
 
     def _refuse(self, donors: list[PeerId], problem: str) -> None:
-        words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
+        words = f"the state from {', '.join(map(short, donors))} is rejected: {problem}"
         self._terms.ports.perform(Explain("transfer", words, "warning"))
 
     def _put_away(
@@ -387,7 +387,7 @@ class StageAcquisition:
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
         if donors := text.donors():
             return donors
-        raise TextMissing("no member gives the training text")
+        raise TextMissing("no member sends the training text")
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False

@@ -68,7 +68,7 @@ class Agreements:
         try:
             found = load_records(path)
         except (DamagedFile, OSError) as error:
-            self._warn(f"the match records cannot be read, beginning anew: {error}")
+            self._warn(f"the match records cannot be read, starting new ones: {error}")
             return
         for record in found:
             try:

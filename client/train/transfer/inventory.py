@@ -55,7 +55,7 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
     if info.stages != stages or info.stage >= stages:
         raise CheckpointError(f"it is stage {info.stage} of {info.stages}, not one of {stages}")
     if info.version > MAX_STEP:
-        raise CheckpointError(f"its version {info.version} is none")
+        raise CheckpointError(f"its version {info.version} is not valid")
     return info
 
 

@@ -71,10 +71,10 @@ class TextSearch:
         if self._since is None:
             return {}
         if not self._offers:
-            return {Stage(0): self.problem or "members are asked for the training text"}
+            return {Stage(0): self.problem or "asking members for the training text"}
         if self._served or self._ports.now() >= self._since + PATIENCE_S:
             return {}
-        return {Stage(0): "members who have the training text come first"}
+        return {Stage(0): "members that have the training text go first"}
 
     def donors(self) -> list[PeerId]:
         """Return some of the members that offer it."""

@@ -78,7 +78,7 @@ def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
         raise UserError(
             f"stage {stage} needs {_mib(need.total_bytes)} of memory, "
             f"{_mib(available_bytes)} may be used",
-            "raise --memory-limit-bytes, close other programs, or join a swarm with more stages",
+            "raise --memory-limit, close other programs, or join a swarm with more stages",
             ExitCode.CONFIG,
         )
     return min(graphs, MOST_GRAPHS)

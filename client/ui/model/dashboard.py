@@ -78,7 +78,7 @@ def network(record: Record, box: Box) -> list[Line]:
     trips = [peer.rtt_ms for peer in now.peers if peer.rtt_ms is not None]
     trip = "not measured yet"
     if trips:
-        trip = f"{statistics.median(trips):.0f} ms in the middle, {max(trips):.0f} ms at most"
+        trip = f"{statistics.median(trips):.0f} ms median, {max(trips):.0f} ms maximum"
     out = [traffic.sent for traffic in record.traffic]
     into = [traffic.received for traffic in record.traffic]
     sent, received = words.size(now.network.sent_bytes), words.size(now.network.received_bytes)

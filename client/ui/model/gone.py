@@ -10,7 +10,7 @@ from client.ui.text import clean, wrap
 
 MAX_LINES = 4
 """Lines of one sentence."""
-UNKNOWN = "it may be busy, or have ended: volunteer status tells"
+UNKNOWN = "it may be busy, or have ended: run volunteer status"
 
 
 def is_gone(link: Link) -> bool:
@@ -24,7 +24,7 @@ def gone(record: Record, link: Link, box: Box) -> list[Line]:
         return []
     lines = [*_wrapped(_why(link), "plain", box), *_wrapped(next_step(link), "strong", box)]
     if record.snapshot is not None:
-        below = f"below: as it was at {words.clock(record.time)}"
+        below = f"below: the state at {words.clock(record.time)}"
         lines += _wrapped(f"{below}; shown again as soon as it answers", "muted", box)
     return lines
 

@@ -51,7 +51,7 @@ def reason(now: Snapshot) -> str:
     """Describe why the node is in its state, without terms of the protocol."""
     if now.paused is not None:
         until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
-        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to go on"
+        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to resume"
     if now.state != "training":
         return clean(now.reason)
     seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
@@ -65,7 +65,7 @@ def reason(now: Snapshot) -> str:
 def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
     """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
     if not leaving:
-        return "nothing is lost: you serve no stage"
+        return "nothing changes: you serve no stage"
     last = [view for view in leaving if view.last]
     if last:
         stages = words.listed([str(view.stage) for view in last])
@@ -74,7 +74,7 @@ def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
         return f"{noun} {stages} would have nobody: {rest}"
     kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
     noun = "replica" if leaving[-1].remaining == 1 else "replicas"
-    rest = "others serve the model" if done else "training goes on"
+    rest = "others serve the model" if done else "training continues"
     return f"{words.listed(kept)} {noun}: {rest}"
 
 

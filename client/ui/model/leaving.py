@@ -24,7 +24,7 @@ class Way:
 
 
 STAYS = {
-    "training": "your machine goes on training",
+    "training": "your machine keeps training",
     "done": "it stays and serves the finished model",
     "paused": "it stays paused in the background",
 }
@@ -41,12 +41,12 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
     now = record.snapshot
     if link.state != "live" or now is None or now.state == "stopping":
         return [Way("d", "detach", "Close", _when_closed(record, link), "plain")]
-    stays = STAYS.get(now.state, "it goes on in the background")
+    stays = STAYS.get(now.state, "it continues in the background")
     detach = Way(
         "d",
         "detach",
         "Detach",
-        f"closes only this view; {stays}, volunteer attach shows it again",
+        f"closes only this view; {stays}; volunteer attach shows it again",
         "good",
     )
     last = any(view.last for view in now.leaving)
@@ -57,7 +57,7 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
             "f",
             "finish",
             "Finish",
-            f"drains its stages: closes the step, saves, says goodbye; you can watch it. {cover}",
+            f"drains its stages: finishes the step, saves, leaves; you can watch it. {cover}",
             "warn" if last else "plain",
         ),
         Way(
@@ -82,13 +82,13 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
     if link.state != "live":
         return f"it does not answer; {UNKNOWN}"
     if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):
-        return "it drains its stages, saves and goes, in the background"
-    return "it goes on; volunteer attach shows it again"
+        return "it drains its stages, saves and leaves, in the background"
+    return "it continues; volunteer attach shows it again"
 
 
 def _when_closed(record: Record, link: Link) -> str:
     if link.state == "ended":
-        words = "closes this view; the volunteer has ended, nothing goes on. "
+        words = "closes this view; the volunteer has ended, nothing runs. "
         return words + _sentence(next_step(link))
     if link.state == "live" and record.snapshot is not None:
         return "closes only this view; the volunteer drains its stages in the background"

@@ -148,7 +148,7 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         pair("round trip", trip, labels=11),
         *_held(row),
         (),
-        line(("what was said of it", "muted")),
+        line(("its events", "muted")),
     ]
     short = words.short(row.peer)
     told = [event for event in record.events if short in event.words and event.level != "debug"]

@@ -67,8 +67,8 @@ class Incident:
         if not self.stages:
             return "it served no stage"
         if self.bare:
-            return f"{_stages(self.bare)} had nobody left"
-        return "the other replicas went on"
+            return f"{_stages(self.bare)} had no volunteer left"
+        return "the other replicas continued"
 
 
 class Incidents:
@@ -268,5 +268,5 @@ def summary(incidents: Incidents) -> str:
     if not faults:
         return "no faults seen"
     left = sum(found.open for found in faults)
-    rest = f"{left} not made good yet" if left else "all made good"
+    rest = f"{left} not repaired yet" if left else "all repaired"
     return f"{plural(len(faults), 'fault')}, {rest}"

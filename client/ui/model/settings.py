@@ -85,7 +85,7 @@ def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tup
     return head_of(columns), rows or [Row("none", (line(("no such setting", "muted")),))]
 
 
-LATER = "it takes effect at the volunteer's next start"
+LATER = "it takes effect when the volunteer starts again"
 
 
 def how_to_change(one: Setting) -> list[str]:

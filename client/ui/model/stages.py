@@ -174,7 +174,7 @@ def _why(
     if serving == 0:
         return f"nobody yet{coming}: the swarm waits", "bad"
     if serving < wanted:
-        return f"lacks {words.plural(wanted - serving, 'replica')}{coming}: wanted first", "warn"
+        return f"lacks {words.plural(wanted - serving, 'replica')}{coming}: filled first", "warn"
     if known is None:
         return f"its needs are not known yet{coming}", "muted"
     spare = f"{serving - wanted} to spare" if serving > wanted else "as many as wanted"

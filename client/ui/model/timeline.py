@@ -38,7 +38,7 @@ def recovery_head(record: Record, box: Box) -> list[Line]:
         spread(head, LEGEND, box.width),
         line(
             ("microbatches: ", "muted"),
-            f"{words.count(count.rerouted_microbatches)}", (" sent another way, ", "muted"),
+            f"{words.count(count.rerouted_microbatches)}", (" sent to another replica, ", "muted"),
             f"{words.count(count.lost_microbatches)}", (" computed again, ", "muted"),
             (f"{words.count(count.doubled_microbatches)} counted twice", good),
             (f"; rounds restarted {words.count(count.rounds_restarted)}", "muted"),
@@ -51,7 +51,7 @@ def recovery_rows(record: Record, box: Box) -> list[Row]:
     """Return one entry per fault, the newest first."""
     found = record.incidents.newest_first
     if not found:
-        calm = "No volunteer was lost and no worker died since this front end began to watch."
+        calm = "No volunteer was lost and no worker died since this view was opened."
         return [Row("none", (line((calm, "muted")),))]
     return [Row(str(one.number), tuple(_incident(one, record.time, box))) for one in found]
 
@@ -116,8 +116,8 @@ def _legs(one: Incident, now: float) -> Line:
 
 
 def _outcome(one: Incident, cells: int) -> list[str]:
-    told_of = any("done again" in note for note in one.notes)
-    lost = "" if told_of or not one.steps_lost else f"{one.steps_lost} steps done again"
+    told_of = any("computed again" in note for note in one.notes)
+    lost = "" if told_of or not one.steps_lost else f"{one.steps_lost} steps computed again"
     told = [one.cover, lost] if not one.in_order else [one.cover]
     told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
     return wrap(clean("; ".join(filter(None, told))), cells, 3)

@@ -19,8 +19,8 @@ class RecoveryPane(Pane):
     def compose(self) -> ComposeResult:
         """Place both."""
         yield Panel("Recovery", partial(timeline.recovery_head, self.record), id="recovery-head")
-        yield Listing("Faults, the newest first", self._rows, id="faults")
-        yield Panel("What was said of it", self._story, id="story")
+        yield Listing("Faults, newest first", self._rows, id="faults")
+        yield Panel("Its events", self._story, id="story")
 
     def on_listing_moved(self, event: Listing.Moved) -> None:
         """Show the events of the chosen fault."""

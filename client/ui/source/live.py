@@ -32,14 +32,14 @@ SILENCE_S = 15.0
 """Seconds of silence of a subscribed node after which we reconnect."""
 PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
 SAID = {
-    "pause": "paused: memory is given back, other volunteers take over",
+    "pause": "paused: memory is freed, other volunteers take over",
     "resume": "resumed: looking for a stage",
-    "finish": "finishing: draining its stages, saving, saying goodbye",
-    "stop": "stopping: draining its stages, saving, saying goodbye",
+    "finish": "finishing: draining its stages, saving, leaving",
+    "stop": "stopping: draining its stages, saving, leaving",
 }
 NOBODY = "no volunteer answers yet"
 NOT_DONE = "nothing was done: the volunteer does not answer"
-UNHEARD = "the connection broke before the volunteer answered: it may be done or not"
+UNHEARD = "the connection broke before the volunteer answered: it may have done it or not"
 GONE = "the volunteer has ended"
 LEFT = "the volunteer has left the swarm"
 ENDING = ("finish", "stop")

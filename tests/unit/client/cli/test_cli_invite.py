@@ -134,7 +134,7 @@ def test_an_older_volunteer_is_said_to_be_one(
     with node_of(home, FakeProvider()):
         done = within("invite")
     assert done.returncode == ExitCode.RUNTIME
-    assert "another version: stop it and start it again" in done.stderr
+    assert "another version: restart it" in done.stderr
 
 
 def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:

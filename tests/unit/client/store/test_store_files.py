@@ -120,7 +120,7 @@ def test_private_folders(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert make_private(folder) == folder
     folder.chmod(0o750)
-    with pytest.raises(UserError, match="others may enter") as caught:
+    with pytest.raises(UserError, match="other users can enter") as caught:
         make_private(folder)
     assert f"chmod 700 {folder}" in caught.value.next_step
 

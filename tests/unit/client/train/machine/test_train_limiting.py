@@ -194,6 +194,6 @@ async def test_a_cap_that_cannot_be_set_is_said_and_nothing_else_happens(
     cap = Cap(UserError("only root", "run: x"))
     with trio.fail_after(10):
         await keep_power_cap(watts, "auto", said.append, cap)
-    assert [each.words.removeprefix("no power limit: ") for each in said] == words
+    assert [each.words.removeprefix("the power limit is not set: ") for each in said] == words
     assert [each.level for each in said] == ["error"] * len(words)
     assert cap.log == []
