@@ -6,10 +6,14 @@ dies, every waiting call and every later one raises `WorkerDied`; starting anoth
 owner's decision. Nothing here blocks the event loop longer than copying one payload.
 """
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -18,11 +22,22 @@ import trio
 
 from client.compute.errors import ComputeError, FailureKind, FrameError
 from client.compute.frames import HEADER, pack, payload_views, unpack_body, unpack_header
-from client.compute.launch import RING_BYTES, WORKER_COMMAND, Launched, launch
 from client.compute.payload import Buffer
 from client.compute.replies import AnyReply, Failed, Reply
 from client.compute.requests import Request, reply_type
+from client.compute.ring import RingReader, RingWriter, create_shared_file
 
+RING_BYTES = 16 << 20
+"""Per direction. All of it becomes resident in the node over time, so it is no larger than a few
+boundary tensors; larger payloads go through the socket."""
+# Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
+# measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+# Threads that wait for work sleep instead of spinning. A spinning thread takes a core from the node
+# and from other volunteers; when it waited for a thread without a core, a step took ten times the
+# processor time. The user's settings win.
+WAITING = {"OMP_WAIT_POLICY": "passive"}
+WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
@@ -57,6 +72,60 @@ class RequestFailed(ComputeError):
         self.kind: FailureKind = failed.kind
         self.message = failed.message
         self.part = failed.part
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A started process and the node's ends of the shared resources.
+
+    `stderr` is the descriptor to read the process's output from; its owner closes it.
+    """
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    outgoing: RingWriter
+    incoming: RingReader
+    stderr: int
+
+
+def launch(command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES) -> Launched:
+    """Start a worker; call this from the thread that lives as long as the node.
+
+    The kernel's parent-death signal follows the thread that forked, not the process: a child
+    started from a pool thread would be killed as soon as that thread is retired.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    with ExitStack() as on_failure, ExitStack() as child_ends:
+        ours, theirs = socket.socketpair()
+        on_failure.callback(ours.close)
+        child_ends.callback(theirs.close)
+        stderr, stderr_end = os.pipe()
+        on_failure.callback(os.close, stderr)
+        child_ends.callback(os.close, stderr_end)
+        rings = []
+        for _ in range(2):
+            rings.append(create_shared_file(ring_bytes))
+            child_ends.callback(os.close, rings[-1])
+        outgoing, incoming = RingWriter(rings[0]), RingReader(rings[1])
+        process = _spawn(command, theirs.fileno(), rings, stderr_end)
+        on_failure.pop_all()
+        return Launched(process, ours, outgoing, incoming, stderr)
+
+
+def _spawn(
+    command: Sequence[str], connection: int, rings: Sequence[int], stderr: int
+) -> subprocess.Popen[bytes]:
+    numbers = ["--fd", connection, "--rings", *rings, "--parent", os.getpid()]
+    return subprocess.Popen(
+        [*command, *map(str, numbers)],
+        stdin=subprocess.DEVNULL,
+        stdout=stderr,
+        stderr=stderr,
+        pass_fds=(connection, *rings),
+        env={**ALLOCATOR, **WAITING, **os.environ},
+    )
 
 
 @dataclass(eq=False, slots=True)

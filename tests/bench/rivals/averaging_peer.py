@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from client.compute.launch import WORKER_COMMAND
+from client.compute.process import WORKER_COMMAND
 from client.train.stage.seat_driver import SeatDriver
 from client.train.workers.tasks import Call
 from protocol.manifest import Manifest

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from client.cli.founding.options import ModelChoices, RunChoices
-from client.compute.launch import ALLOCATOR
+from client.compute.process import ALLOCATOR
 from client.lab.bench.efficiency import MODEL, RUN, found, swarm_moments
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest

@@ -13,8 +13,7 @@ from typing import Any
 
 import trio
 
-from client.compute.launch import WORKER_COMMAND
-from client.compute.process import open_worker
+from client.compute.process import WORKER_COMMAND, open_worker
 from client.config import Settings
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, NetEvent

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from client.compute.launch import ALLOCATOR
+from client.compute.process import ALLOCATOR
 
 ONE_THREAD = {**ALLOCATOR, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """For every contender alike: one thread, and the settings of the allocator that our worker has."""

@@ -17,8 +17,7 @@ import torch
 import trio
 
 from client.compute.device import fewest_threads
-from client.compute.launch import WAITING
-from client.compute.process import open_worker
+from client.compute.process import WAITING, open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
