@@ -1,6 +1,6 @@
 """Limits the rate of sending and receiving: one token bucket per direction, for all links.
 
-Tensors wait for their turn, and the background lane waits for tensors (``yielding``). Small
+Tensors wait for their turn, and the background lane waits for tensors (``Yielding``). Small
 messages (heartbeats, plans, receipts) are sent immediately and charged to the tensors behind them,
 so that a slow line never looks like a dead one; only a flood of them is held to the same rate.
 Receiving is paced by giving the peer's tensor lane its window back more slowly: the socket is
@@ -11,13 +11,11 @@ State: the buckets. Without a limit nothing waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import trio
-
-from client.net.yielding import Yielding
 
 BURST_S = 0.25
 """Unused capacity of at most this long may be used at once."""
@@ -27,6 +25,11 @@ SMALL_BURST_BYTES = 1024 * 1024
 """Bytes of small messages that are sent in a row before they wait, too."""
 WINDOW_S = 1.0
 """Seconds' worth of data, at our rate, that a peer may have in flight when receiving is limited."""
+SHARE = 1 / 4
+"""Share of the bytes sent while tensors wait."""
+MOST_CREDIT_BYTES = 256 * 1024
+"""Bound of the unused and the overdrawn share (except for one larger piece)."""
+MOST_WAIT_S = 1.0
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until a number of bytes may be sent."""
@@ -61,6 +64,53 @@ class TokenBucket:
         self._counted = max(now, self._counted)
         self._tokens = min(self._burst, self._tokens + earned) - size_bytes
         return max(0.0, -self._tokens / self._rate)
+
+
+class Yielding:
+    """Transfers of state to newcomers yield to the tensors of training, on any link.
+
+    While tensors wait to be written, the background gets a quarter of the bytes sent; otherwise it
+    gets the whole line. So a transfer progresses on a line that training fills, and training on a
+    line that newcomers fill. A tensor for a stopped peer delays the background by a second per
+    piece at most.
+
+    State: the number of lanes that write tensors, and the bytes that the background may send
+    (negative: it is ahead). Its unit is bytes, so it needs no rate. One object per direction of a
+    network, used from one trio thread.
+    """
+
+    def __init__(self) -> None:
+        self._tensors = 0
+        self._credit_bytes = 0.0
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @contextmanager
+    def tensors_wait(self) -> Iterator[None]:
+        """Encloses the writing of a tensor, including its waits for windows and turns."""
+        self._tensors += 1
+        try:
+            yield
+        finally:
+            self._tensors -= 1
+            if not self._tensors:
+                self._changed.unpark_all()
+
+    def sent(self, size_bytes: int) -> None:
+        """Note a piece of a tensor."""
+        earned = self._credit_bytes + size_bytes * SHARE / (1 - SHARE)
+        self._credit_bytes = min(earned, MOST_CREDIT_BYTES)
+        if self._credit_bytes > 0:
+            self._changed.unpark_all()
+
+    async def wait(self, size_bytes: int) -> None:
+        """Wait until a background piece may be sent."""
+        with trio.move_on_after(MOST_WAIT_S):
+            while self._tensors and self._credit_bytes <= 0:
+                await self._changed.park()
+        if self._tensors:
+            # Bytes sent after a stalled tensor's delay do not count against the other transfers.
+            most_debt = max(size_bytes, MOST_CREDIT_BYTES)
+            self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)
 
 
 class Pacer:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from client.net.yielding import MOST_CREDIT_BYTES, MOST_WAIT_S, Yielding
+from client.net.pacing import MOST_CREDIT_BYTES, MOST_WAIT_S, Yielding
 
 PIECE = 64 * 1024
 
