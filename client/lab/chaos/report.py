@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from client.lab.chaos.absence import missing_share
 from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
@@ -17,6 +16,7 @@ from client.lab.chaos.measure import (
     jitter_share,
     loss_gap,
     measure_faults,
+    missing_share,
     read_progress,
     sound,
 )

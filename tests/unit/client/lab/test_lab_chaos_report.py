@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.lab.chaos.absence import missing_share
 from client.lab.chaos.catalogue import Fault
 from client.lab.chaos.inject import Injected
 from client.lab.chaos.ledger import read_ledger
@@ -21,6 +20,7 @@ from client.lab.chaos.measure import (
     jitter_share,
     loss_gap,
     measure_faults,
+    missing_share,
     read_progress,
 )
 from client.lab.chaos.plot import plot
