@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from protocol.ids import PeerId
-from protocol.wire.messages import Forward, Message
-from tests.hostile.attack import Attack, Distorter, Outgoing
-
-
-class KeepsLeases(Distorter):
-    """Asks for work, says that it has it in hand, and sends nothing to the next stage."""
-
-    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
-        """Swallow every activation."""
-        return [] if isinstance(message, Forward) else [(message, payload)]
-
+from protocol.wire.messages import Forward
+from tests.hostile.attack import Attack, Swallows
 
 ATTACK = Attack(
     name="keeps-leases",
     issue="B4",
     what="A replica of stage 0 keeps every microbatch that it is leased.",
-    member=KeepsLeases,
+    member=partial(Swallows, Forward),
     stage=0,
 )
