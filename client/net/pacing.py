@@ -25,11 +25,11 @@ SMALL_BURST_BYTES = 1024 * 1024
 """Bytes of small messages that are sent in a row before they wait, too."""
 WINDOW_S = 1.0
 """Seconds' worth of data, at our rate, that a peer may have in flight when receiving is limited."""
-SHARE = 1 / 4
+BACKGROUND_SHARE = 1 / 4
 """Share of the bytes sent while tensors wait."""
-MOST_CREDIT_BYTES = 256 * 1024
+BACKGROUND_CREDIT_BYTES = 256 * 1024
 """Bound of the unused and the overdrawn share (except for one larger piece)."""
-MOST_WAIT_S = 1.0
+BACKGROUND_WAIT_S = 1.0
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until a number of bytes may be sent."""
@@ -97,19 +97,19 @@ class Yielding:
 
     def sent(self, size_bytes: int) -> None:
         """Note a piece of a tensor."""
-        earned = self._credit_bytes + size_bytes * SHARE / (1 - SHARE)
-        self._credit_bytes = min(earned, MOST_CREDIT_BYTES)
+        earned = self._credit_bytes + size_bytes * BACKGROUND_SHARE / (1 - BACKGROUND_SHARE)
+        self._credit_bytes = min(earned, BACKGROUND_CREDIT_BYTES)
         if self._credit_bytes > 0:
             self._changed.unpark_all()
 
     async def wait(self, size_bytes: int) -> None:
         """Wait until a background piece may be sent."""
-        with trio.move_on_after(MOST_WAIT_S):
+        with trio.move_on_after(BACKGROUND_WAIT_S):
             while self._tensors and self._credit_bytes <= 0:
                 await self._changed.park()
         if self._tensors:
             # Bytes sent after a stalled tensor's delay do not count against the other transfers.
-            most_debt = max(size_bytes, MOST_CREDIT_BYTES)
+            most_debt = max(size_bytes, BACKGROUND_CREDIT_BYTES)
             self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from client.net.pacing import MOST_CREDIT_BYTES, MOST_WAIT_S, Yielding
+from client.net.pacing import BACKGROUND_CREDIT_BYTES, BACKGROUND_WAIT_S, Yielding
 
 PIECE = 64 * 1024
 
@@ -48,7 +48,7 @@ async def test_beside_tensors_it_has_a_quarter() -> None:
 
 async def test_nor_has_it_more_in_the_largest_pieces() -> None:
     budget, piece = Yielding(), 8 * PIECE
-    assert piece > MOST_CREDIT_BYTES
+    assert piece > BACKGROUND_CREDIT_BYTES
     async with trio.open_nursery() as nursery:
         with budget.tensors_wait():
             background = _Background(budget, nursery, piece)
@@ -92,7 +92,7 @@ async def test_a_share_that_nobody_used_is_not_saved_up() -> None:
                 budget.sent(PIECE)
             background = _Background(budget, nursery)
             await wait_all_tasks_blocked()
-            assert background.sent_bytes <= MOST_CREDIT_BYTES
+            assert background.sent_bytes <= BACKGROUND_CREDIT_BYTES
             nursery.cancel_scope.cancel()
 
 
@@ -101,7 +101,7 @@ async def test_a_tensor_that_nobody_takes_does_not_stop_it(autojump_clock: MockC
     with budget.tensors_wait():
         for _ in range(10):
             await budget.wait(PIECE)
-    assert trio.current_time() <= 10 * MOST_WAIT_S + 1e-6
+    assert trio.current_time() <= 10 * BACKGROUND_WAIT_S + 1e-6
 
 
 @pytest.mark.parametrize("piece", [PIECE, 8 * PIECE])
@@ -112,7 +112,7 @@ async def test_what_it_took_then_is_not_owed_for_ever(
     with budget.tensors_wait():
         for _ in range(1000):  # beside a peer that stops for a quarter of an hour
             await budget.wait(piece)
-        for _ in range(3 * max(piece, MOST_CREDIT_BYTES) // PIECE + 1):
+        for _ in range(3 * max(piece, BACKGROUND_CREDIT_BYTES) // PIECE + 1):
             budget.sent(PIECE)
         before = trio.current_time()
         await budget.wait(PIECE)
