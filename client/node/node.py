@@ -335,7 +335,8 @@ class Node:
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
-        engine.keep_evidence(self._folders.proofs(swarm.swarm), self._folders.numbers(swarm.swarm))
+        folders, name = self._folders, swarm.swarm
+        engine.keep_evidence(folders.proofs(name), folders.numbers(name), folders.marks(name))
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
             engine,

@@ -84,6 +84,10 @@ class Folders:
         """A number above those of all that we have signed in one swarm."""
         return self.data / "evidence" / f"{swarm}.number"
 
+    def marks(self, swarm: str) -> Path:
+        """What we have signed last in one swarm."""
+        return self.data / "evidence" / f"{swarm}.marks"
+
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
     """Return the folders for this environment; ``data`` overrides the data folder alone."""

@@ -31,6 +31,7 @@ from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.expulsions import Expulsions
 from client.train.swarm.measuring import Measuring
+from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.progress_report import ProgressReport
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
@@ -39,7 +40,8 @@ from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.text_search import TextSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError
-from protocol.evidence.proof import PLACES
+from protocol.evidence.proof import RECORDS
+from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
@@ -71,6 +73,7 @@ from protocol.wire.messages import (
     ManifestRequest,
     Message,
     NoBlob,
+    PassedOn,
     RecordDigest,
     Records,
     Signed,
@@ -107,6 +110,7 @@ class Engine:
         self.shelf = Shelf(self)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
+        self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.handshake: Handshake
         self.history: History | None = None
@@ -149,7 +153,13 @@ class Engine:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
         if peer == self.signer.peer:
             self.loopback.put(message, payload)
-        elif self._outbox.put(peer, message, payload):
+            return
+        if isinstance(message, Decisive):
+            signed = self.notary.signed(message)
+            if signed is None:
+                return
+            message = signed
+        if self._outbox.put(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
     def perform(self, effect: Effect) -> None:
@@ -160,7 +170,7 @@ class Engine:
             case SendSigned(peer, kind, body):
                 self.send(peer, self.agreements.sign(kind, body))
             case Publish():
-                if effect.kind in PLACES:
+                if effect.kind in RECORDS:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
@@ -174,9 +184,10 @@ class Engine:
 
     # --- running ---------------------------------------------------------------------------
 
-    def keep_evidence(self, proofs: Path, numbers: Path) -> None:
-        """Keep in files who is expelled, and which numbers we have signed; call it at first."""
+    def keep_evidence(self, proofs: Path, numbers: Path, marks: Path) -> None:
+        """Keep in files who is expelled, and what we have signed; call it at first."""
         self.numbers = Numbers(numbers)
+        self.notary.keep_in(marks)
         self._members(self.expulsions.keep_in(proofs))
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
@@ -249,6 +260,8 @@ class Engine:
             case Inbound(peer, message, payload):
                 with self.error_boundary.against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
+                        if isinstance(message, Decisive) and peer != self.signer.peer:
+                            self._members(self.expulsions.stated(peer, message, self._siblings))
                         take(peer, message, payload)
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
@@ -279,7 +292,7 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
             self._members(down)
-            self.expulsions.expelled.link_down(peer)
+            self.expulsions.link_down(peer)
             if self.held_stages is not None:
                 self.held_stages.peer_lost(peer)
 
@@ -311,6 +324,20 @@ class Engine:
     def on_evidence(self, peer: PeerId, message: Evidence, payload: bytes) -> None:
         """Expel whom a proof convicts, and pass it on."""
         self._members(self.expulsions.receive(peer, message.proof))
+
+    def on_passed_on(self, peer: PeerId, message: PassedOn, payload: bytes) -> None:
+        """Compare what a leader has told somebody else with what it has told us."""
+        self._members(self.expulsions.passed_on(peer, message.statement))
+
+    def _siblings(self, stage: int) -> list[PeerId]:
+        """Return the other holders of a stage that we are linked with."""
+        held = self.held_stages.view.stages if self.held_stages is not None else ()
+        there = held[stage] if stage < len(held) else ()
+        return [replica.peer for replica in there if replica.peer != self.signer.peer]
+
+    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
+        """Return step and attempt up to which we may have signed where a seat begins at a step."""
+        return self.notary.promised(stage, era, step)
 
     def on_signed(self, peer: PeerId, message: Signed, payload: bytes) -> None:
         """Pass a letter of the matching on."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
+from protocol.evidence.statement import STATEMENTS, parse_statement
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
@@ -32,8 +33,18 @@ def _place_of_record(body: bytes) -> Place:
     return record.key, record.seq
 
 
+def _place_of_statement(body: bytes) -> Place:
+    said = parse_statement(body)
+    return said.stage, said.era, said.step, said.attempt
+
+
+RECORDS: Final = frozenset((ADVERT, STORED))
+"""The kinds of records whose numbers an honest author never uses twice."""
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
-    {ADVERT: _place_of_record, STORED: _place_of_record}
+    {
+        **dict.fromkeys(RECORDS, _place_of_record),
+        **dict.fromkeys(STATEMENTS, _place_of_statement),
+    }
 )
 """The kinds of signed bodies of which two can contradict each other, and how a body names its
 place. Only kinds whose numbers an honest author never uses twice stand here."""

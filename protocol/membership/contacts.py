@@ -54,7 +54,15 @@ class Contacts:
         self._said: dict[int, float] = {}
         self._shunned: dict[int, frozenset[PeerId]] = {}
         self._shunned_by_any: frozenset[PeerId] = frozenset()
+        self._expelled: set[PeerId] = set()
         self._spoke_at = self._woke_at = -math.inf
+
+    def expel(self, peer: PeerId) -> None:
+        """A proof has convicted a peer: it is lost to us from this moment on, whatever it says.
+        It is not taken for gone, because those who lack the proof may still work with it."""
+        self._expelled.add(peer)
+        self._met.pop(peer, None)
+        self._contacts[peer] = _Contact(-math.inf, -math.inf, closed=True)
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
@@ -94,6 +102,8 @@ class Contacts:
             now: monotonic seconds.
             misses: peers, never ourselves, without which the sender's steps cannot be closed.
         """
+        if peer in self._expelled:
+            return
         self._met[peer] = now
         if len(self._met) > MAX_CONTACTS:
             del self._met[min(self._met, key=lambda p: self._met[p])]

@@ -232,13 +232,15 @@ class Membership:
             *self._heartbeat(now),
         ]  # others may be waiting for us to confirm the loss
 
-    def expel(self, peer: PeerId) -> list[MembershipEffect]:
-        """Forget a convicted peer and its records, and take no more of them."""
+    def expel(self, peer: PeerId, now: float) -> list[MembershipEffect]:
+        """Forget a convicted peer and its records, take no more of them, and tell all links at once
+        that we have lost it, so that rounds go on without it."""
         self._out.add(peer)
+        self.contacts.expel(peer)
         effects: list[MembershipEffect] = []
         for held in self.records.drop_author(peer):
             effects += self._forget(held, "it is expelled")
-        return effects
+        return [*effects, *(self._heartbeat(now) if self._linked else [])]
 
     def receive(
         self,

@@ -23,6 +23,8 @@ NonNegative = Annotated[float, Meta(ge=0, le=limits.MAX_NUMBER)]
 Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 StateHash = Annotated[bytes, Meta(max_length=32)]
 """Hash of the parameters and optimizer state of a version; empty: unknown."""
+Signature = Annotated[bytes, Meta(max_length=64)]
+"""Of the statement that a message makes (``protocol/evidence``); empty before it is sent."""
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
 """Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""

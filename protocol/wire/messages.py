@@ -25,6 +25,7 @@ from protocol.wire.fields import (
     MicrobatchId,
     PeerText,
     Reason,
+    Signature,
     SquaredNorm,
     StageIndex,
     StateHash,
@@ -95,6 +96,12 @@ class Evidence(Wire, frozen=True):
     """Proof that a peer has signed two bodies that cannot both be true; any peer may relay it."""
 
     proof: Proof
+
+
+class PassedOn(Wire, frozen=True):
+    """What a leader has stated to the sender, so that it is compared with what it told others."""
+
+    statement: Envelope
 
 
 class Heartbeat(Wire, frozen=True):
@@ -239,6 +246,7 @@ class Plan(Wire, frozen=True):
     electors: Electors = msgspec.field(default_factory=list)
     """The peers that decide between the sides if the swarm splits before the next step closes."""
     era: Era = 0
+    signature: Signature = b""
 
 
 class Segment(Wire, frozen=True):
@@ -272,6 +280,7 @@ class Ready(Wire, frozen=True):
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
     era: Era = 0
+    signature: Signature = b""
 
 
 class Commit(Wire, frozen=True):
@@ -284,6 +293,7 @@ class Commit(Wire, frozen=True):
     loss_sum: Finite | None
     """None: the members that knew the sum are gone."""
     era: Era = 0
+    signature: Signature = b""
 
 
 class CommitAck(Wire, frozen=True):
@@ -364,7 +374,7 @@ class Chunk(Wire, frozen=True):
 
 
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply
-Membership = RecordDigest | Records | Heartbeat | Evidence
+Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest

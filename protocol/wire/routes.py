@@ -36,6 +36,7 @@ from protocol.wire.messages import (
     ManifestRequest,
     Message,
     NoBlob,
+    PassedOn,
     Ping,
     Plan,
     Pong,
@@ -107,6 +108,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Records: Route("node", "on_membership"),
         Heartbeat: Route("node", "on_membership"),
         Evidence: Route("node", "on_evidence"),
+        PassedOn: Route("node", "on_passed_on"),
         Signed: Route("node", "on_signed"),
         # blobs: those that are asked for, those that are fetched
         BlobQuery: Route("node", "on_blob_query", "peer"),

@@ -14,11 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from client.errors import ExitCode, UserError
+from protocol.evidence.statement import Decisive, encode_statement, statement_of
 from protocol.ids import PeerId
-from protocol.manifest import Manifest
+from protocol.manifest import Manifest, encode_manifest, swarm_id
+from protocol.wire.envelope import Signer
 from protocol.wire.messages import Message
 from tests.hostile import attacks
 
@@ -35,6 +38,17 @@ class Distorter:
 
     def __init__(self, me: PeerId, manifest: Manifest) -> None:
         self.me, self.manifest = me, manifest
+        self.signer: Signer
+        """Its key, with which a lie is signed as well."""
+
+    def signed(self, message: Decisive) -> Decisive:
+        """Return a message that decides a round with a signature that holds."""
+        said = statement_of(message)
+        assert said is not None
+        swarm = swarm_id(encode_manifest(self.manifest))
+        body = encode_statement(said[1])
+        signature = self.signer.sign(said[0], body, swarm).signature
+        return msgspec.structs.replace(message, signature=signature)
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Return what goes to ``peer`` instead of this message; nothing swallows it."""

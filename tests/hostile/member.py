@@ -26,6 +26,7 @@ from client.train.swarm.own_advert import OwnAdvert
 from protocol.ids import PeerId, Stage
 from protocol.invite import parse_swarm_file
 from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
 from protocol.wire.messages import Message
 from tests.hostile.attack import Attack, Distorter, attack_named
 
@@ -112,7 +113,9 @@ def _lie(attack: Attack, manifest: Manifest) -> None:
     @asynccontextmanager
     async def lying(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
         async with open_network(*arguments, **keywords) as real, trio.open_nursery() as nursery:
-            liar = LyingNetwork(real, make(real.peer_id, manifest), nursery)
+            distorter = make(real.peer_id, manifest)
+            distorter.signer = Signer(arguments[0])
+            liar = LyingNetwork(real, distorter, nursery)
             nursery.start_soon(liar.watch, Path(file) if file else None)
             yield liar
             nursery.cancel_scope.cancel()

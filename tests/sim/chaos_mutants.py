@@ -14,6 +14,7 @@ import pytest
 
 from client.lab.simulate.chaos import schedule
 from protocol import limits
+from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
@@ -204,6 +205,12 @@ def rolls_back_like_it_closes(patch: Patch) -> None:
     patch.setattr(Quorum, "may_roll_back", Quorum.holds)
 
 
+def forgets_its_word(patch: Patch) -> None:
+    """A process knows nothing of what the one before it has signed, and asks nobody."""
+    patch.setattr(OwnWord, "promise", lambda self, stage, era: (0, 0))
+    patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -216,6 +223,7 @@ MUTANTS = (
     Mutant(takes_a_lease_twice, 7, "I1"),
     Mutant(counts_doubles_for_both, 10, "I1"),
     Mutant(does_not_subtract_doubles, 12, "I1"),
+    Mutant(forgets_its_word, 20, "I9"),
     Mutant(takes_what_it_hears_for_contact, 21, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),

@@ -355,6 +355,7 @@ class HeldStageDriver:
 
     def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
         terms, manifest = self._context.terms, self._context.terms.manifest
+        kept = self._promise[1] if self._promise[0] == era else (0, 0)
         return Seat(
             Place(terms.me, self.stage, manifest.stage_count, manifest.microbatches_per_step),
             size=size,
@@ -364,7 +365,7 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             touch=terms.history.touch,
-            promise=self._promise[1] if self._promise[0] == era else (0, 0),
+            promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             delayed=manifest.delayed,
         )
 

@@ -29,6 +29,9 @@ class Owner(Ports, Protocol):
     def stage_closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
 
+    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
+        """Return step and attempt up to which we may have signed where a seat begins at a step."""
+
     def seat_of(self, stage: int) -> int:
         """Return 0 for our home, 1 for our second stage."""
 

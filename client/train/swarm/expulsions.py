@@ -6,20 +6,28 @@ membership, and not linked again by this volunteer as long as the run lasts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from client.net.network import Network
 from client.store.proofs import DamagedProofs, load_proofs, save_proofs
 from client.train.ports import Ports
-from protocol.effects import Effect, Explain
+from protocol.effects import Effect, Explain, Penalise
 from protocol.evidence.expelled import Expel, Expelled
+from protocol.evidence.heard import Heard
 from protocol.evidence.proof import contradiction
-from protocol.ids import PeerId, SwarmId
+from protocol.evidence.statement import Decisive
+from protocol.ids import PeerId, SwarmId, rank
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from protocol.wire.fields import Envelope
+from protocol.wire.messages import PassedOn
 from protocol.wire.parts import Proof
+
+PASS_TO_ALL_UP_TO: Final = 8
+"""Siblings; of more, some are drawn anew for every statement."""
+PASS_FANOUT: Final = 3
 
 
 class Expulsions:
@@ -34,6 +42,7 @@ class Expulsions:
     ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.expelled = Expelled(network.peer_id, swarm)
+        self._heard = Heard(swarm)
         self._path: Path | None = None
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
@@ -52,6 +61,49 @@ class Expulsions:
         """Tell a new link who is out."""
         for effect in self.expelled.link_up(peer, self._ports.now()):
             self._ports.perform(effect)
+
+    def link_down(self, peer: PeerId) -> None:
+        """A link is gone."""
+        self.expelled.link_down(peer)
+        self._heard.forget(peer)
+
+    def stated(
+        self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
+    ) -> list[MembershipEffect]:
+        """Take what decides a round from its author, and tell its statement to our siblings.
+
+        Raises:
+            RemoteProtocolError: it is not signed, or not by its author.
+        """
+        envelope, found = self._heard.take(author, message)
+        if envelope is not None:
+            others = [peer for peer in siblings(message.stage) if peer != author]
+            if len(others) > PASS_TO_ALL_UP_TO:
+                at = (message.stage, message.step, message.attempt)
+                others.sort(key=lambda peer: rank(self._network.peer_id, *at, peer))
+                others = others[:PASS_FANOUT]
+            for peer in others:
+                self._ports.send(peer, PassedOn(envelope))
+        return self._compared(found)
+
+    def passed_on(self, sender: PeerId, envelope: Envelope) -> list[MembershipEffect]:
+        """Take a statement that a sibling passes on.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        if PeerId(envelope.signer) in self.expelled:
+            return []
+        return self._compared(self._heard.passed_on(sender, envelope))
+
+    def _compared(self, found: Sequence[Penalise | Proof]) -> list[MembershipEffect]:
+        effects: list[MembershipEffect] = []
+        for one in found:
+            if isinstance(one, Proof):
+                effects += self._perform(self.expelled.found(one, member=self._is_member(one)))
+            else:
+                effects.append(one)
+        return effects
 
     def contradicted(self, held: Envelope, other: Envelope) -> list[MembershipEffect]:
         """Two records with one number have come to us; both signatures are verified."""
@@ -86,7 +138,7 @@ class Expulsions:
         for expel in out:
             self._network.expel(expel.peer, expel.words)
             effects += [Explain("membership", expel.words, "warning")]
-            effects += self._membership.expel(expel.peer)
+            effects += self._membership.expel(expel.peer, self._ports.now())
         return effects
 
     def _save(self) -> None:

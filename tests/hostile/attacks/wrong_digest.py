@@ -17,7 +17,7 @@ class WrongDigest(Distorter):
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Replace the digest of every Ready."""
         if isinstance(message, Ready):
-            message = msgspec.structs.replace(message, digest=b"x" * 32)
+            message = self.signed(msgspec.structs.replace(message, digest=b"x" * 32))
         return [(message, payload)]
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import encode_ids
-from protocol.ids import short
+from protocol.evidence.statement import Statement
+from protocol.ids import PeerId, short
 from protocol.recovery.choice import SEED
 from protocol.recovery.stored import Lineage
 from protocol.seat.early_messages import MAX_PER_SENDER, MAX_STEPS_AHEAD
@@ -56,10 +57,19 @@ class Checks:
         self._expected = ["initial"]
         self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
         """By stage, era and version: attempt, digest, hash."""
+        self.statements: dict[tuple[PeerId, str, int, int, int, int], bytes] = {}
+        """By author and number: the digest."""
         self.decided = {SEED}
         """Lineages that somebody's machine has begun, and not only the liar's words."""
         self.most = Counter[str]()
         """The most that any seat kept, by name of what."""
+
+    def stated(self, volunteer: Volunteer, kind: str, said: Statement) -> None:
+        """A volunteer has signed what it says of a round."""
+        where = (volunteer.peer, kind, said.stage, said.era, said.step, said.attempt)
+        known = self.statements.setdefault(where, said.digest)
+        words = f"{short(volunteer.peer)} signs two {kind}s of step {said.step}"
+        expect(known == said.digest, f"I9: {words}, attempt {said.attempt}")
 
     def expected(self, version: int) -> str:
         """Return the hash of a version that consists of each step's ids, once each, in order."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from client.lab.simulate.agenda import Action
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.peer import SimPeer
+from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
@@ -114,6 +115,8 @@ class Volunteer(SimPeer):
     """The record of a seat that will be opened again in a new lineage."""
     promise: tuple[int, int] = (0, 0)
     """The state of its last seat in this lineage."""
+    word: OwnWord = field(default_factory=OwnWord)
+    """What it has signed: with its key on the disk, which no fault takes."""
     corrupt: int = 0
     """Number of its next tasks that get a malformed tensor."""
 

@@ -27,6 +27,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.seats import Parts
+from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     BackwardTask,
@@ -204,7 +205,7 @@ class ChaosWorld(ChaosSwarm):
         saved: str = "",
     ) -> None:
         """Open a seat at a version, or to observe from it; ``saved``: the state of that version."""
-        config = self.config
+        config, era = self.config, volunteer.recovery.lineage.era
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
         volunteer.payloads = {}
@@ -216,9 +217,9 @@ class ChaosWorld(ChaosSwarm):
             tokens_per_step=1,
             step=version,
             serving=serving,
-            era=volunteer.recovery.lineage.era,
+            era=era,
             touch=volunteer.contacts,
-            promise=volunteer.promise,
+            promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
@@ -330,12 +331,23 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
-        if other is not None:
+        if other is not None and self._states(peer, message):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
             upkeep = self._lets_a_liar_in(message)
             self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
             self.faults.said(peer, kind)
+
+    def _states(self, peer: Volunteer, message: Message) -> bool:
+        """Whether an honest volunteer signs a message: it says nothing twice in two ways."""
+        said = statement_of(message) if isinstance(message, Decisive) else None
+        if said is None or peer.lies:
+            return True
+        if not peer.word.may_say(*said):
+            self.note(peer, f"does not sign another {said[0]} of step {said[1].step}")
+            return False
+        self.checks.stated(peer, *said)
+        return True
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
 from client.store.proofs import MAX_FILE_BYTES, DamagedProofs, load_proofs, save_proofs
 from protocol.evidence.proof import contradiction
+from protocol.evidence.statement import Statement
+from protocol.evidence.word import Mark
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
 from protocol.wire.parts import Proof
@@ -73,3 +76,18 @@ def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
     blocked.write_bytes(b"")
     numbers = Numbers(blocked / "x.number")
     assert [numbers.next(7), numbers.next(7)] == [7, 8]
+
+
+def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "evidence" / "x.marks"
+    file = MarksFile(path)
+    assert file.read() is None
+    many = [Mark("plan", Statement(1, era, 7, 2, b"d" * 32)) for era in range(9)]
+    file.write(Kept(many, "one boot"))
+    file.write(Kept(many[:2], "another"))  # shorter than what was there
+    assert MarksFile(path).read() == Kept(many[:2], "another")
+    whole = path.read_bytes()
+    for wrong in (whole[:10], whole[:30], whole[:40] + b"\xff" + whole[41:]):
+        path.write_bytes(wrong)
+        with pytest.raises(DamagedMarks):
+            file.read()

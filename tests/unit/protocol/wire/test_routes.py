@@ -29,6 +29,7 @@ MAY_LOOK = {
     "client/train/swarm/measuring.py": "how fast links are",
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/text_search.py": "an offer or a refusal",
+    "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",
     "protocol/membership/gossip.py": "what counts as gossip in its budget",
     "protocol/seat/early_messages.py": "whether two say the same",

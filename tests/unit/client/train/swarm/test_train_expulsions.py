@@ -47,7 +47,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         honest = [await swarm.add() for _ in range(3)]
         liar = await swarm.add()
         me, file = liar.engine.signer.peer, tmp_path / "proofs"
-        honest[0].engine.keep_evidence(file, tmp_path / "numbers")
+        honest[0].engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
         await swarm.until(
             lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
         )
@@ -72,12 +72,12 @@ async def test_the_proofs_of_the_disk_expel_at_once(
     async with open_swarm(tmp_path) as swarm:
         one, liar = await swarm.add(), await swarm.add()
         proof, file = two_faced(swarm, liar), tmp_path / "proofs"
-        one.engine.keep_evidence(file, tmp_path / "numbers")
+        one.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
         one.engine._members(one.engine.expulsions.contradicted(proof.first, proof.second))
         swarm.vanish(one)
         again = await swarm.add()  # only the liar is there
         assert liar.engine.signer.peer not in again.engine.expulsions.expelled
-        again.engine.keep_evidence(file, tmp_path / "numbers")
+        again.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
         assert liar.engine.signer.peer in again.engine.expulsions.expelled
         await swarm.until(lambda: not swarm.hub.linked(again.engine.signer.peer))
 
@@ -105,7 +105,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(
     async with open_swarm(tmp_path) as swarm:
         for ahead_ms in (3_600_000, 0):
             one = await swarm.add()
-            one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers")
+            one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks")
             before = int(1000 * one.engine.wall()) + ahead_ms
             me = one.engine.signer.peer
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))

@@ -1,0 +1,84 @@
+"""The file of our own word: the newest statements that we have signed.
+
+It is written in place with one call before each new statement is sent, without waiting for the
+disk. So it survives the death of the process, but may be some seconds old after a power loss. It
+names the boot in which it was written: after another boot, or if it is damaged (its hash tells), it
+is known to be possibly old.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from protocol.evidence.word import Mark
+
+MAX_FILE_BYTES: Final = 64 * 1024
+HEAD_BYTES: Final = 20
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Kept(Struct, frozen=True, array_like=True):
+    """The content of the file."""
+
+    marks: list[Mark]
+    boot: str = ""
+    """Of the machine's boot in which it was written; empty: the system names none."""
+
+
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+class DamagedMarks(Exception):
+    """The file exists but its content is not what was written."""
+
+
+def this_boot() -> str:
+    """Return what names this boot of the machine; empty where the system names none."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+class MarksFile:
+    """One file; it is opened for each write, so that nobody has to close it."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder; raises ``OSError``."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = path
+
+    def read(self) -> Kept | None:
+        """Return what was written last, None before; raises ``DamagedMarks`` and ``OSError``."""
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        body = content[HEAD_BYTES : HEAD_BYTES + int.from_bytes(content[:4], "big")]
+        if _head(body) != content[:HEAD_BYTES]:
+            raise DamagedMarks(f"{self._path} is damaged")
+        try:
+            return _decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DamagedMarks(f"{self._path} is damaged: {error}") from error
+
+    def write(self, kept: Kept) -> None:
+        """Replace the content; raises ``OSError``."""
+        body = msgspec.msgpack.encode(kept)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(file, _head(body) + body, 0)
+        finally:
+            os.close(file)
+
+
+def _head(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + hashlib.blake2b(body, digest_size=16).digest()

@@ -1,0 +1,107 @@
+"""The notary signs what decides a round, and nothing that contradicts what it signed before.
+
+Plans, Readys and commits pass it on their way out. What it has signed lies on the disk before it
+is sent, so that the next process of this home keeps our word. After a reboot the file may be old
+(power loss, a home from a backup): then the first attempts of the step at which a stage is taken
+are left out. State: our word and the last signatures.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
+from protocol.effects import Explain
+from protocol.evidence.statement import Decisive, Statement, encode_statement, statement_of
+from protocol.evidence.word import OwnWord
+from protocol.ids import SwarmId
+from protocol.wire.envelope import Signer
+
+REMEMBERED: Final = 32
+"""A plan goes to every member of a round, and again to who did not get it."""
+LEFT_OUT: Final = 64
+"""Attempts of a step that an old file may not know of; hardly any step needs so many."""
+
+
+class Notary:
+    """See the module's docstring.
+
+    Args:
+        signer: our identity.
+        swarm: the context of all signatures.
+        explain: tells the user what went wrong.
+    """
+
+    def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
+        self._signer, self._swarm, self._explain = signer, swarm, explain
+        self._word = OwnWord()
+        self._file: MarksFile | None = None
+        self._boot, self._old = this_boot(), False
+        """Whether the file that we found may lack what was signed last."""
+        self._taken: set[int] = set()
+        """Stages in which a seat of this process has begun."""
+        self._signatures: OrderedDict[tuple[str, Statement], bytes] = OrderedDict()
+
+    def keep_in(self, path: Path) -> None:
+        """Take up the word of the process before, and write ours to a file from now on."""
+        try:
+            self._file = MarksFile(path)
+            if (kept := self._file.read()) is not None:
+                self._word = OwnWord(kept.marks)
+                self._old = kept.boot != self._boot
+        except (OSError, DamagedMarks) as error:
+            self._old = True
+            words = f"what this volunteer has signed before cannot be read, beginning anew: {error}"
+            self._explain(Explain("membership", words, "warning"))
+
+    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
+        """Return step and attempt up to which we may have signed in a stage and lineage.
+
+        Args:
+            stage, era: where a seat is opened.
+            step: at which it begins.
+        """
+        promise = self._word.promise(stage, era)
+        if self._old and stage not in self._taken:
+            promise = max(promise, (step, LEFT_OUT))
+        self._taken.add(stage)
+        return promise
+
+    def signed(self, message: Decisive) -> Decisive | None:
+        """Return the message with its signature; None: it would contradict what we have signed, and
+        is not sent."""
+        said = statement_of(message)
+        if said is None:
+            return message
+        kind, statement = said
+        if not self._mark(kind, statement):
+            where = f"step {statement.step}, attempt {statement.attempt}"
+            words = f"our {kind} of {where} is not sent: we have signed another one"
+            self._explain(Explain("round", words, "warning"))
+            return None
+        signature = self._signatures.get(said)
+        if signature is None:
+            body = encode_statement(statement)
+            signature = self._signer.sign(kind, body, self._swarm).signature
+            self._signatures[said] = signature
+            while len(self._signatures) > REMEMBERED:
+                self._signatures.popitem(last=False)
+        return replace(message, signature=signature)
+
+    def _mark(self, kind: str, statement: Statement) -> bool:
+        is_new = self._word.is_new(kind, statement)
+        if not self._word.may_say(kind, statement):
+            return False
+        if is_new and self._file is not None:
+            try:
+                self._file.write(Kept(list(self._word.marks), self._boot))
+            except OSError as error:  # a full disk must not stop training
+                self._file = None
+                words = f"what this volunteer signs cannot be written down: {error.strerror}"
+                self._explain(Explain("membership", words, "warning"))
+        return True

@@ -1,0 +1,120 @@
+"""What others have stated lately, so that two statements of one author can meet.
+
+A leader could tell every member something else. So who is told a plan or a commit passes its
+statement on to its siblings, and each compares what it is told with what others were told. What
+comes from its author is verified at once. What is passed on is verified only if it differs: in an
+honest swarm it never does. State: the newest statements by who told us of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from protocol.effects import Penalise
+from protocol.errors import RemoteProtocolError
+from protocol.evidence.proof import PLACES, Place, check, contradiction
+from protocol.evidence.statement import PASSED_ON, Decisive, envelope_of, statement_of
+from protocol.ids import PeerId, SwarmId
+from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
+from protocol.wire.parts import Proof
+
+MAX_OF_SENDER: Final = 4 * MAX_REPLICAS_IN_ROUND
+"""Statements that are kept of what one peer has told us: some steps of a stage."""
+MAX_SENDERS: Final = 2 * MAX_REPLICAS_IN_ROUND
+
+Spot = tuple[str, str, Place]
+"""Author, kind and number of a statement."""
+
+
+class Heard:
+    """See the module's docstring; ``swarm`` is where the signatures hold."""
+
+    def __init__(self, swarm: SwarmId) -> None:
+        self._swarm = swarm
+        self._told: dict[PeerId, OrderedDict[Spot, Envelope]] = {}
+
+    def take(
+        self, author: PeerId, message: Decisive
+    ) -> tuple[Envelope | None, list[Penalise | Proof]]:
+        """Take a message from its author. Return the statement if it is new and others may have
+        been told something else, and what comes of comparing it.
+
+        Raises:
+            RemoteProtocolError: it is not signed, or not by its author.
+        """
+        if statement_of(message) is None:
+            return None, []
+        envelope = envelope_of(author, message)
+        if envelope is None:
+            raise RemoteProtocolError("not-signed", type(message).__name__, 20)
+        spot = _spot(envelope)
+        told = self._told.get(author)
+        if told is not None and told.get(spot) == envelope:
+            return None, []
+        verify(envelope, self._swarm)
+        found = self._compare(author, spot, envelope)
+        return (envelope if envelope.kind in PASSED_ON else None), found
+
+    def passed_on(self, sender: PeerId, envelope: Envelope) -> list[Penalise | Proof]:
+        """Take a statement that somebody else passes on, not yet verified.
+
+        Raises:
+            RemoteProtocolError: it is no statement that is passed on, or malformed.
+        """
+        if envelope.kind not in PASSED_ON or envelope.signer == sender:
+            raise RemoteProtocolError("not-to-be-passed-on", envelope.kind, 20)
+        return self._compare(sender, _spot(envelope), envelope)
+
+    def forget(self, peer: PeerId) -> None:
+        """A link is gone."""
+        self._told.pop(peer, None)
+
+    def _compare(self, sender: PeerId, spot: Spot, envelope: Envelope) -> list[Penalise | Proof]:
+        found: list[Penalise | Proof] = []
+        for other, told in list(self._told.items()):
+            held = told.get(spot)
+            if held is None or held.body == envelope.body:
+                continue
+            proof = contradiction(held, envelope)
+            if proof is not None and (wrong := self._wrong(sender, envelope, other, held, told)):
+                found += wrong
+                if wrong[0].peer == sender:
+                    return found
+            elif proof is not None:
+                check(proof, self._swarm)
+                return [*found, proof]
+        self._keep(sender, spot, envelope)
+        return found
+
+    def _wrong(
+        self,
+        sender: PeerId,
+        envelope: Envelope,
+        other: PeerId,
+        held: Envelope,
+        told: OrderedDict[Spot, Envelope],
+    ) -> list[Penalise]:
+        """Blame whoever passed on what its author never signed; forget it."""
+        for who, said in ((sender, envelope), (other, held)):
+            try:
+                verify(said, self._swarm)
+            except RemoteProtocolError as error:
+                if said is held:
+                    del told[_spot(held)]
+                return [Penalise(who, error.reason, error.penalty)]
+        return []
+
+    def _keep(self, sender: PeerId, spot: Spot, envelope: Envelope) -> None:
+        if sender not in self._told and len(self._told) >= MAX_SENDERS:
+            del self._told[next(iter(self._told))]
+        told = self._told.setdefault(sender, OrderedDict())
+        told[spot] = envelope
+        while len(told) > MAX_OF_SENDER:
+            told.popitem(last=False)
+
+
+def _spot(envelope: Envelope) -> Spot:
+    return envelope.signer, envelope.kind, PLACES[envelope.kind](envelope.body)

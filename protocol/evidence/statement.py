@@ -1,0 +1,81 @@
+"""Statements: what a volunteer signs of the messages that decide a round.
+
+A plan, a Ready and a commit carry their sender's signature of a *statement*: the stage, era, step
+and attempt that they are about, and a digest of what they say. The statement is made anew from the
+message, so that only the signature travels with it; with its author's name it is an envelope that
+can be shown to others. A refusal (Ready without a digest) decides nothing and states nothing. Pure
+functions; no state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from protocol.ids import PeerId
+from protocol.rounds.plans import REFUSED
+from protocol.wire.canonical import Canonical
+from protocol.wire.fields import Attempt, Envelope, Era, Hash32, StageIndex, StepIndex
+from protocol.wire.messages import Commit, Plan, Ready, encode_message
+
+PLAN: Final = "plan"
+READY: Final = "ready"
+COMMIT: Final = "commit"
+STATEMENTS: Final = frozenset((PLAN, READY, COMMIT))
+PASSED_ON: Final = frozenset((PLAN, COMMIT))
+"""Said to several, who may have been told different things."""
+
+Decisive = Plan | Ready | Commit
+"""The messages that state something."""
+
+
+class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body; an author makes one of a kind for each (stage, era, step, attempt)."""
+
+    stage: StageIndex
+    era: Era
+    step: StepIndex
+    attempt: Attempt
+    digest: Hash32
+    """Of the plan; or the one that a Ready or a commit names."""
+
+
+_bodies = Canonical(Statement, "statement")
+
+
+def statement_of(message: Decisive) -> tuple[str, Statement] | None:
+    """Return kind and body of what a message states; None for a refusal."""
+    match message:
+        case Plan():
+            kind, plain = PLAN, encode_message(replace(message, signature=b""))
+            digest = hashlib.blake2b(plain, digest_size=32).digest()
+        case Ready():
+            kind, digest = READY, message.digest
+        case Commit():
+            kind, digest = COMMIT, message.digest
+    if kind == READY and digest == REFUSED:
+        return None
+    return kind, Statement(message.stage, message.era, message.step, message.attempt, digest)
+
+
+def encode_statement(statement: Statement) -> bytes:
+    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
+    return _bodies.encode(statement)
+
+
+def parse_statement(body: bytes) -> Statement:
+    """Parse a statement; raises ``RemoteProtocolError`` if it is malformed or not canonical."""
+    return _bodies.parse(body)
+
+
+def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:
+    """Return the statement of a message as an envelope of its author; None for a refusal or where
+    the signature is missing. The signature is not checked."""
+    said = statement_of(message)
+    if said is None or len(message.signature) != 64:
+        return None
+    kind, statement = said
+    return Envelope(author, kind, encode_statement(statement), message.signature)

@@ -1,0 +1,152 @@
+"""A volunteer signs what decides a round, and never against itself, over its processes, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from msgspec.structs import replace
+
+from client.train.swarm.notary import LEFT_OUT, Notary
+from protocol.evidence.heard import Heard
+from protocol.evidence.statement import Decisive
+from protocol.ids import PeerId
+from protocol.wire.messages import Commit, Message, PassedOn, Plan, Ready
+from tests.support.protocol_examples import SWARM, peer, signer
+from tests.support.train_swarm import open_swarm
+
+COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, 5)
+
+
+def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
+    told: list[str] = []
+    made = Notary(signer(1), SWARM, lambda explain: told.append(explain.words))
+    if path is not None:
+        made.keep_in(path)
+    return made, told
+
+
+def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
+    made, _ = notary(tmp_path / "marks")
+    signed = made.signed(COMMIT)
+    assert signed is not None
+    assert Heard(SWARM).take(peer(1), signed)[1] == []
+
+
+def test_a_second_body_is_not_sent_and_the_owner_is_told(tmp_path: Path) -> None:
+    made, told = notary(tmp_path / "marks")
+    first, again = made.signed(COMMIT), made.signed(replace(COMMIT, loss_sum=None))
+    assert first is not None
+    assert again is not None
+    assert again.signature == first.signature  # the loss is no part of the decision
+    assert made.signed(replace(COMMIT, digest=b"e" * 32)) is None
+    assert "step 7, attempt 2" in told[-1]
+
+
+def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> None:
+    first, _ = notary(tmp_path / "marks")
+    assert first.signed(COMMIT) is not None
+    second, told = notary(tmp_path / "marks")  # after kill -9: nothing is said at the end
+    assert second.promised(1, 5, 7) == (7, 2)
+    assert second.signed(replace(COMMIT, digest=b"e" * 32)) is None
+    assert second.signed(COMMIT) is not None
+    assert len(told) == 1
+
+
+def test_after_a_reboot_what_the_disk_may_lack_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss, or a home from a backup: the file may be older than what was signed."""
+    first, _ = notary(tmp_path / "marks")
+    first.signed(COMMIT)
+    monkeypatch.setattr("client.train.swarm.notary.this_boot", lambda: "the next boot")
+    second, _ = notary(tmp_path / "marks")
+    assert second.promised(1, 5, 8) == (8, LEFT_OUT)
+    assert second.promised(1, 5, 8) == (7, 2)  # a seat opened again: this process knows its word
+    fresh, _ = notary(tmp_path / "other marks")
+    assert fresh.promised(1, 5, 8) == (0, 0)  # a new home has signed nothing
+
+
+def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    path.write_bytes(b"rubbish that is long enough to be read")
+    made, told = notary(path)
+    assert "beginning anew" in told[0]
+    assert made.promised(1, 5, 8) == (8, LEFT_OUT)
+    assert made.signed(COMMIT) is not None
+    blocked, told = notary(tmp_path / "folder" / "marks")
+    (tmp_path / "folder" / "marks").mkdir()
+    assert blocked.signed(COMMIT) is not None
+    assert "cannot be written down" in told[0]
+
+
+@pytest.mark.parametrize("kind", [Plan, Commit])
+async def test_a_leader_that_tells_its_members_two_things_is_out(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, kind: type[Message]
+) -> None:
+    """Three replicas of one stage: the leader tells the other two something else each."""
+    async with open_swarm(tmp_path) as swarm:
+        replicas = [await swarm.add(1) for _ in range(3)]
+        await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: all(replica.step(1) >= 2 for replica in replicas))
+        liar, *honest = replicas
+        me, other = liar.engine.signer.peer, honest[1].engine.signer.peer
+        truth = liar.engine.notary.signed
+        lies = Notary(liar.engine.signer, swarm.file.swarm, lambda _: None)
+        send = liar.engine.send
+
+        def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:
+            if not isinstance(message, kind) or to != other:
+                send(to, message, payload)
+                return
+            assert isinstance(message, Plan | Commit)
+            false = lies.signed(_another(message))
+            if false is not None:
+                liar.engine._outbox.put(to, false, b"")
+
+        liar.engine.send = two_faced  # type: ignore[method-assign]
+        await swarm.until(lambda: all(me in one.engine.expulsions.expelled for one in honest))
+        assert liar.engine.notary.signed == truth
+        newest = max(one.step(1) for one in honest)
+        await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
+        assert all(len(one.engine.expulsions.expelled) == 1 for one in honest)
+        assert all(one.engine.error_boundary.internal_errors == 0 for one in honest)
+
+
+def _another(message: Plan | Commit) -> Decisive:
+    if isinstance(message, Commit):
+        return replace(message, digest=b"x" * 32)
+    return replace(message, electors=[*message.electors[1:], *message.electors[:1]])
+
+
+async def test_honest_swarms_pass_on_and_expel_nobody(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    passed: list[PassedOn] = []
+    async with open_swarm(tmp_path) as swarm:
+        replicas = [await swarm.add(1) for _ in range(3)]
+        await swarm.add(0)
+        for one in replicas:
+            handler = one.engine._handlers[PassedOn]
+
+            def note(sender: PeerId, message: PassedOn, payload: bytes, then=handler) -> None:  # type: ignore[no-untyped-def]
+                passed.append(message)
+                then(sender, message, payload)
+
+            one.engine._handlers[PassedOn] = note
+        swarm.start()
+        await swarm.until_done()
+        assert passed
+        for one in swarm.volunteers:
+            assert not len(one.engine.expulsions.expelled)
+            assert not one.engine.penalties
+    swarm.assert_exact()
+
+
+def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
+    made, told = notary()
+    refusal = Ready(1, 7, 2, bytes(32), 0.0)
+    assert made.signed(refusal) is refusal
+    assert not told

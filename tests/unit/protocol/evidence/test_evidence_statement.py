@@ -1,0 +1,270 @@
+"""What plans, Readys and commits state, and how two statements of one author meet."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from protocol.effects import Penalise
+from protocol.errors import RemoteProtocolError
+from protocol.evidence.heard import MAX_OF_SENDER, MAX_SENDERS, Heard
+from protocol.evidence.proof import check, contradiction
+from protocol.evidence.statement import (
+    Decisive,
+    Statement,
+    encode_statement,
+    envelope_of,
+    parse_statement,
+    statement_of,
+)
+from protocol.evidence.word import MAX_MARKS, OwnWord
+from protocol.ids import SwarmId
+from protocol.rounds.plans import REFUSED
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Commit, Plan, Ready, decode_message, encode_message
+from protocol.wire.parts import PlanMember, Proof
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, messages_of, peer, signer
+
+LEADER, ALICE, BORIS = peer(1), peer(2), peer(3)
+
+
+def plan(attempt: int = 1, electors: tuple[int, ...] = (1, 2), **changes: object) -> Plan:
+    members = [PlanMember(ALICE, b"\x0f"), PlanMember(BORIS, b"\xf0")]
+    made = Plan(1, 7, attempt, members, [0, 4, 8], [], b"s", list(map(peer, electors)), 5)
+    return replace(made, **changes)
+
+
+def by(number: int, message: Decisive, swarm: SwarmId = SWARM) -> Decisive:
+    said = statement_of(message)
+    assert said is not None
+    kind, statement = said
+    signature = signer(number).sign(kind, encode_statement(statement), swarm).signature
+    return replace(message, signature=signature)
+
+
+def shown(number: int, message: Decisive, swarm: SwarmId = SWARM) -> Envelope:
+    envelope = envelope_of(peer(number), by(number, message, swarm))
+    assert envelope is not None
+    return envelope
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(*map(messages_of, (Plan, Ready, Commit))))
+def test_a_statement_is_the_same_after_the_wire(message: Decisive) -> None:
+    assert isinstance(message, Plan | Ready | Commit)
+    there = decode_message(encode_message(message))
+    assert isinstance(there, Plan | Ready | Commit)
+    assert statement_of(there) == statement_of(message)
+    assert statement_of(replace(there, signature=bytes(64))) == statement_of(message)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"members": [PlanMember(ALICE, b"\xff"), PlanMember(BORIS, b"\x00")]},
+        {"bounds": [0, 5, 8]},
+        {"observers": [peer(9)]},
+        {"state": b"t"},
+        {"electors": (2, 1)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_plan_states_all_that_it_says(changed: dict[str, object]) -> None:
+    one, other = statement_of(plan()), statement_of(plan(**changed))
+    assert one is not None
+    assert other is not None
+    assert one[1].digest != other[1].digest
+    assert replace(one[1], digest=b"x" * 32) == replace(other[1], digest=b"x" * 32)
+
+
+def test_the_loss_is_no_part_of_what_is_decided() -> None:
+    """A commit that is completed by another leader does not know it."""
+    told, unknown = (Commit(1, 7, 2, b"d" * 32, loss) for loss in (2.5, None))
+    assert statement_of(told) == statement_of(unknown)
+
+
+def test_a_refusal_states_nothing() -> None:
+    assert statement_of(Ready(1, 7, 2, REFUSED, 0.0)) is None
+    assert Heard(SWARM).take(ALICE, Ready(1, 7, 2, REFUSED, 0.0)) == (None, [])
+
+
+def test_a_statement_that_is_not_canonical_or_cut_is_malformed() -> None:
+    body = encode_statement(Statement(1, 5, 7, 2, b"d" * 32))
+    assert parse_statement(body) == Statement(1, 5, 7, 2, b"d" * 32)
+    for wrong in [*(body[:n] for n in range(len(body))), body + b"\0", msgspec.msgpack.encode({})]:
+        with pytest.raises(RemoteProtocolError):
+            parse_statement(wrong)
+
+
+# --- what others state ----------------------------------------------------------------------
+
+
+def test_a_leader_that_tells_two_members_two_plans_is_convicted() -> None:
+    heard = Heard(SWARM)
+    told, found = heard.take(LEADER, by(1, plan()))
+    assert found == []
+    assert told is not None  # others may have been told something else
+    [proof] = heard.passed_on(BORIS, shown(1, plan(electors=(2, 1))))
+    assert isinstance(proof, Proof)
+    assert check(proof, SWARM) == LEADER
+
+
+def test_what_is_passed_on_may_come_first() -> None:
+    heard = Heard(SWARM)
+    assert heard.passed_on(BORIS, shown(1, plan(electors=(2, 1)))) == []
+    _, [proof] = heard.take(LEADER, by(1, plan()))
+    assert isinstance(proof, Proof)
+
+
+def test_two_plans_for_one_member_convict_as_well() -> None:
+    heard = Heard(SWARM)
+    heard.take(LEADER, by(1, plan()))
+    _, [proof] = heard.take(LEADER, by(1, plan(electors=(2, 1))))
+    assert isinstance(proof, Proof)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(),
+        plan(attempt=2, electors=(2, 1)),
+        plan(electors=(2, 1), era=6),
+        plan(electors=(2, 1), step=8),
+        plan(electors=(2, 1), stage=0),
+    ],
+    ids=["the same", "a later attempt", "another lineage", "another step", "another stage"],
+)
+def test_an_honest_leader_contradicts_nothing(other: Plan) -> None:
+    heard = Heard(SWARM)
+    heard.take(LEADER, by(1, plan()))
+    assert heard.take(LEADER, by(1, other))[1] == []
+    assert heard.passed_on(BORIS, shown(1, other)) == []
+
+
+def test_two_leaders_may_use_one_attempt() -> None:
+    """Each of two that do not see each other plans the next one."""
+    assert contradiction(shown(1, plan()), shown(2, plan(electors=(2, 1)))) is None
+
+
+def test_a_plan_and_a_commit_of_one_attempt_are_two_things() -> None:
+    heard = Heard(SWARM)
+    heard.take(LEADER, by(1, plan()))
+    assert heard.take(LEADER, by(1, Commit(1, 7, 1, b"d" * 32, None, 5)))[1] == []
+    [proof] = heard.passed_on(BORIS, shown(1, Commit(1, 7, 1, b"e" * 32, None, 5)))
+    assert isinstance(proof, Proof)
+
+
+def test_a_repeated_statement_is_passed_on_once() -> None:
+    heard = Heard(SWARM)
+    assert heard.take(LEADER, by(1, plan()))[0] is not None
+    assert heard.take(LEADER, by(1, plan())) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        plan(),
+        plan(signature=bytes(63)),
+        plan(signature=bytes(64)),
+        by(2, plan()),
+        by(1, plan(), OTHER_SWARM),
+        replace(by(1, plan()), attempt=2),
+    ],
+    ids=["unsigned", "cut", "forged", "another's", "another run's", "replayed as a later attempt"],
+)
+def test_what_its_sender_has_not_signed_is_refused(message: Decisive) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        Heard(SWARM).take(LEADER, message)
+    full = len(message.signature) == 64
+    assert caught.value.reason == ("bad-signature" if full else "not-signed")
+
+
+def test_who_passes_on_a_forgery_is_to_blame_and_nobody_else() -> None:
+    heard = Heard(SWARM)
+    heard.take(LEADER, by(1, plan()))
+    lie = plan(electors=(2, 1))
+    for forged in (shown(1, lie, OTHER_SWARM), replace(shown(2, lie), signer=LEADER)):
+        [blame] = heard.passed_on(BORIS, forged)
+        assert isinstance(blame, Penalise)
+        assert blame.peer == BORIS
+        assert blame.points == 50
+
+
+def test_a_forgery_that_came_first_is_found_when_the_author_speaks() -> None:
+    heard = Heard(SWARM)
+    assert heard.passed_on(BORIS, shown(1, plan(electors=(2, 1)), OTHER_SWARM)) == []
+    told, [blame] = heard.take(LEADER, by(1, plan()))
+    assert isinstance(blame, Penalise)
+    assert blame.peer == BORIS
+    assert told is not None
+    assert heard.take(LEADER, by(1, plan())) == (None, [])
+
+
+@pytest.mark.parametrize("kind", ["ready", "advert", "posting"])
+def test_only_plans_and_commits_are_passed_on(kind: str) -> None:
+    envelope = signer(1).sign(kind, encode_statement(Statement(1, 5, 7, 1, b"d" * 32)), SWARM)
+    with pytest.raises(RemoteProtocolError):
+        Heard(SWARM).passed_on(BORIS, envelope)
+    with pytest.raises(RemoteProtocolError):
+        Heard(SWARM).passed_on(LEADER, shown(1, plan()))  # of itself
+
+
+def test_what_is_kept_is_bounded_for_each_sender_and_in_all() -> None:
+    heard = Heard(SWARM)
+    for attempt in range(MAX_OF_SENDER + 5):
+        heard.passed_on(BORIS, shown(1, plan(attempt)))
+    assert len(heard._told[BORIS]) == MAX_OF_SENDER
+    for number in range(10, 10 + MAX_SENDERS + 5):
+        heard.passed_on(peer(number), shown(1, plan()))
+    assert len(heard._told) == MAX_SENDERS
+    heard.forget(peer(12 + MAX_SENDERS))
+    assert len(heard._told) == MAX_SENDERS - 1
+
+
+# --- our own word ---------------------------------------------------------------------------
+
+
+def said(attempt: int, digest: bytes = b"d" * 32, step: int = 7, era: int = 5) -> Statement:
+    return Statement(1, era, step, attempt, digest)
+
+
+def test_we_say_the_same_again_or_something_newer() -> None:
+    word = OwnWord()
+    assert word.may_say("plan", said(1))
+    assert word.may_say("plan", said(1))
+    assert not word.may_say("plan", said(1, b"e" * 32))
+    assert word.may_say("plan", said(2, b"e" * 32))
+    assert not word.may_say("plan", said(1))  # whoever still needs it gets a later one
+    assert word.may_say("plan", said(1, step=8))
+    assert not word.may_say("plan", said(9))
+
+
+def test_kinds_stages_and_lineages_are_apart() -> None:
+    word = OwnWord()
+    assert word.may_say("plan", said(3))
+    assert word.may_say("commit", said(2))
+    assert word.may_say("plan", said(1, era=4))  # who goes back to the lineage that most follow
+    assert word.may_say("plan", replace(said(1), stage=0))
+    assert not word.may_say("plan", said(1))
+
+
+def test_the_next_process_keeps_the_word_of_the_one_before() -> None:
+    before = OwnWord()
+    before.may_say("plan", said(3))
+    before.may_say("ready", said(2, step=8))
+    word = OwnWord(before.marks)
+    assert not word.may_say("plan", said(3, b"e" * 32))
+    assert word.may_say("plan", said(3))
+    assert word.promise(1, 5) == (8, 2)
+    assert word.promise(1, 4) == word.promise(0, 5) == (0, 0)
+
+
+def test_marks_are_bounded() -> None:
+    word = OwnWord()
+    for era in range(MAX_MARKS + 5):
+        word.may_say("plan", said(1, era=era))
+    assert len(word.marks) == MAX_MARKS
+    assert word.promise(1, MAX_MARKS + 4) == (7, 1)
