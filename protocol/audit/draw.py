@@ -1,10 +1,10 @@
-"""Which contributions are audited: each auditor draws for itself, after the step is closed.
+"""The draw of the contributions to audit: each auditor draws for itself, after the step is closed.
 
-The draw is keyed with a secret of the auditor, so nobody else can tell or bring about whom it
-draws: a draw that all could compute from the commit could be steered by whoever broadcasts the last
-sum, who may change a bit of it until the draw suits. Nothing has to be agreed on, for nobody
-acts on another's audit (``record.py``). Each of the other replicas of a stage draws with an equal
-share of the rate, so a contribution is audited as often as the budget says, however many they are.
+The draw is keyed with the auditor's secret, so no other peer can foresee or steer it. A draw that
+all could compute from the commit could be steered by the owner of the last sum: it could change a
+bit of that sum until the draw suits it. No agreement is needed, because no replica acts on
+another's audit (``record.py``). Each of the other replicas of a stage draws with an equal share of
+the rate, so a contribution is audited as often as the budget says, however many they are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def drawn(
     others: Mapping[PeerId, Record],
     budget: float,
 ) -> PeerId | None:
-    """Return whose contribution to a closed step we audit; None: nobody's.
+    """Return the member whose contribution to a closed step we audit; None: no member's.
 
     Of several that are drawn it is the one whose draw is least beside its rate.
 
@@ -64,6 +64,6 @@ def drawn(
 
 
 def _uniform(secret: bytes, closed: bytes, stage: int, step: int, peer: PeerId) -> float:
-    """Return a number from 0 to 1 that nobody without the secret can foresee."""
+    """Return a number from 0 to 1 that cannot be foreseen without the secret."""
     text = closed + f"|{stage}|{step}|{peer}".encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=secret).digest(), "big") / 2**64

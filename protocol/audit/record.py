@@ -1,7 +1,7 @@
-"""What audits of a member came to, and when it is out.
+"""The results of our audits of a member, and the rule that excludes it.
 
-Every replica goes by its own audits. An auditor that lies then harms nobody's name, and a
-verdict needs no third one to be believed.
+Every replica uses its own audits only. So an auditor that lies cannot discredit another member, and
+a verdict needs no third party.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE_COARSE = 1e-2
 """Of what a coarse codec brings into a contribution along the gradient. Measured: S8 4.7e-3 and
 less in stages of 10^5 parameters, where rounding is least like noise."""
 SURELY_TIMES = 10.0
-"""So many times the tolerance is no accident."""
+"""A distance of so many times the tolerance is no accident."""
 WINDOW = 50
 """Newest audits of a member that count."""
 STRIKES = 3
@@ -29,7 +29,7 @@ STRIKES = 3
 
 
 class Grade(Enum):
-    """What an audit came to."""
+    """Result of an audit."""
 
     AGREES = "agrees"
     DOUBTFUL = "differs by more than honest replicas do"
@@ -46,7 +46,7 @@ def grade(deviation: float, tolerance: float = TOLERANCE) -> Grade:
 
 
 def judge(boundary: float, deviation: float, along: float, *, coarse: bool) -> Grade:
-    """Return what an audit came to.
+    """Return the result of an audit.
 
     Args:
         boundary: largest relative distance of what was sent to neighbours from what should be.
