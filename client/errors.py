@@ -60,5 +60,5 @@ def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
 class ConfigError(UserError):
     """A setting is unknown or has a value that cannot be used."""
 
-    def __init__(self, message: str, next_step: str = "see volunteer config --help") -> None:
+    def __init__(self, message: str, next_step: str = "run volunteer config --help") -> None:
         super().__init__(message, next_step, ExitCode.CONFIG)

@@ -50,12 +50,12 @@ def kept(data: Path) -> list[Kept]:
     whole = [path for path in checkpoints if path not in {*aside, *left}]
     found = [
         Kept(TEXTS, "training texts; downloaded again when needed", copied, True),
-        Kept("own-texts", "of swarms founded here; members get them from you", own, False),
+        Kept("own-texts", "of swarms founded here; members copy them from you", own, False),
         Kept(SNAPSHOTS, "working copies of stages", _all(data / SNAPSHOTS), True),
         Kept("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),
-        Kept("leftovers", "of writes that were cut short", tuple(left), True),
-        Kept(CHECKPOINTS, "what training has made; the swarm may need it", tuple(whole), False),
-        Kept(LOGS, "what the volunteer has said", _all(data / LOGS), False),
+        Kept("leftovers", "of interrupted writes", tuple(left), True),
+        Kept(CHECKPOINTS, "results of training; the swarm may need them", tuple(whole), False),
+        Kept(LOGS, "log files of the volunteer", _all(data / LOGS), False),
     ]
     return [kind for kind in found if kind.files]
 

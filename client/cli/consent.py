@@ -82,7 +82,7 @@ def remember(folder: Path, swarm: SwarmId) -> None:
     try:
         write_atomic(make_private(folder) / FILE_NAME, msgspec.json.encode(consent))
     except OSError as error:
-        say(f"you will be asked again: cannot write to {folder}: {error.strerror}")
+        say(f"cannot save your answer in {folder}, so you will be asked again: {error.strerror}")
 
 
 def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
@@ -127,24 +127,24 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
-    yield "Taking part uses this machine for it until you pause, finish or stop:"
+    yield "Taking part uses this machine until you pause, finish or stop:"
     yield (
         f"  processor  {plural_cores(cores)}"
         + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
         + (", and the graphics card if there is one" if settings.device == "auto" else "")
     )
     yield (
-        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} for a stage, two "
-        f"stages at most; {f'limited to {human_bytes(memory)}' if memory else 'no limit is set'}"
+        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} per stage, at "
+        f"most two stages; {f'limited to {human_bytes(memory)}' if memory else 'no limit is set'}"
     )
     yield (
-        f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} for a "
+        f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
         f"stage, as many copies for others, {human_bytes(manifest.data.size_bytes)} of text, "
-        f"{human_bytes(settings.boundary_disk_bytes)} at most for tensors on their way, in {folder}"
+        f"{human_bytes(settings.boundary_disk_bytes)} at most for tensors in transit, in {folder}"
     )
     yield (
         f"  network    about {human_bytes(traffic_bytes(manifest))} in the whole run, if you held "
-        "a stage alone; "
+        "one stage alone; "
         + (f"{_rate(upload)} up" if upload else "as fast as the line allows")
         + (f", {human_bytes(quota)} a day" if quota else ", no daily limit")
     )
@@ -153,7 +153,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         "They do not see your name, your files or your other programs. What it computes is the "
         "model; it runs no program that a member sends."
     )
-    yield "Limits: volunteer config set threads 2; volunteer join --help has all of them."
+    yield "To set limits: volunteer config set threads 2; volunteer join --help lists all limits."
 
 
 def _rate(bytes_per_s: int) -> str:

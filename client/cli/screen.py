@@ -16,7 +16,7 @@ from client.store.last_run import RunRecord
 from client.store.paths import Folders
 
 SILENCE_S = 30.0
-LEFT_RUNNING = "it goes on in the background; volunteer attach shows it, volunteer finish ends it"
+LEFT_RUNNING = "it continues in the background; volunteer attach shows it, volunteer finish ends it"
 
 
 def can_draw() -> bool:
@@ -72,7 +72,7 @@ def follow(socket: Path, folders: Folders | None) -> int:
             while (update := node.next_update(SILENCE_S)) is not None:
                 line.show(update.snapshot)
         line.end()
-        say("the volunteer does not answer any more")
+        say("the volunteer no longer answers")
         return ExitCode.RUNTIME
     except NotRunning:
         line.end()

@@ -111,7 +111,7 @@ def _remove(home: Home, chosen: list[Kept]) -> int:
             return remove(chosen)
     except OSError as error:
         problem = f"cannot remove {error.filename}: {error.strerror}"
-        raise UserError(problem, "mend the permissions") from error
+        raise UserError(problem, "fix the permissions") from error
 
 
 def _view(kind: Kept) -> KindView:

@@ -88,7 +88,9 @@ def restore(
     target = find_swarm(home, swarm)
     if not isinstance(target, SwarmFile):
         raise UserError(
-            "this swarm is not known here", "join it once, or give its .swarm file", ExitCode.USAGE
+            "this swarm is not known on this machine",
+            "join it once, or pass its .swarm file",
+            ExitCode.USAGE,
         )
     sources = verified_sources(places, target)
     with IdentityLock(make_private(home.folders.data)):
@@ -150,6 +152,6 @@ def _restored_text(done: Restored) -> str:
     lines.append(
         f"every stage is here at version {newest}"
         if newest is not None
-        else "not every stage is here: other volunteers must have the rest of the same version"
+        else "not every stage is here: other volunteers must have the rest at the same version"
     )
     return "\n".join(lines)

@@ -139,7 +139,9 @@ def edit() -> int:
     try:
         code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot run {editor!r}: {error}", "set EDITOR, such as nano") from error
+        raise UserError(
+            f"cannot run {editor!r}: {error}", "set EDITOR to an editor, such as nano"
+        ) from error
     if code != 0:
         raise UserError(f"{editor} ended with {code}", f"the file is {path}")
     resolve({}, {}, None, path)
@@ -177,7 +179,9 @@ def validate(file: Path | None = None, /) -> None:
     """
     chosen = file or find_folders().config_file
     resolve({}, os.environ, file, chosen, SYSTEM_CONFIG_FILE)
-    print(f"{chosen} is fine" if chosen.exists() else f"{chosen} is not there: defaults apply")
+    print(
+        f"{chosen} is fine" if chosen.exists() else f"{chosen} does not exist: the defaults apply"
+    )
 
 
 def _name(key: str) -> str:

@@ -80,7 +80,7 @@ def create(
     addresses = founder_addresses(home.settings, signer.peer)
     path = out or default_file(run.swarm_name)
     if path.exists() and not force:
-        problem = f"{path} is there already"
+        problem = f"{path} exists already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
     from client.cli.founding.manifest import (
@@ -104,8 +104,8 @@ def default_file(name: str) -> Path:
         UserError: the name would lead to another folder, or is no name of a file.
     """
     if name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        problem = f"{name!r} cannot be the name of a file here"
-        next_step = "choose a --name without / that begins with no dot, or a file with --out"
+        problem = f"{name!r} cannot be a file name"
+        next_step = "choose a --name without / and without a dot at its start, or a file with --out"
         raise UserError(problem, next_step, ExitCode.USAGE)
     return Path(f"{name}.swarm")
 
@@ -134,7 +134,7 @@ def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
     except OSError as error:
         problem = f"cannot keep a copy of the text in {store.folder}: {error.strerror}"
         next_step = (
-            f"it takes {human_bytes(corpus.size)}; make room, or set data_dir to another disk"
+            f"it needs {human_bytes(corpus.size)}; free space, or set data_dir to another disk"
         )
         raise UserError(problem, next_step, ExitCode.CONFIG) from error
     return path
@@ -148,7 +148,7 @@ def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
     try:
         store.remember(swarm)
     except OSError as error:
-        say(f"note: the swarm is not kept in {store.folder}: {error.strerror}; join with the file")
+        say(f"note: cannot save the swarm in {store.folder}: {error.strerror}; join with the file")
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
@@ -196,8 +196,8 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
     say(describe(manifest))
     say(table(founding.prices))
     size = human_bytes(founding.corpus.size)
-    say(f"the text, {size}, is copied to {text}; members of stage 0 get it from you")
-    say(f"wrote {path}; be the first: volunteer join --swarm {path}")
+    say(f"the text, {size}, is copied to {text}; members of stage 0 copy it from you")
+    say(f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}")
     say("others join with this invite, or with a copy of the file:")
     print(invite)
 

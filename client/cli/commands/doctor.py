@@ -57,7 +57,7 @@ def doctor(
         from client.cli.diagnosis.bundle import write_bundle
 
         write_bundle(bundle, home, found, keep_addresses=keep_addresses)
-        say(f"wrote {bundle}; look into it before you give it away")
+        say(f"wrote {bundle}; look into it before you send it to anybody")
     return ExitCode.OK if well else ExitCode.RUNTIME
 
 

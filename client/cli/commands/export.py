@@ -58,7 +58,7 @@ def export(
     found = find_swarm(home, swarm)
     there = [name for name in FILES if (out / name).exists()]
     if there and not force:
-        problem = f"{out} has a {' and a '.join(there)} already"
+        problem = f"{out} already has a {' and a '.join(there)}"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
     from client.cli.models.model_source import held_out_loss, open_corpus

@@ -81,7 +81,7 @@ def finish(
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",
-            "it goes on draining; watch it with: volunteer status --watch",
+            "it continues to drain; watch it with: volunteer status --watch",
             ExitCode.TEMPORARY,
         )
     return ExitCode.OK
@@ -94,7 +94,7 @@ def _agreed(leaving: list[DrainCostView]) -> bool:
         return True
     for stage in last:
         say(stage.words)
-    return says_yes("Drain all the same?")
+    return says_yes("Leave anyway?")
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:

@@ -42,7 +42,11 @@ def create(*, json: AsJson = False) -> None:
     folder = make_private(find_home().folders.data)
     known = load_identity(folder) is not None
     signer = find_home().signer()
-    say("there is one already" if known else f"made one in {folder / KEY_FILE}; keep it private")
+    say(
+        "this home already has an identity"
+        if known
+        else f"created {folder / KEY_FILE}; keep it private"
+    )
     _print(signer, str(folder / KEY_FILE), json)
 
 

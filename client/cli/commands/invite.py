@@ -30,7 +30,7 @@ from client.store.atomic import write_atomic
 REMEMBERED: Final = (
     "no volunteer of this swarm runs here: these members were met last and may be gone"
 )
-ALONE: Final = "it names only this machine: start it with volunteer join, or nobody answers"
+ALONE: Final = "the invite names only this machine: run volunteer join, so that it answers"
 DARK_ON_LIGHT: Final = "\x1b[30;107m{}\x1b[0m"
 
 
@@ -119,8 +119,8 @@ def _remembered(home: Home, swarm: str | None) -> InviteView:
     """
     known = named_swarm(home, swarm)
     if known is None:
-        what = f"no swarm {swarm!r} is known here" if swarm else "no swarm is known here"
-        raise UserError(what, "found one: volunteer create; or join one", ExitCode.NOT_RUNNING)
+        what = f"no swarm {swarm!r} is known here" if swarm else "no swarm is known on this machine"
+        raise UserError(what, "found one with volunteer create, or join one", ExitCode.NOT_RUNNING)
     own = home.signer().peer
     others = [[address] for address in known.peers if address.peer != own]
     found = fresh(known, others or [known.peers])
@@ -141,18 +141,18 @@ def _remembered(home: Home, swarm: str | None) -> InviteView:
 
 def _write(path: Path, contents: str, force: bool) -> None:
     if path.exists() and not force:
-        raise UserError(f"{path} is there already", "give another --out, or --force")
+        raise UserError(f"{path} exists already", "choose another --out, or --force")
     try:
         write_atomic(path, contents.encode())
     except OSError as error:
         words = f"cannot write {path}: {error.strerror}"
-        raise UserError(words, "give another --out") from error
+        raise UserError(words, "choose another --out") from error
 
 
 def _draw(found: InviteView) -> None:
     """Draw the longest code that the terminal can show at once, else the shortest."""
     if (sys.stderr.encoding or "").lower().replace("-", "") != "utf8":
-        say("a QR code needs a terminal that writes UTF-8: give the invite, or a file (--out)")
+        say("a QR code needs a UTF-8 terminal: send the invite as text, or as a file (--out)")
         return
     terminal = shutil.get_terminal_size()
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -164,7 +164,7 @@ def _draw(found: InviteView) -> None:
         print(DARK_ON_LIGHT.format(line) if colours else line, file=sys.stderr)
     if not fitting and sys.stderr.isatty():
         words = f"{len(code) + 1} lines of {len(code[0])} columns"
-        say(f"the QR code takes {words}: make the terminal larger, or give a file (--out)")
+        say(f"the QR code takes {words}: enlarge the terminal, or send a file (--out)")
 
 
 def _fits(code: list[str], columns: int, lines: int) -> bool:

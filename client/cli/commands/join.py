@@ -182,7 +182,7 @@ def _in_background(
 
     running = None if detach else _running(home, target)
     if running is not None:
-        say("it takes part already")
+        say("it already takes part")
         return show(running, home.folders, record)
     _refuse_second(home)
     agreed = _agreed(home, target, yes=yes)
@@ -295,7 +295,7 @@ def _find_target(home: Home, text: str | None) -> Target:
     if text is None:
         raise UserError(
             "which swarm? --swarm is missing",
-            "give an invite, a .swarm file, or the name of a swarm joined before",
+            "pass an invite, a .swarm file, or the name of a swarm joined before",
             ExitCode.USAGE,
         )
     return read_target(text)

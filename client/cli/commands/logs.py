@@ -52,7 +52,7 @@ def logs(
     folder = find_home().folders.logs
     if not log_files(folder) and not follow:
         words = f"no log in {folder}"
-        raise UserError(words, "it begins with: volunteer join", ExitCode.NOT_RUNNING)
+        raise UserError(words, "it is created by volunteer join", ExitCode.NOT_RUNNING)
     earliest = since_time(since) if since is not None else 0.0
 
     def wanted(line: Line) -> bool:

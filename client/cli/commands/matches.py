@@ -67,7 +67,7 @@ def matches(
 def _records(home: Home, text: str | None, as_json: bool) -> int:
     swarm = find_swarm(home, text)
     if not isinstance(swarm, SwarmFile):
-        raise UserError("this swarm is not known here", "join it first", ExitCode.USAGE)
+        raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     found = check_records(home.folders.agreements(swarm.swarm), swarm)
     print_moment(found, records_report, as_json=as_json, watch=False)
     genuine = all(record.valid for record in found.records)

@@ -54,7 +54,7 @@ def pause(
     if until is not None:
         end = moment(until, "--until", past=False)
         if end <= time.time():
-            raise UserError(f"--until: {until} is over", "give a later time", ExitCode.USAGE)
+            raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
     with connect(find_home().folders, swarm) as node:
         view, who = node.pause(end, reason), node.greeting
     if json:

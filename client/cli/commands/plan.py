@@ -67,7 +67,7 @@ def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:
     if table is not None and given:
         flag = next(iter(given)).replace("_", "-")
         problem = f"--{flag} beside --table"
-        raise UserError(problem, "write it into the table", ExitCode.USAGE)
+        raise UserError(problem, "write that value into the table", ExitCode.USAGE)
     if table is not None:
         return read_table(table)
     count = given.pop("machines", 4)

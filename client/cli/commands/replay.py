@@ -28,7 +28,7 @@ def replay(file: Path, /, *, speed: Speed = 1.0, ascii: bool = False, light: boo
         Light colours.
     """
     if not sys.stdout.isatty():
-        problem = "replay needs a terminal to draw in"
+        problem = "replay needs a terminal"
         raise UserError(problem, "run it without a pipe", ExitCode.USAGE)
     from client.ui.app import run
     from client.ui.source.replay import ReplaySource

@@ -42,5 +42,5 @@ def resume(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     if held is not None:
         words = f"still paused: {held.reason}"
     else:
-        words = "takes part again" if resumed else "was not paused"
+        words = "resumed" if resumed else "was not paused"
     print(printable(f"{who.swarm_name}: {words}"))

@@ -103,10 +103,14 @@ def uninstall(*, user: User = False, system: System = False) -> None:
     """Stop the service and remove its unit; what the volunteer has learned and keeps stays."""
     place = _place(_scope(user, system))
     if not _remove(place):
-        say(f"{place.unit} is not there")
+        say(f"{place.unit} does not exist")
         return
     print(place.unit)
-    say(f"removed; the invite {place.invite} is kept" if place.invite.exists() else "removed")
+    say(
+        f"service removed; the invite {place.invite} is kept"
+        if place.invite.exists()
+        else "removed"
+    )
 
 
 @app.command
@@ -158,7 +162,7 @@ def _place(scope: Scope) -> ServicePlace:
     home = Path.home()
     if sys.platform == "darwin":
         if scope == "system":
-            raise UserError("a Mac has no system service of volunteer", "leave out --system")
+            raise UserError("on a Mac volunteer has no system service", "leave out --system")
         unit = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
         invite = home / "Library" / "Application Support" / "volunteer" / "swarm"
         domain = f"gui/{os.getuid()}"

@@ -34,4 +34,4 @@ def stop(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
         print_json(Stopped(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, pid=who.pid))
         return
     print(printable(f"{who.swarm_name}: stopping"))
-    say("it hands over and saves first; volunteer status --watch shows how far it is")
+    say("it drains and saves first; volunteer status --watch shows its progress")

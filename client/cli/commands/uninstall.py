@@ -62,7 +62,11 @@ def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -
     home = find_home()
     if live_sockets(home.folders.runtime):
         raise UserError("a volunteer is running", "volunteer finish", ExitCode.TEMPORARY)
-    what = f"identity, checkpoints and all else in {home.folders.data}" if purge else "the service"
+    what = (
+        f"identity, checkpoints and everything else in {home.folders.data}"
+        if purge
+        else "the service"
+    )
     if not confirmed(f"Remove {what}?", yes=yes):
         say("nothing was removed")
         return ExitCode.INTERRUPTED
@@ -76,7 +80,7 @@ def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -
     else:
         for path in removed:
             print(path)
-    say(f"the program is still there; remove it with: {_how_to_remove()}")
+    say(f"the program itself is still installed; remove it with: {_how_to_remove()}")
     return ExitCode.OK
 
 
@@ -89,7 +93,7 @@ def _purge(home: Home, removed: list[Path]) -> None:
         remove_tree(folders.config, CONFIG, removed.append)
     except OSError as error:
         problem = f"cannot remove {error.filename}: {error.strerror}"
-        raise UserError(problem, "mend the permissions, then again") from error
+        raise UserError(problem, "fix the permissions, then run it again") from error
 
 
 def _how_to_remove() -> str:

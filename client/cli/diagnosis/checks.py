@@ -61,7 +61,9 @@ def check_import(name: str) -> Check:
     try:
         done = subprocess.run(command, capture_output=True, timeout=IMPORT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return Check(f"import {name}", "fail", "takes too long", "is the disk very slow?")
+        return Check(
+            f"import {name}", "fail", "takes too long", "check that the disk works; it is very slow"
+        )
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return Check(f"import {name}", "fail", " ".join(last), f"reinstall {name}")
@@ -74,7 +76,7 @@ def check_kernel() -> Check:
 
     if VARIANTS:
         return Check("S8 kernel", "ok", KERNEL)
-    remedy = "install a C compiler and Python's headers, then this package again"
+    remedy = "install a C compiler and Python's headers, then reinstall this package"
     return Check("S8 kernel", "warn", "not built; torch does its work, more slowly", remedy)
 
 
@@ -90,7 +92,12 @@ def check_folder(name: str, folder: Path) -> Check:
         return Check(name, "fail", f"{folder} is not writable", f"chown or chmod {folder}")
     words = f"{folder}, {free / 1e9:.1f} GB free"
     if free < MIN_FREE_DISK_BYTES:
-        return Check(name, "warn", words, "make room: a checkpoint needs 12 bytes per parameter")
+        return Check(
+            name,
+            "warn",
+            words,
+            "free space: a checkpoint needs 12 bytes per parameter, 16 with delayed updates",
+        )
     return Check(name, "ok", words)
 
 
@@ -110,9 +117,9 @@ def check_identity(path: Path) -> Check:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return Check("identity", "ok", "none yet; the first join makes one")
+        return Check("identity", "ok", "none yet; the first join creates one")
     except OSError as error:
-        return Check("identity", "fail", f"{path}: {error.strerror}", "mend the permissions")
+        return Check("identity", "fail", f"{path}: {error.strerror}", "fix the permissions")
     if stat.S_IMODE(mode) & 0o077:
         return Check("identity", "fail", f"others can read {path}", f"chmod 600 {path}")
     return Check("identity", "ok", str(path))
@@ -123,7 +130,7 @@ def check_memory() -> Check:
     free = psutil.virtual_memory().available
     words = f"{free / 1e9:.1f} GB free"
     if free < MIN_FREE_MEMORY_BYTES:
-        return Check("memory", "warn", words, "close something, or join a swarm of small stages")
+        return Check("memory", "warn", words, "close programs, or join a swarm with small stages")
     return Check("memory", "ok", words)
 
 
@@ -136,6 +143,9 @@ def check_port(host: str, port: int) -> Check:
     except OSError as error:
         words = f"{host}:{port}: {error.strerror}"
         return Check(
-            "port", "warn", words, "a volunteer may be running; else choose another listen_port"
+            "port",
+            "warn",
+            words,
+            "stop the volunteer or program that uses it, or choose another listen_port",
         )
     return Check("port", "ok", f"{host}:{port} is free" if port else "any")

@@ -40,14 +40,16 @@ def check_clock() -> Check:
     if time.time() < EARLIEST:
         return Check("clock", "fail", time.ctime(), "set the clock: sudo timedatectl set-ntp true")
     if (control := shutil.which("timedatectl")) is None:
-        return Check("clock", "ok", f"{time.ctime()}; nobody here says if it is kept right")
+        return Check(
+            "clock", "ok", f"{time.ctime()}; this system does not report whether it is synchronised"
+        )
     command = [control, "show", "-p", "NTPSynchronized", "--value"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Check("clock", "ok", time.ctime())
     if done.stdout.strip() == "no":
-        words = f"{time.ctime()}, not kept right by a time server"
+        words = f"{time.ctime()}, not synchronised with a time server"
         return Check("clock", "warn", words, "sudo timedatectl set-ntp true")
     return Check("clock", "ok", time.ctime())
 
@@ -55,7 +57,7 @@ def check_clock() -> Check:
 def check_gpu(settings: Settings) -> Check:
     """The graphics cards that can compute."""
     if settings.device == "cpu":
-        return Check("gpu", "ok", "not wanted: device is cpu")
+        return Check("gpu", "ok", "not used: device is cpu")
     found = list(_nvidia_cards())
     if found:
         return Check("gpu", "ok", "; ".join(found))
@@ -64,7 +66,7 @@ def check_gpu(settings: Settings) -> Check:
         return Check(
             "gpu", "fail", words, "install the driver, or: volunteer config set device cpu"
         )
-    return Check("gpu", "ok", "none found; computes on the processor")
+    return Check("gpu", "ok", "none found; the volunteer computes on the processor")
 
 
 def check_descriptors() -> Check:
@@ -83,13 +85,18 @@ def check_reachability(settings: Settings) -> Check:
         return Check("reachability", "ok", f"listens on {settings.listen_host} only")
     host = own_host()
     if ipaddress.ip_address(host).is_loopback:
-        return Check("reachability", "fail", "no network but this machine's own", "connect it")
+        return Check(
+            "reachability",
+            "fail",
+            "no network except this machine's own",
+            "connect this machine to a network",
+        )
     if ipaddress.ip_address(host).is_private:
         return Check(
             "reachability",
             "warn",
-            f"{host} is a private address: members elsewhere cannot call this machine",
-            "it can call them; to be called, forward a port and set announce and listen_port",
+            f"{host} is a private address: members elsewhere cannot dial this machine",
+            "it can dial them; to be dialled, forward a port and set announce and listen_port",
         )
     return Check("reachability", "ok", f"{host}, if no firewall is in the way")
 
@@ -118,13 +125,23 @@ def check_node(home: Home) -> Iterator[Check]:
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and now.uptime_s > 60
         if now.counters.doubled_microbatches:
-            yield Check("volunteer", "fail", f"{words}; counted twice", "please report it")
+            yield Check(
+                "volunteer",
+                "fail",
+                f"{words}; counted twice",
+                "report it, with volunteer doctor --bundle report.zip",
+            )
         elif now.lacks_text and now.state == "waiting":
             yield Check("volunteer", "warn", words, "volunteer stop, then join with --data FILE")
         elif now.last_error:
             yield Check("volunteer", "warn", f"{words}; last: {now.last_error}", "volunteer logs")
         elif alone:
-            yield Check("volunteer", "warn", f"{words}; knows no other member", "is it the first?")
+            yield Check(
+                "volunteer",
+                "warn",
+                f"{words}; knows no other member",
+                "start the other volunteers, or ask a member for a fresh invite",
+            )
         else:
             yield Check("volunteer", "ok", words)
 
@@ -133,7 +150,12 @@ def _check_last_run(record: RunRecord) -> Check:
     run, ending = record.load(), record.ending()
     if run is not None and run.runs:
         words = f"process {run.pid} runs, but does not answer"
-        return Check("volunteer", "warn", words, "it starts or ends; else it hangs: volunteer logs")
+        return Check(
+            "volunteer",
+            "warn",
+            words,
+            "it may be starting or ending; if this lasts, read volunteer logs",
+        )
     if ending is None:
         return Check("volunteer", "ok", "none runs now")
     words = f"none runs now; {ending_words(ending)}"
@@ -144,12 +166,12 @@ def _check_swarm(swarm: SwarmFile) -> Check:
     name = f"swarm {swarm.manifest.name}"
     peers = list(swarm.peers[:MOST_DIALLED])
     if not peers:
-        return Check(name, "ok", "no member is remembered; others must call")
+        return Check(name, "ok", "no member is remembered; others must dial this machine")
     answer = sum(trio.run(_answers, peer) for peer in peers)
     words = f"{answer} of {len(peers)} remembered members answer"
     if answer:
         return Check(name, "ok", words)
-    return Check(name, "warn", words, "are they off? ask for a new invite; or check a firewall")
+    return Check(name, "warn", words, "ask a member for a fresh invite, or check the firewall")
 
 
 async def _answers(peer: Address) -> bool:

@@ -38,7 +38,7 @@ def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> C
     found = find(after_s) if find else look(after_s, ask)
     if found.idle is None:
         next_step = (
-            "install xprintidle (X11) or use logind; until then only-when-idle never computes"
+            "install xprintidle (X11) or use logind; until then only_when_idle never computes"
         )
         return Check("idle", "fail", found.unknown, next_step)
     words = "nobody uses this machine" if found.idle else "somebody uses this machine"
@@ -49,8 +49,8 @@ def check_battery(read: Callable[[], bool | None] = on_battery) -> Check:
     """Whether battery power can be detected."""
     found = read()
     if found is None:
-        next_step = "until the system says, not-on-battery never computes"
-        return Check("battery", "fail", "the system does not say", next_step)
+        next_step = "with not_on_battery the volunteer does not compute until the system reports it"
+        return Check("battery", "fail", "the system does not report its power source", next_step)
     return Check("battery", "ok", "on battery" if found else "mains power")
 
 
@@ -69,7 +69,9 @@ def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
     used_bytes = use.used_bytes if use is not None and use.day == now.date() else 0
     words = f"{human_bytes(used_bytes)} of {human_bytes(daily_bytes)} used today"
     if used_bytes >= daily_bytes:
-        return Check("quota", "warn", words, "it pauses till midnight, or raise --daily-quota")
+        return Check(
+            "quota", "warn", words, "it pauses until midnight; raise --daily-quota to resume now"
+        )
     return Check("quota", "ok", words)
 
 

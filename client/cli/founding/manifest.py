@@ -262,7 +262,9 @@ def price_stages(
         sequences: sequences per microbatch.
     """
     if run.stages > spec.layers:
-        raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
+        raise usage(
+            f"{spec.layers} layers cannot be cut into {run.stages} stages; use fewer --stages"
+        )
     prices = Prices(spec, sequences) if run.measure else None
     layers = cut(spec, prices.parts if prices else None, run.stages)
     priced = price(spec, slices(layers), sequences, prices)
@@ -335,5 +337,5 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
         )
     if manifest.policy.redundancy == 1:
-        found.append("redundancy 1: whenever a volunteer leaves, its stage stops")
+        found.append("redundancy 1: training stops whenever a volunteer leaves")
     return found

@@ -50,7 +50,7 @@ class RunChoices:
     data: str = "stdlib"
     """Training text: stdlib (Python's own source), a text file, or a .jsonl with "text" fields."""
     tokenizer: Annotated[TokenizerName, Parameter(parse=len(TOKENIZERS) > 1)] = tokens.DEFAULT
-    """What makes tokens of the text; it decides the size of the vocabulary."""
+    """Tokenizer of the text; it sets the size of the vocabulary."""
     stages: Count = 2
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None
@@ -64,11 +64,11 @@ class RunChoices:
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
     aggregation: Annotated[AggregationName, Parameter(parse=len(RULES) > 1)] = aggregations.DEFAULT
-    """How the gradients of a stage's volunteers are averaged: their exact sum; or, among strangers
-    and with three volunteers to a stage or more, so that a minority that lies moves it little."""
+    """How the gradients of a stage's volunteers are averaged: their exact sum, or, for strangers
+    and three or more volunteers per stage, a rule that a lying minority moves little."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
-    """Compute the next step while a step is averaged: faster on slow lines with several volunteers
-    to a stage; every update is one step late, which slows learning, most in the first steps."""
+    """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
+    per stage. Every update is one step late, which slows learning, most in the first steps."""
     redundancy: Count = 2
     """Volunteers that every stage should have."""
     checkpoint_every: Count = 50
@@ -82,7 +82,7 @@ class RunChoices:
     optimizer: ChosenOptimizer = optimizers.DEFAULT
     """The rule of the updates."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
-    """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
+    """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
 
     @property
     def state(self) -> StateSpec:

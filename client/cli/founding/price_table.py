@@ -22,7 +22,7 @@ class StagePrice(Struct, frozen=True):
 
 def table(prices: Sequence[StagePrice]) -> str:
     """Return the prices as text, one line per stage."""
-    lines = ["stage  layers  GFLOP/microbatch  reckoned  measured"]
+    lines = ["stage  layers  GFLOP/microbatch  estimated measured"]
     for each in prices:
         seconds = "-" if each.seconds is None else f"{1000 * each.seconds:.1f} ms"
         figures = f"{each.flops / 1e9:>16.3f}  {each.reckoned_flops / 1e9:>8.3f}"

@@ -135,7 +135,7 @@ def verified_sources(places: Iterable[Path], swarm: SwarmFile) -> list[tuple[Pat
                 info = verify(path)
             except CheckpointError as error:
                 raise UserError(
-                    f"{path}: {error}", "nothing was changed; take another copy of it"
+                    f"{path}: {error}", "nothing was changed; use another copy"
                 ) from error
             try:
                 checked(info, swarm.swarm, swarm.manifest.stage_count)
@@ -180,7 +180,7 @@ def restore(
     entries = folder.entries()
     versions = {entry.version for entry in entries} | {info.version for _, info in sources}
     if version is not None and version not in versions:
-        there = ", ".join(map(str, sorted(versions))) or "none at all"
+        there = ", ".join(map(str, sorted(versions))) or "none"
         raise UserError(
             f"there is no checkpoint of version {version} (there is {there})",
             "nothing was changed; choose another --version, or name files of that one",
@@ -196,7 +196,7 @@ def restore(
     except OSError as error:
         raise UserError(
             f"cannot write to {folder.folder}: {error.strerror or error}",
-            "make room or make it writable, and do it again",
+            "free space or make it writable, and run it again",
         ) from error
     after = look(folder.folder, swarm.swarm, swarm.manifest.name, whole=False)
     places = {str(folder.path(info.stage, info.version)) for _, info in sources}

@@ -61,7 +61,7 @@ def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
             continue  # a stage lacks this version: an older one may be complete
     raise UserError(
         f"no version of which every stage has a sound checkpoint ({_inventory(places)})",
-        "name the folders of all stages with --checkpoint, or wait for the next checkpoint",
+        "pass the folders of all stages with --checkpoint, or wait for the next checkpoint",
         ExitCode.TEMPORARY,
     )
 
@@ -107,7 +107,7 @@ def read_parameters(path: Path, info: CheckpointInfo) -> State:
 
 def _inventory(places: Places) -> str:
     if not places:
-        return "there is no checkpoint at all"
+        return "there is no checkpoint"
     newest = sorted(places, reverse=True)[:3]
     found = (f"version {v} of stages {', '.join(map(str, sorted(places[v])))}" for v in newest)
     return "there is " + "; ".join(found)

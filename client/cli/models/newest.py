@@ -36,8 +36,8 @@ def _with_manifest(target: Target) -> SwarmFile:
     if isinstance(target, SwarmFile):
         return target
     raise UserError(
-        "checkpoints alone do not say what model they are of",
-        "give the .swarm file with --swarm, or join the swarm once",
+        "checkpoints do not contain the shape of their model",
+        "pass the .swarm file with --swarm, or join the swarm once",
         ExitCode.USAGE,
     )
 

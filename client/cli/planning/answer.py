@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 JOULES_PER_KWH = 3.6e6
 WAYS_OUT = {
-    compare.TOO_MANY: "take fewer --microbatches, or a larger --microbatch",
-    COSTS_NOTHING: "ask the swarm's founder to found it with measured costs",
+    compare.TOO_MANY: "use fewer --microbatches, or a larger --microbatch",
+    COSTS_NOTHING: "ask the swarm's founder to found it again with measured costs",
 }
 """Advice by the limiting term, where machines and memory suffice."""
 
@@ -157,7 +157,7 @@ def _no_plan(found: Sequence[Alternative]) -> UserError:
     return UserError(
         f"these machines cannot train it together; {problem}",
         WAYS_OUT.get(
-            problem, "lend more machines or memory, allow more --stages, or choose a smaller model"
+            problem, "add machines or memory, allow more --stages, or choose a smaller model"
         ),
     )
 
@@ -237,14 +237,14 @@ def _notes(
             f"than {rule.replicas} it bounds norms and finds no liar"
         )
     if idle:
-        yield f"{idle} machines are left out: too small, or without them it is as fast"
+        yield f"{idle} machines are not used: they are too small, or do not make it faster"
     if price is not None and cost.kwh is None:
-        yield "no energy: say with --watts, or in the table, what a machine draws"
+        yield "no energy figure: pass a machine's power with --watts, or in the table"
     silent = sum(not machine.watts for members in best.placement for machine in members)
     if silent and cost.kwh is not None:
-        yield f"energy: {silent} machines do not say what they draw, which counts as nothing"
+        yield f"energy: machines without watts in the table count as 0 W: {silent}"
     if setting.manifest is not None:
         yield (
-            "the manifest's own cut costs what its founder measured; other cuts are reckoned "
+            "the manifest's own cut costs what its founder measured; other cuts are estimated "
             "from it"
         )

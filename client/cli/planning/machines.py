@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_MACHINES = 2000
 MAX_TABLE_BYTES = 1 << 20
 EXAMPLE = (
-    'write [[machine]] with name, count, gflops or tokens_per_s, memory = "16GB", '
-    'up = "20Mbit/s", down, rtt_ms, watts; see volunteer plan --help'
+    "give each kind of machine a [[machine]] with name, count, gflops or tokens_per_s, "
+    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts; see volunteer plan --help'
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -171,7 +171,7 @@ def _machine(
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
     if speed <= 0:
-        problem = f"{name}: tokens_per_s say nothing where the model is said to cost nothing"
+        problem = f"{name}: tokens_per_s cannot be used for a model without a cost"
         raise UserError(problem, "give gflops instead", ExitCode.USAGE)
     return Machine(
         name=name,
@@ -193,6 +193,6 @@ def _amount(name: str, what: str, text: str | None, parse: Callable[[str], int])
     except ValueError as error:
         raise UserError(f"{name}: {what}: {error}", EXAMPLE, ExitCode.USAGE) from error
     if amount <= 0:
-        problem = f"{name}: {what} is 0: such a machine can do nothing"
+        problem = f"{name}: {what} is 0, so the machine cannot take part"
         raise UserError(problem, "leave the machine out", ExitCode.USAGE)
     return float(amount)

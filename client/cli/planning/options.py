@@ -39,21 +39,21 @@ class MachineChoices:
     machines: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MACHINES))
     ] = None
-    """How many there are (default: 4)."""
+    """Number of machines (default: 4)."""
     gflops: Above0 = None
-    """Speed of one, in 1e9 FLOP/s as volunteer bench measures it."""
+    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it."""
     tokens_per_s: Above0 = None
-    """Instead: the tokens per second that one reaches training the whole model alone."""
+    """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
     memory: str | None = None
-    """Memory that one lends, such as 8GB."""
+    """Memory that one machine lends, such as 8GB."""
     up: str | None = None
-    """Upload of one, such as 20Mbit/s."""
+    """Upload of one machine, such as 20Mbit/s."""
     down: str | None = None
-    """Download of one (default: this machine's, at least the upload)."""
+    """Download of one machine (default: this machine's, at least the upload)."""
     rtt_ms: AtLeast0 = None
-    """Milliseconds there and back between two of them (default: 0)."""
+    """Round trip between two machines in milliseconds (default: 0)."""
     watts: AtLeast0 = None
-    """Power that one draws while it trains, for the energy."""
+    """Power of one machine while it trains, for the energy."""
 
 
 @Parameter(name="*", group=RUN)
@@ -64,9 +64,9 @@ class PlanChoices:
     preset: PresetName | None = None
     """Ready-made shape and settings to start from (default: tiny)."""
     stages: OptionalCount = None
-    """Look at this number of stages only."""
+    """Consider only this number of stages."""
     sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
-    """Look at microbatches of this many sequences only."""
+    """Consider only microbatches of this many sequences."""
     microbatches: OptionalCount = None
     """Microbatches per step of the usual or the given size; fixes the tokens per step."""
     boundary_codec: Codec | None = None
@@ -76,12 +76,12 @@ class PlanChoices:
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: their exact sum)."""
     delayed_update: Annotated[bool | None, Parameter(negative="")] = None
-    """Reckon with the one-step-delayed update, which averages a step beside the next one."""
+    """Assume the one-step-delayed update, which averages a step while the next one is computed."""
     redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None
     """Volunteers that every stage should have (default: 2)."""
     optimizer: Annotated[OptimizerName | None, Parameter(parse=len(OPTIMIZERS) > 1)] = None
     """The rule of the updates (default: adamw)."""
     tokenizer: Annotated[TokenizerName | None, Parameter(parse=len(TOKENIZERS) > 1)] = None
-    """What makes tokens of the text (default: bytes)."""
+    """Tokenizer of the text (default: bytes)."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
-    """Run parts of the model for some seconds; otherwise reckon with FLOPs."""
+    """Run parts of the model for some seconds; otherwise estimate from FLOPs."""

@@ -113,8 +113,8 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     found = find_swarm(home, text)
     if not isinstance(found, SwarmFile):
         raise UserError(
-            "an invite does not say what the swarm trains",
-            "give its .swarm file, or its name once you have joined it",
+            "an invite does not contain the swarm's model",
+            "pass its .swarm file, or its name once you have joined it",
             ExitCode.USAGE,
         )
     manifest = found.manifest
@@ -124,7 +124,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     if any(value is not None for value in (*fixed, *vars(model).values())):
         raise UserError(
             "--swarm fixes model, tokens per step, codecs and redundancy",
-            "leave --swarm out to plan for other choices; --stages and --microbatch may be varied",
+            "leave --swarm out to plan for other values; --stages and --microbatch may be given",
             ExitCode.USAGE,
         )
     size, per_step = run.sequences, manifest.microbatches_per_step
@@ -132,7 +132,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         total = manifest.sequences_per_microbatch * per_step
         raise UserError(
             f"--microbatch {size} does not divide the {total} sequences of a step",
-            "take a size that does",
+            "choose a size that divides it",
             ExitCode.USAGE,
         )
     _check_stages(run.stages, manifest.model)
@@ -156,5 +156,5 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
 def _check_stages(stages: int | None, model: ModelSpec) -> None:
     most = min(model.layers, MAX_STAGES)
     if stages is not None and stages > most:
-        problem = f"{model.layers} layers cannot make {stages} stages"
-        raise UserError(problem, f"take at most --stages {most}", ExitCode.USAGE)
+        problem = f"{model.layers} layers cannot be cut into {stages} stages"
+        raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)

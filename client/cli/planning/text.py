@@ -20,7 +20,7 @@ WORDS: dict[Limit, tuple[str, str]] = {
         "averaging",
         "more tokens per step, or wider lines in the first stages, would help most",
     ),
-    "memory": ("want of memory", "more memory, or smaller microbatches, would help most"),
+    "memory": ("lack of memory", "more memory, or smaller microbatches, would help most"),
 }
 """The limit in words, and the remedy."""
 

@@ -62,7 +62,9 @@ def forwarded(host: str, remote: str) -> Iterator[Path]:
     """
     _check_host(host)
     if not remote.startswith("/") or ":" in remote or not remote.isprintable():
-        raise UserError(f"not the path of a socket on {host}: {remote[:200]!r}", "see --socket")
+        raise UserError(
+            f"not the path of a socket on {host}: {remote[:200]!r}", "pass its path with --socket"
+        )
     with tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
         local = Path(folder) / "s.sock"
         if len(str(local).encode()) > MAX_SOCKET_PATH_BYTES:
@@ -101,7 +103,7 @@ def _unreachable(host: str, why: str) -> UserError:
 def _check_host(host: str) -> None:
     """Refuse a text that SSH would take for an option."""
     if not host or host.startswith("-") or not host.isprintable() or " " in host:
-        raise UserError(f"not a host: {host[:100]!r}", "write user@machine", ExitCode.USAGE)
+        raise UserError(f"not a host: {host[:100]!r}", "use the form user@machine", ExitCode.USAGE)
 
 
 def _check_word(word: str, flag: str) -> None:

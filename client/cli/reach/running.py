@@ -83,8 +83,8 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
         if ending is not None:
             words, start = f"{words}; {ending_words(ending)}", ending.next_step
         elif run.runs:
-            words = f"process {run.pid} does not answer yet, or not any more"
-            start = "it starts, or it ends: see volunteer logs"
+            words = f"process {run.pid} does not answer yet, or no longer answers"
+            start = "it may be starting or ending: read volunteer logs"
     others = running_elsewhere(folders.runtime)
     if others:
         words = words.replace("on this machine", "in this home", 1)
@@ -165,7 +165,7 @@ def ending_words(ending: Ending) -> str:
 def _mute(path: Path) -> UserError:
     return UserError(
         f"a volunteer listens on {path} but does not answer",
-        "see volunteer logs: it may hang, or be another version",
+        "read volunteer logs: it may hang, or be another version",
         ExitCode.TEMPORARY,
     )
 

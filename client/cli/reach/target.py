@@ -30,15 +30,15 @@ def read_target(text: str) -> Target:
     try:
         target = parse_target(_contents(text))
         if text.startswith(SCHEME) and isinstance(target, Invite) and target.secret is not None:
-            say("everybody on this machine can read the invite's secret on the command line;")
-            say("  better: --swarm FILE, or --swarm - to read it from stdin")
+            say("everybody on this machine can read the invite's secret on the command line.")
+            say("  Use --swarm FILE, or --swarm - to read it from stdin")
         return target
     except InviteError as error:
         raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
     except RemoteProtocolError as error:
         raise UserError(
             f"--swarm: the manifest is not genuine: {error}",
-            "ask the founder for the .swarm file or a new invite",
+            "ask the founder for the .swarm file or a fresh invite",
             ExitCode.REFUSED,
         ) from error
 
@@ -55,7 +55,9 @@ def find_swarm(home: Home, text: str | None) -> Target:
     if known is not None:
         return known
     if text is None:
-        raise UserError("no swarm is known here", "choose one with --swarm", ExitCode.USAGE)
+        raise UserError(
+            "no swarm is known on this machine", "choose one with --swarm", ExitCode.USAGE
+        )
     target = read_target(text)
     store = SwarmStore(home.folders.swarms)
     return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
@@ -75,7 +77,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
     if len(known) < 2:
         return known[0] if known else None
     names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
-    problem = f"several swarms are known here: {names}"
+    problem = f"several swarms are known on this machine: {names}"
     raise UserError(problem, "choose one with --swarm", ExitCode.USAGE)
 
 
@@ -95,6 +97,6 @@ def _read_file(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(
             f"--swarm: cannot read {str(path)[:200]!r}: {reason}",
-            "give an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
+            "pass an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
             ExitCode.USAGE,
         ) from error

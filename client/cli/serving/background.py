@@ -130,11 +130,11 @@ def _wait_until_it_takes_part(
                 say(f"{said} ...")
         time.sleep(LOOK_S)
     if answers is not None:
-        say("it has not entered the swarm yet; volunteer status shows how far it is")
+        say("it has not entered the swarm yet; volunteer status shows its progress")
         return answers
     raise UserError(
         f"process {process.pid} was started but does not answer yet",
-        "see volunteer logs; it goes on trying",
+        "read volunteer logs; it keeps trying",
         ExitCode.TEMPORARY,
     )
 
@@ -164,7 +164,7 @@ def _ended(code: int, errors: Path) -> UserError:
     if start is None:
         for line in said[-5:]:
             say(line)
-        return UserError(f"the volunteer ended with {code}", f"see {errors}", _exit_code(code))
+        return UserError(f"the volunteer ended with {code}", f"read {errors}", _exit_code(code))
     next_step = " ".join(line.strip() for line in said[start + 1 :])
     return UserError(said[start].removeprefix("volunteer: "), next_step, _exit_code(code))
 

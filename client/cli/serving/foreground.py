@@ -86,7 +86,7 @@ def serve(
             keep_traceback(error, home.folders.logs)
         raise
     else:
-        record.end("it left the swarm in order", "", code)
+        record.end("it drained and left the swarm", "", code)
         return code
     finally:
         log.close()
@@ -99,7 +99,7 @@ def _end_of(error: BaseException) -> tuple[str, str, int]:
     if known is not None:
         return known.message, known.next_step, known.exit_code
     if first_of(group, KeyboardInterrupt) is not None:
-        return "it was interrupted before it had started", "", ExitCode.INTERRUPTED
+        return "it was interrupted while it started", "", ExitCode.INTERRUPTED
     words = f"internal error: {error!r}"
     return words, "please report it: volunteer doctor --bundle report.zip", ExitCode.RUNTIME
 
@@ -214,7 +214,7 @@ async def _stop_on_signal(
         task_status.started()
         async for _ in signals:
             if stop.is_set():
-                record.end("it was told twice to stop, and ended at once", "", ExitCode.INTERRUPTED)
+                record.end("it was told to stop twice, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
-            write(LogLine(words="stopping: draining and saving; once more to stop at once"))
+            write(LogLine(words="stopping: draining and saving; interrupt again to stop at once"))
             stop.set()

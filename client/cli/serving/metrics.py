@@ -53,7 +53,7 @@ def _counter(words: str, read: Callable[[Snapshot], float]) -> Described:
 METRICS: Final[dict[str, Described]] = {
     "volunteer_info": Described(
         "gauge",
-        "Always 1; the labels say who this is.",
+        "Always 1; the labels identify the volunteer.",
         ("version", "swarm", "swarm_name", "peer"),
         lambda now: {(now.version, now.swarm, now.swarm_name, now.peer): 1.0},
     ),
@@ -64,9 +64,11 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_step": _gauge("Last committed step of the swarm.", lambda now: now.step),
     "volunteer_steps": _gauge("Steps of the whole run.", lambda now: now.steps),
     "volunteer_loss": _gauge("Loss of that step, nats per token.", lambda now: now.loss),
-    "volunteer_tokens_per_second": _gauge("Of the whole swarm.", lambda now: now.tokens_per_s),
+    "volunteer_tokens_per_second": _gauge(
+        "Speed of the whole swarm.", lambda now: now.tokens_per_s
+    ),
     "volunteer_own_tokens_per_second": _gauge(
-        "This volunteer's share.", lambda now: now.own_tokens_per_s
+        "This volunteer's part of it.", lambda now: now.own_tokens_per_s
     ),
     "volunteer_stage_version": Described(
         "gauge",
@@ -102,43 +104,45 @@ METRICS: Final[dict[str, Described]] = {
         "Memory of its workers.", lambda now: sum(worker.rss_bytes for worker in now.workers)
     ),
     "volunteer_worker_restarts_total": _counter(
-        "Workers that had to be started again.",
+        "Worker restarts.",
         lambda now: sum(worker.restarts for worker in now.workers),
     ),
     "volunteer_rounds_committed_total": _counter(
         "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed
     ),
     "volunteer_rounds_restarted_total": _counter(
-        "Rounds that were made anew.", lambda now: now.counters.rounds_restarted
+        "Restarted rounds.", lambda now: now.counters.rounds_restarted
     ),
     "volunteer_rounds_restarted_as_leader_total": Described(
         "counter",
-        "Those that this volunteer made anew itself.",
+        "Restarted rounds that this volunteer led, by reason.",
         ("reason",),
         lambda now: {(why,): float(n) for why, n in now.counters.restarts_led.items()},
     ),
     "volunteer_rerouted_microbatches_total": _counter(
-        "Sent again to another replica.", lambda now: now.counters.rerouted_microbatches
+        "Microbatches sent again to another replica.",
+        lambda now: now.counters.rerouted_microbatches,
     ),
     "volunteer_replayed_microbatches_total": _counter(
-        "Computed again because their holder went.", lambda now: now.counters.lost_microbatches
+        "Microbatches computed again because their holder left.",
+        lambda now: now.counters.lost_microbatches,
     ),
     "volunteer_doubled_microbatches_total": _counter(
-        "Counted twice; must stay 0.", lambda now: now.counters.doubled_microbatches
+        "Microbatches counted twice; must stay 0.", lambda now: now.counters.doubled_microbatches
     ),
     "volunteer_refused_frames_total": Described(
         "counter",
-        "Messages and connections of others that were refused.",
+        "Refused messages and connections.",
         ("reason",),
         lambda now: {(why,): float(n) for why, n in now.counters.refused_by_reason.items()},
     ),
     "volunteer_contributed_microbatches_total": _counter(
-        "In committed steps, over all sessions.", lambda now: now.credit.microbatches
+        "Microbatches in committed steps, over all sessions.", lambda now: now.credit.microbatches
     ),
     "volunteer_contributed_tokens_total": _counter(
-        "In committed steps, over all sessions.", lambda now: now.credit.tokens
+        "Tokens in committed steps, over all sessions.", lambda now: now.credit.tokens
     ),
-    "volunteer_uptime_seconds": _gauge("Since the node started.", lambda now: now.uptime_s),
+    "volunteer_uptime_seconds": _gauge("Time since the node started.", lambda now: now.uptime_s),
 }
 
 

@@ -34,7 +34,7 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
     kept = _replaced(before, key, line)
     if not _same_but_for(key, before, kept):
         raise ConfigError(
-            f"{path} is written in a way that is not understood here", "volunteer config edit"
+            f"{path} has a form that this command cannot change", "volunteer config edit"
         )
     try:
         make_own(path.parent)
@@ -52,7 +52,7 @@ def save_setting(key: str, text: str) -> str:
     line = set_setting(path, key, text)
     variable = f"VOLUNTEER_{key.upper()}"
     if variable in os.environ:
-        return f"{line} is in {path}, but {variable} is set and wins"
+        return f"{line} is in {path}, but the variable {variable} is set and takes precedence"
     return f"{line}: from the next start"
 
 

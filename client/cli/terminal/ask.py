@@ -17,7 +17,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UserError(f"not done without asking: {question}", "give --yes", ExitCode.USAGE)
+        raise UserError(f"this needs a confirmation: {question}", "pass --yes", ExitCode.USAGE)
     return says_yes(question)
 
 

@@ -38,8 +38,8 @@ def status_report(now: Snapshot) -> str:
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
         f"recovery  {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
-        f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds made "
-        f"anew{_reasons(now.counters.restarts_led)}, "
+        f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds "
+        f"restarted{_reasons(now.counters.restarts_led)}, "
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
         *_error_lines(now),
@@ -130,7 +130,7 @@ def _peers(now: Snapshot) -> str:
 def _loss(now: Snapshot) -> str:
     if now.loss is None:
         return "no loss yet"
-    alone = " (the word of one volunteer)" if now.loss_vouchers == 1 else ""
+    alone = " (reported by one volunteer only)" if now.loss_vouchers == 1 else ""
     return f"loss {now.loss:.4f}{alone}"
 
 

@@ -23,7 +23,7 @@ def duration_s(text: str, flag: str) -> float:
     parts = _PART.findall(compact)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if _PART.sub("", compact).strip() or not 1 <= seconds <= MAX_S:
-        raise _mistake(flag, text, "write 30m, 2h or 1h30m")
+        raise _mistake(flag, text, "use the form 30m, 2h or 1h30m")
     return seconds
 
 
@@ -70,7 +70,7 @@ def _date(text: str, flag: str) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError) as error:
-        raise _mistake(flag, text, "write 18:00 or 2026-11-22 08:00") from error
+        raise _mistake(flag, text, "use the form 18:00 or 2026-11-22 08:00") from error
 
 
 def _mistake(flag: str, text: str, next_step: str) -> UserError:

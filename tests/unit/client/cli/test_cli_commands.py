@@ -109,7 +109,7 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
         assert "paused until" in within("pause", "--for", "1h30m").stdout
         assert provider.paused is not None
         assert provider.paused.until == pytest.approx(before + 5400, abs=30)
-        assert "takes part again" in within("resume").stdout
+        assert "resumed" in within("resume").stdout
         assert "was not paused" in within("resume").stdout
         for wrong in (
             ["--for", "soon"],

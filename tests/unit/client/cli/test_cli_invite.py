@@ -78,7 +78,7 @@ def test_who_is_met_last_is_named_and_oneself_only_if_there_is_nobody_else(
     store = SwarmStore(find_home().folders.swarms)
     store.remember(sign(founded.manifest, Signer(bytes(32)), (own,)))
     alone = within("invite")
-    assert "it names only this machine: start it" in alone.stderr
+    assert "the invite names only this machine: run volunteer join" in alone.stderr
     assert str(own) in alone.stdout
     store.meet(founded.swarm, [_at("8.8.8.8", 2)])
     other = within("invite")
@@ -90,7 +90,7 @@ def test_an_unknown_swarm_has_no_invite(home: Path, within: Within) -> None:
     for arguments in (("invite",), ("invite", "--swarm", "absent")):
         done = within(*arguments)
         assert done.returncode == ExitCode.NOT_RUNNING
-        assert "known here" in done.stderr
+        assert "known on this machine" in done.stderr
 
 
 def test_the_file_is_private_whole_and_never_overwritten_unasked(

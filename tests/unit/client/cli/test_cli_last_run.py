@@ -88,7 +88,7 @@ def test_the_doctor_knows_how_it_ended(home: Path) -> None:
     (check,) = check_node(find_home())
     assert (check.status, "no device 'cuda'" in check.words) == ("warn", True)
     assert "give --device cpu" in check.next_step
-    _keep(home, msgspec.structs.replace(DEAD, exit_code=0, reason="it left the swarm in order"))
+    _keep(home, msgspec.structs.replace(DEAD, exit_code=0, reason="it drained and left the swarm"))
     (check,) = check_node(find_home())
     assert check.status == "ok"
 

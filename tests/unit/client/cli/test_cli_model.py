@@ -131,7 +131,7 @@ def test_another_swarms_checkpoints_are_not_mixed_in(
 
 
 def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no checkpoint at all") as caught:
+    with pytest.raises(UserError, match="there is no checkpoint") as caught:
         load_newest(swarm, [tmp_path])
     assert caught.value.exit_code == ExitCode.TEMPORARY
     _write(swarm, tmp_path, 7, [1])

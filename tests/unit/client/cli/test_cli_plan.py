@@ -109,7 +109,7 @@ def test_machines_that_say_no_watts_are_counted_in_a_note(within: Within, tmp_pa
     arguments = ("--no-measure", "--table", str(path), "--stages", "2", "--tokens", "1000000")
     answer = planned(within, *arguments)
     assert answer["cost"]["kwh"] == pytest.approx(3 * 150 * answer["cost"]["seconds"] / 3.6e6)
-    note = "energy: 1 machines do not say what they draw"
+    note = "energy: machines without watts in the table count as 0 W: 1"
     assert [each for each in answer["notes"] if each.startswith(note)]
     assert note in within("plan", *arguments).stderr
     path.write_text(TOML + "watts = 90\n")
@@ -249,7 +249,7 @@ def test_stages_that_a_founded_swarm_cannot_have_are_explained(
     plain = swarm_file(tmp_path / "x.swarm", manifest)
     done = within("plan", "--swarm", plain, *DESCRIBED[1:], "--stages", "9")
     assert done.returncode == ExitCode.USAGE
-    assert "take at most --stages 4" in done.stderr
+    assert "use at most --stages 4" in done.stderr
     first, last = manifest.stages
     uneven = (
         msgspec.structs.replace(first, layers=0),
@@ -268,22 +268,22 @@ def test_more_microbatches_than_create_allows_are_no_plan(
     done = within("plan", *DESCRIBED, *size, "--microbatches", "1000000")
     assert done.returncode == ExitCode.RUNTIME
     assert "more than 4096 microbatches a step" in done.stderr
-    assert "take fewer --microbatches" in done.stderr
-    assert "lend more" not in done.stderr
+    assert "use fewer --microbatches" in done.stderr
+    assert "add machines or memory" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--stages", "9"), "take at most --stages 4"),
+        (("--stages", "9"), "use at most --stages 4"),
         (("--gflops", "1", "--tokens-per-s", "1"), "give one of them"),
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
         (("--up", "0"), "leave the machine out"),
         (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
-        (("--layers", "300", "--stages", "300"), "take at most --stages 256"),
+        (("--layers", "300", "--stages", "300"), "use at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
         (("--table", "missing.toml"), "cannot read missing.toml"),
-        (("--table", "x.toml", "--up", "1MB/s"), "write it into the table"),
+        (("--table", "x.toml", "--up", "1MB/s"), "write that value into the table"),
         (("--width", "7"), "heads"),
     ],
 )
@@ -300,7 +300,7 @@ def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
     done = within("plan", *described(memory="1MB"))
     assert done.returncode == ExitCode.RUNTIME
     assert "memory: a stage needs" in done.stderr
-    assert "lend more" in done.stderr
+    assert "add machines or memory" in done.stderr
 
 
 def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -
 def test_leaving_in_order_is_no_failure(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     record.begin()
-    record.end("it left the swarm in order", "", 0)
+    record.end("it drained and left the swarm", "", 0)
     ending = record.ending()
     assert ending is not None
     assert not ending.failed
