@@ -77,7 +77,7 @@ class Folders:
         return self.data / "agreements" / f"{swarm}.msgpack"
 
     def proofs(self, swarm: str) -> Path:
-        """Who was expelled from one swarm, and why."""
+        """The expelled members of one swarm, with the evidence."""
         return self.data / "evidence" / f"{swarm}.msgpack"
 
     def numbers(self, swarm: str) -> Path:

@@ -1,4 +1,4 @@
-"""The file of a swarm's proofs: who was expelled from it, and the evidence.
+"""The file of a swarm's proofs: the expelled members, with the evidence.
 
 One small file per swarm, the oldest proof first. The proofs are stored unverified; the reader
 checks the signatures (``protocol.evidence``).

@@ -1,4 +1,4 @@
-"""Centred clipping: who is far from most others has no more influence than who is less far.
+"""Centred clipping: a member far from most others has no more influence than one less far.
 
 Source: Karimireddy, He, Jaggi, arXiv 2012.10333, v <- v + mean((x - v) min(1, tau / |x - v|)), here
 without state and run to its fixed point, which is Huber's M-estimate of location.
@@ -28,7 +28,7 @@ from client.compute.aggregation.kept import Kept, combined, weights
 RADIUS = 1.25
 LEFT_OUT = 2.0
 ITERATIONS = 20  # honest replicas take two or three; a mixture of a few points costs nothing
-_ROUNDING = 1e-6  # of the usual norm: below it a distance is none
+_ROUNDING = 1e-6  # share of the usual norm; smaller distances count as 0
 _CHUNK = 1 << 16  # numbers that are looked at in fp64 at once
 
 

@@ -1,7 +1,7 @@
-"""What the robust rules share: they need all contributions at once, as means.
+"""The base of the robust rules, which need all contributions together, as means.
 
 A contribution is a sum over as many microbatches as its replica has done, so sums cannot be
-compared. What is compared is each replica's mean over its microbatches. Nobody weighs more than
+compared. The rules compare each replica's mean over its microbatches. Nobody weighs more than
 `HEAVIEST` times the (lower) median replica, however much it did or says it did. The result is the
 robust mean times the step's microbatches. Contributions without a microbatch are left out.
 

@@ -1,7 +1,7 @@
-"""Who is expelled from our swarm: takes proofs in, keeps them on disk, and acts on them.
+"""Expels members of our swarm: receives proofs, keeps them on disk, and acts on them.
 
-``protocol.evidence`` decides whom a proof convicts. Whoever is convicted is cut off, forgotten by
-membership, and not linked again by this volunteer as long as the run lasts.
+``protocol.evidence`` decides whom a proof convicts. This volunteer disconnects a convicted member,
+forgets it in membership, and does not link it again for the rest of the run.
 """
 
 from __future__ import annotations

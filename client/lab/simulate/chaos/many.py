@@ -74,7 +74,7 @@ def run_many(
     spawn = multiprocessing.get_context("spawn")
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     tally = Tally()
-    # A world lives until its seed is done: the collector would look in vain, again and again.
+    # A world lives until its seed is done: the collector would find nothing.
     with ProcessPoolExecutor(os.cpu_count() or 1, spawn, gc.disable) as pool:
         for some in pool.map(partial(run_some, lies=lies), chunks):
             tally.add(some)

@@ -1,7 +1,7 @@
-"""What the parts of the chaos world work on: the volunteers, the network between them, the checks.
+"""The base of the chaos world, on which its parts work: the volunteers, their network, the checks.
 
-``Faults``, ``Acquisitions`` and ``Histories`` hold a swarm and let things happen to its volunteers.
-How these happen is said by the whole world (``world``), which is made of those parts.
+``Faults``, ``Acquisitions`` and ``Histories`` hold a swarm and act on its volunteers. The whole
+world (``world``), which consists of those parts, implements these actions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ChaosSwarm(SeatWorld[Volunteer]):
     """See the module's docstring.
 
     Args:
-        config: the swarm and what may go wrong.
+        config: the swarm and its permitted faults.
     """
 
     def __init__(self, config: ChaosConfig) -> None:
@@ -36,34 +36,34 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         return peer.clock.read(self.agenda.now)
 
     def present(self) -> list[Volunteer]:
-        """Return everybody who has not gone for good."""
+        """Return the volunteers that have not left for good."""
         return [v for v in self.volunteers.values() if not v.retired]
 
     def honest(self) -> list[Volunteer]:
-        """Return all who say what is true, also those who have gone."""
+        """Return the honest volunteers, also those that have left."""
         return [v for v in self.volunteers.values() if not v.lies]
 
     # --- processes -------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, volunteer: Volunteer) -> None:
-        """A process starts; it knows nothing but its disk."""
+        """Start a process, which knows only its disk."""
 
     @abstractmethod
     def replace(self, gone: Volunteer) -> None:
-        """Somebody else takes the place of a volunteer that never comes back."""
+        """Replace a volunteer that never comes back."""
 
     @abstractmethod
     def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
-        """The process ends: its connections are closed, in memory nothing is left."""
+        """End the process: its connections are closed, its memory is lost."""
 
     @abstractmethod
     def pause(self, volunteer: Volunteer) -> None:
-        """The process gets no time any more."""
+        """Give the process no more processor time."""
 
     @abstractmethod
     def wake(self, volunteer: Volunteer, incarnation: int) -> None:
-        """It gets time again, if it is still the process with this number."""
+        """Continue the process, if it still has this number."""
 
     # --- seats -----------------------------------------------------------------------------
 
@@ -81,16 +81,16 @@ class ChaosSwarm(SeatWorld[Volunteer]):
 
     @abstractmethod
     def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
-        """A state has arrived and is loaded."""
+        """Load a state that has arrived."""
 
     @abstractmethod
     def lose(self, volunteer: Volunteer, why: str) -> None:
-        """The way into the stage or its seat is lost."""
+        """Lose the seat, or the attempt to get one."""
 
     @abstractmethod
     def begin_anew(self, volunteer: Volunteer) -> None:
-        """Another lineage begins: the seat is opened again where it begins."""
+        """Open the seat again at the beginning of another lineage."""
 
     @abstractmethod
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
-        """Return what a volunteer says of everybody's disk."""
+        """Return a volunteer's records of all disks."""

@@ -110,7 +110,7 @@ class Volunteer(SimPeer):
     shown: object = None
     """The heartbeats of the seat's last view."""
     believed: tuple[tuple[int, dict[PeerId, SeatStatus]], SwarmView] | None = None
-    """What ``believes`` returned last, and of what it was made."""
+    """The last result of ``believes``, and its inputs."""
     returning: SeatStatus | None = None
     """The record of a seat that will be opened again in a new lineage."""
     promise: tuple[int, int] = (0, 0)

@@ -120,7 +120,7 @@ class ChaosWorld(ChaosSwarm):
         return volunteer
 
     def start(self, volunteer: Volunteer) -> None:
-        """A process starts; it knows nothing but its disk."""
+        """See ``ChaosSwarm``."""
         if volunteer.alive or volunteer.retired:
             return
         volunteer.alive = True
@@ -130,7 +130,7 @@ class ChaosWorld(ChaosSwarm):
         self.acquisitions.start(volunteer)
 
     def replace(self, gone: Volunteer) -> None:
-        """Somebody else takes the place of a volunteer that never comes back."""
+        """See ``ChaosSwarm``."""
         if not gone.replaced:
             gone.replaced = True
             newcomer = self.add(gone.stage, f"{gone.name}+")
@@ -138,7 +138,7 @@ class ChaosWorld(ChaosSwarm):
             self.start(newcomer)
 
     def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
-        """The process ends: its connections are closed, in memory nothing is left."""
+        """See ``ChaosSwarm``."""
         self.note(volunteer, "crashes")
         for to in list(volunteer.links):
             self.network.close(volunteer, to)
@@ -149,7 +149,7 @@ class ChaosWorld(ChaosSwarm):
             volunteer.snapshots = {}
 
     def pause(self, volunteer: Volunteer) -> None:
-        """The process gets no time any more."""
+        """See ``ChaosSwarm``."""
         self.note(volunteer, "is paused")
         volunteer.paused = True
 
@@ -204,7 +204,7 @@ class ChaosWorld(ChaosSwarm):
         admit: Admit | None = None,
         saved: str = "",
     ) -> None:
-        """Open a seat at a version, or to observe from it; ``saved``: the state of that version."""
+        """See ``ChaosSwarm``."""
         config, era = self.config, volunteer.recovery.lineage.era
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
@@ -233,7 +233,7 @@ class ChaosWorld(ChaosSwarm):
         self._show(volunteer)
 
     def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
-        """A state has arrived and is loaded."""
+        """See ``ChaosSwarm``."""
         if volunteer.seat is not None and volunteer.worker is not None:
             self._loaded(volunteer, version, volunteer.worker.load(version, saved))
             self.perform(volunteer, volunteer.seat.state_loaded(self.now_of(volunteer)))
@@ -253,7 +253,7 @@ class ChaosWorld(ChaosSwarm):
         self.acquisitions.start(peer)
 
     def begin_anew(self, volunteer: Volunteer) -> None:
-        """Another lineage begins: the seat is opened again where it begins."""
+        """See ``ChaosSwarm``."""
         lineage = volunteer.recovery.lineage
         back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
@@ -289,7 +289,7 @@ class ChaosWorld(ChaosSwarm):
         return said
 
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
-        """Return what a volunteer says of everybody's disk."""
+        """See ``ChaosSwarm``."""
         if not self._lies(volunteer, "records"):
             return dict(volunteer.records)
         return self.liar.records(volunteer.peer, volunteer.records)
@@ -323,7 +323,7 @@ class ChaosWorld(ChaosSwarm):
         self.beats.say(peer, version_only=True)
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
-        """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
+        """See ``SeatWorld``: a node takes the stage again, for any reason."""
         if fault.kind == "behind":
             peer.recovery.evidence.reopened(peer.stage)
         self.lose(peer, fault.words)
