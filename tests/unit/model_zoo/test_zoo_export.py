@@ -1,4 +1,4 @@
-"""Exported files: what transformers makes of them is the model that was exported."""
+"""Exported files: transformers loads the model that was exported."""
 
 import json
 from pathlib import Path

@@ -225,7 +225,7 @@ def test_a_stage_without_a_layer_is_refused() -> None:
 
 @pytest.mark.parametrize("claimed", [1, 116_000])
 def test_parameters_are_those_of_the_model(claimed: int) -> None:
-    """What a stage is too large for, and how long it downloads, is reckoned with them."""
+    """The fit of a stage and the time of its download are computed from them."""
     first, last = manifest().stages
     stages = first, msgspec.structs.replace(last, parameters=claimed)
     with pytest.raises(RemoteProtocolError, match=f"stage 1 has {last.parameters} parameters"):

@@ -1,4 +1,4 @@
-"""The pages of the measurements over lines: what is shown together comes from one machine."""
+"""The pages of the measurements over lines: figures shown together come from one machine."""
 
 from __future__ import annotations
 

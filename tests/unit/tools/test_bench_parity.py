@@ -1,4 +1,4 @@
-"""What parity makes of its runs: compared is what has a run in fp32 of the same seed beside it."""
+"""The evaluation of parity runs: only those with an fp32 run of the same seed are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make test`` runs beside the rest: all simulations, at the lowest priority."""
+"""The lanes of ``make test``: all simulations run beside the rest, at the lowest priority."""
 
 from __future__ import annotations
 

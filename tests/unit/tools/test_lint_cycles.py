@@ -1,4 +1,4 @@
-"""What ``make lint`` says of cycles between files."""
+"""The report of ``make lint`` on cycles between files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No test module imports another one: what they share is in ``tests/support``."""
+"""No test module imports another one: shared code is in ``tests/support``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks in the wrong home is told where volunteers run; who starts a second one, at once."""
+"""A user who looks in the wrong home is told where volunteers run; a second start is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the notices of this test's volunteers hang; a socket's path must be short."""
+    """The folder of this test's notices; a socket's path must be short."""
     with tempfile.TemporaryDirectory(prefix="vol") as name:
         monkeypatch.setattr(local_volunteers, "SHARED_MEMORY", Path(name))
         yield Path(name)

@@ -1,4 +1,4 @@
-"""What goes wrong and which exit code says so: a table of command lines, each its own process."""
+"""Errors and their exit codes: a table of command lines, each its own process."""
 
 from __future__ import annotations
 

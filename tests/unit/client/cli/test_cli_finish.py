@@ -25,7 +25,7 @@ LAST = DrainCostView(stage=0, remaining=0, last=True, words="you are the last re
 
 
 class LastReplica(FakeProvider):
-    """Whose stage has nobody else."""
+    """The only replica of its stage."""
 
     def snapshot(self) -> Snapshot:
         return example_snapshot(leaving=[LAST])

@@ -1,4 +1,4 @@
-"""What a node without a screen tells: systemd, Prometheus and its log file."""
+"""Reports of a node without a screen: systemd, Prometheus and its log file."""
 
 from __future__ import annotations
 

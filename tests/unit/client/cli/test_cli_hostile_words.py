@@ -1,4 +1,5 @@
-"""What strangers say reaches no terminal raw: in text it is replaced, in JSON it is escaped."""
+"""Texts of strangers reach no terminal raw: control characters are replaced in text and escaped in
+JSON."""
 
 from __future__ import annotations
 

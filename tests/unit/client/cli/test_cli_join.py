@@ -223,7 +223,7 @@ class Provider(FakeProvider):
 
 @pytest.fixture
 def fake_node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """What is started in the background is a stand-in, by the name of its provider."""
+    """Starts a stand-in in the background, by the name of its provider."""
     paths = [str(Path(__file__).parents[4])]
     name = getattr(request, "param", "healthy")
     script = NODE.format(paths=paths, provider=PROVIDERS[name])

@@ -1,4 +1,4 @@
-"""What every surface says of a node that ended: ``status``, ``attach``, ``doctor`` and others."""
+"""Reports of a node that ended: ``status``, ``attach``, ``doctor`` and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor says of the owner's limits."""
+"""The doctor's checks of the owner's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report to strangers must not hold."""
+"""Private facts that a report to strangers must not contain."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_lies_do_not_agree(stage, name):
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("name", LIES)
 def test_coarse_averaging_hides_small_noise_only(stage, name):
-    """What error feedback brings back is the member's own word: up to its size noise is hidden."""
+    """The residual of error feedback is the member's own claim: it hides noise up to its size."""
     swarm = AuditedStage(stage, averaging="s8")
     swarm.train(2)
     hidden = {"1 % noise": Grade.AGREES, "x 1.02": Grade.DOUBTFUL}

@@ -77,7 +77,8 @@ def test_the_sum_does_not_depend_on_who_owns_a_shard(codec) -> None:
 @pytest.mark.parametrize("own", range(3))
 @pytest.mark.parametrize("damaged", range(2))
 def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
-    """Whoever owns the shard, the others' seals count: here one byte of one payload is another."""
+    """The others' seals count for any owner of the shard: here one byte of one payload is
+    changed."""
     workers = replicas(3, "s8")
     accumulate(workers, 0)
     bounds = [0, workers[0].replica.size]
@@ -92,7 +93,7 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
 
 @pytest.mark.parametrize("codec", ["bf16", "s8"])
 def test_nothing_is_lost_over_time(codec) -> None:
-    """What all rounds applied, plus all residuals, is what was ever accumulated."""
+    """The sums of all rounds plus all residuals equal everything accumulated."""
     workers = replicas(2, codec)
     accumulated, applied = 0, 0
     for step in range(5):
@@ -257,7 +258,7 @@ class TestRefusals:
 
 
 class TestOnlyTheAppliedBytesCount:
-    """What a replica accumulated by itself never enters a version but through the sums."""
+    """A replica's own accumulated gradient enters a version only through the sums."""
 
     @pytest.fixture
     def round_(self):
@@ -359,7 +360,7 @@ def test_what_rounding_leaves_of_ours_is_no_measure_of_a_first_contribution(code
 
 
 def test_an_absurd_sum_is_refused_as_its_owners() -> None:
-    """Who owns a shard and contributes an absurd part of it has nobody else to refuse it."""
+    """Nobody else can refuse the absurd part that a shard's owner contributes to it."""
     workers = replicas(2, "fp32")
     accumulate(workers, 0)
     run_round(workers, 0)

@@ -113,7 +113,7 @@ def test_poison_is_not_sent(codec, direction, poison, place) -> None:
 
 
 def test_encoding_is_a_function_of_the_tensor() -> None:
-    """Whoever recomputes a boundary must send the same bytes, whatever was encoded before."""
+    """A recomputed boundary must have the same bytes, independent of earlier encodings."""
     tensor = sample((300, 128), OUTLIER)
     first = bytes(encode(tensor, "s8", direction="forward"))
     encode(sample((900, 128)), "s8", direction="forward")

@@ -57,7 +57,7 @@ def test_the_state_is_what_the_worker_reports(codec, delayed) -> None:
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_every_buffer_is_counted_once(delayed) -> None:
-    """What is counted is what is there: no buffer twice, the modules own nothing beside them."""
+    """The count equals the buffers present: none twice, and the modules own no others."""
     replica = opened(1, CUT, delayed=delayed).replica
     held = {buffer.data_ptr() for buffer in replica.buffers}
     assert len(held) == len(replica.buffers)

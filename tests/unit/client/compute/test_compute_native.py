@@ -37,7 +37,7 @@ def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def without_kernel(work):
-    """What torch alone makes of it."""
+    """The result of torch alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "VARIANTS", [])
         return outcome(work)

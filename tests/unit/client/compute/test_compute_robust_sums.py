@@ -1,5 +1,5 @@
-"""Robust aggregation rules: what liars can do to them and to the exact sum, and what honest
-replicas lose."""
+"""Robust aggregation rules: the effect of liars on them and on the exact sum, and the loss of
+honest replicas."""
 
 import math
 

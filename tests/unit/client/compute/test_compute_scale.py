@@ -1,4 +1,4 @@
-"""What a step's gradient sum is multiplied with."""
+"""The factor of a step's gradient sum."""
 
 import pytest
 import torch

@@ -34,7 +34,7 @@ class TestDecodedAhead:
         return Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
 
     def decodings(self, worker, monkeypatch):
-        """What the worker decodes from now on, by the length of the segment."""
+        """The worker's decoded segments from now on, by length."""
         counted, decode = [], worker.replica.wire.segment_in
 
         def count(wire, payload, out, part):

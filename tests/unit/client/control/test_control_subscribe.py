@@ -54,7 +54,7 @@ async def _subscribed(path: Path, **params: object) -> trio.SocketStream:
 
 
 async def _lines(stream: trio.SocketStream, count: int) -> list[dict[str, Any]]:
-    """Return the next ``count`` lines; what came after them is lost."""
+    """Return the next ``count`` lines; later ones are lost."""
     buffer = b""
     with trio.fail_after(30):
         while buffer.count(b"\n") < count:

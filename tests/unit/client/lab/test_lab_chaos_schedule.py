@@ -1,4 +1,4 @@
-"""Which faults there are, and when which is done: strict names, replayable draws."""
+"""The kinds of faults and their schedule: strict names, replayable draws."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ME, OTHER, THIRD = 1000, 1001, 1002
         (2, [Claim(ME)], 1),
         (2, [Claim(ME)] * 3, 1),  # more volunteers than cores: one each
         (8, [Claim(ME)], 4),
-        (8, [Claim(ME)] * 2, 2),  # what is left over is for the nodes
+        (8, [Claim(ME)] * 2, 2),  # the remaining cores are for the nodes
         (8, [Claim(ME, 3)], 5),  # the other's owner chose
         (8, [Claim(ME, 200)], 1),
         (8, [Claim(OTHER)], 4),

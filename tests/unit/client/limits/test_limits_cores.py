@@ -1,4 +1,4 @@
-"""Which cores a process may use: control groups of both versions, topology, affinity."""
+"""The cores that a process may use: control groups of both versions, topology, affinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the limits ask this machine: idleness, battery, and the GPU's power cap."""
+"""The limits' view of this machine: idleness, battery, and the GPU's power cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying the model out of a swarm: what the signed records name is taken, from whom they name."""
+"""Copying the model out of a swarm: versions and donors come from the signed records."""
 
 from __future__ import annotations
 

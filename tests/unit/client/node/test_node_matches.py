@@ -1,4 +1,4 @@
-"""What ``matches`` says of a matching that runs: seats, stages, proofs, reasons."""
+"""The answer of ``matches`` for a running matching: seats, stages, proofs, reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the plan puts machines, and which of several plans it prefers."""
+"""The plan's placement of machines, and its preference among several plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine passes between the membership, the matching and the seats."""
+"""The engine between the membership, the matching and the seats."""
 
 from __future__ import annotations
 

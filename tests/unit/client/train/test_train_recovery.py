@@ -1,4 +1,4 @@
-"""Volunteers vanish: who takes over, from which state, and what becomes of the run."""
+"""Volunteers vanish: the successor, its state, and the course of the run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_split_that_lasts_heals(tmp_path: Path, autojump_clock: MockCloc
 async def test_who_was_there_is_on_disk_and_how_far_the_run_was_when_it_went(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Whoever comes back alone can tell whether the others may have gone on without it."""
+    """A member that comes back alone can tell whether the others may have continued without it."""
     async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
         first, second, dual = await dual_home(swarm)
         swarm.vanish(second)

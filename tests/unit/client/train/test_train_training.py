@@ -1,4 +1,5 @@
-"""Pausing within a process: stages are given up in order, held anew, and no step is less exact."""
+"""Pausing within a process: stages are given up in order and held again, and every step stays
+exact."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.train_swarm import TestSwarm, Volunteer, _starter, one_thread
 
 
 class ScriptedTraining(Training):
-    """Whose places a test assigns instead of the matching."""
+    """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
         self._capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)

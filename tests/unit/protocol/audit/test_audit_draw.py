@@ -1,4 +1,4 @@
-"""Who is audited how often, what an audit comes to, and who is out."""
+"""The frequency of audits, their verdicts, and the members they expel."""
 
 import math
 import random

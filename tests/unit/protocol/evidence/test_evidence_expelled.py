@@ -1,4 +1,4 @@
-"""Who is convicted is out; proofs spread to every link once, within bounds."""
+"""A convicted member is expelled; proofs spread to every link once, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proves that an author contradicts itself, and what proves nothing."""
+"""Proofs that an author contradicts itself, and records that prove nothing."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ draining    serving       -          draining   gone       gone  draining    gon
 saving      saving        -          saving     gone       gone  saving      -        -        gone
 gone        gone          -          gone       gone       gone  gone        -        -        gone
 """
-"""What the machine is meant to be; "-": refused."""
+"""The intended table of the machine; "-": refused."""
 EVENTS = {event.value: event for event in Event} | {"to-save": Event.DRAINED_TO_SAVE}
 
 

@@ -28,7 +28,7 @@ def proposers(draw: st.DrawFn) -> list[Proposer]:
 
 @given(proposers(), quotas, floors, st.data())
 def test_substitutes(pool: list[Proposer], quota: int, floor: int, data: st.DataObject) -> None:
-    """Who is kept among many is kept among fewer."""
+    """A proposer kept among many is kept among fewer."""
     kept = prefix_cover(pool, quota, floor).kept
     fewer = [p for p in pool if data.draw(st.booleans())]
     again = prefix_cover(fewer, quota, floor).kept

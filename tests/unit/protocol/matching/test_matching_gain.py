@@ -1,4 +1,4 @@
-"""What a single move takes from the stages that are left, the second seat's included."""
+"""The loss of the stages that a single move leaves, the second seat's included."""
 
 from __future__ import annotations
 

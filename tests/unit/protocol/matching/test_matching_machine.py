@@ -144,7 +144,7 @@ def test_a_steward_gives_way_to_a_higher_term() -> None:
 
 
 def posted_by_the_successor(of: Posting) -> Posting:
-    """What the only one left posts after the steward, who said this, has gone."""
+    """The posting of the only member left after the steward of this record has gone."""
     matching = machine(count=2)
     matching.receive_record(peer(1), "posting", bodies.encode_body(of), NOW)
     matching.tick(NOW)
@@ -250,7 +250,7 @@ def test_a_crowd_of_liars_cannot_fill_the_board() -> None:
 
 
 def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
-    """Whatever mandate they claim: a later one counts more only among those who may speak."""
+    """Their mandate does not matter: a later one counts more only among possible stewards."""
     matching = machine(count=40)
     first, *others = candidates(40)
     matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)

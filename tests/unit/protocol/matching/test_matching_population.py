@@ -1,4 +1,4 @@
-"""Views that evolve: what a view says does not depend on how it came about."""
+"""Views that evolve: a view does not depend on its history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def members(draw: st.DrawFn, number: int) -> Member:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[PeerId, Member | None]]:
-    """Return changes upon changes: who is there comes again changed, or goes."""
+    """Return a series of changes: members change, or leave."""
     numbers = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
     return [
         {peer(n): draw(st.none() | members(n)) for n in draw(numbers)}

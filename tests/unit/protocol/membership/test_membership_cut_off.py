@@ -1,4 +1,4 @@
-"""Who is cut off from the members that it works beside is known to all of them alike."""
+"""All members know alike which member is cut off from its partners."""
 
 from __future__ import annotations
 

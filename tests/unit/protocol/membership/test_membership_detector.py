@@ -71,7 +71,7 @@ def test_our_own_sleep_is_not_held_against_the_others() -> None:
     turns(detector, [1.0, 2.0])
     assert turns(detector, [62.0]) == []  # stopped for a minute
     assert detector.health(A) == "alive"
-    # what silence there was before the sleep still counts, and the clock runs again
+    # the silence before the sleep still counts, and the clock runs again
     assert turns(detector, quarter_seconds(62, 67)) == [(63.0, "suspect"), (65.0, "dead")]
 
 

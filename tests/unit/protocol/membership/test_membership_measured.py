@@ -1,4 +1,4 @@
-"""Measured records: what is taken, what is refused and counted, and how they come and go."""
+"""Measured records: accepted and refused ones, their counts, and their expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of the swarm: who lives, who holds what, whom to stay linked with, and why."""
+"""The view of the swarm: the live members, their stages, the links to keep, and the reasons."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_every_change_of_the_view_has_a_reason_and_a_revision() -> None:
 
 
 def test_without_links_it_says_nothing_and_stays_awake() -> None:
-    """Who is left over, or the first, still closes steps: it has a majority of itself."""
+    """The last or the first member still closes steps: it has a majority of itself."""
     me, other = peer(0), peer(1)
     machine = Membership(me, SWARM, 4)
     assert machine.next_deadline() is None

@@ -169,7 +169,8 @@ class TestWhatTheWorkerIsGiven:
 
 class TestStartingAStep:
     def begun(self) -> Line:
-        """Of the next step: one done, one returned, one sent, one with the worker, one waiting."""
+        """Microbatches of the next step: one done, one returned, one sent, one with the worker, one
+        waiting."""
         line = Line()
         for microbatch in NEXT[:5]:
             line.offer(microbatch)

@@ -1,4 +1,5 @@
-"""Backups: what is late goes to an idle replica too, in bounds; the first gradient counts."""
+"""Backups: a late microbatch goes to an idle replica too, within bounds; the first gradient
+counts."""
 
 from __future__ import annotations
 

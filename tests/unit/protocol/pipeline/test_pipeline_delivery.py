@@ -34,11 +34,11 @@ from tests.support.pipeline_deliveries import (
 )
 
 SILENT_AT = GRADIENT.unmeasured_s + ANSWER_S
-"""Who was held for alive at 0, before anything is measured, and says nothing."""
+"""A silent peer that was held for alive at 0, before any measurement."""
 
 
 def given_up(made: Deliveries) -> list[object]:
-    """What happens when the holder says nothing at all."""
+    """The effects of a silent holder."""
     now = made.next_deadline()
     assert now is not None
     [(_, attempt)] = questions(list(made.tick(now)))  # are you there?
@@ -118,7 +118,7 @@ class TestRefusals:
 
 
 def test_no_charge_outlives_its_microbatch() -> None:
-    """A leak would turn work away from a replica for ever."""
+    """A leak would turn work away from a replica without end."""
     made = deliveries(A, B)
     peer, attempt = offered(made)
     assert load(made) > 0
@@ -213,7 +213,7 @@ class TestLosses:
         made.gradient(A, STEP, M, 0.5)
         assert questions(list(made.redo(M, "corrupt", 1.0))) == [(A, 2)]
         made.receipt(A, receipt("known", 2), 1.1)
-        assert made.next_deadline() is not None  # the gradient is awaited anew
+        assert made.next_deadline() is not None  # the wait for the gradient begins again
         assert made.redo(M + 1, "corrupt", 1.0) == []
 
     def test_nothing_is_left_of_a_forgotten_step(self) -> None:
@@ -285,7 +285,7 @@ class TestHostileAnswers:
                 case 4:
                     verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
-        made.update({}, 0, now)  # everybody is gone: whatever they held has to go again
+        made.update({}, 0, now)  # everybody is gone: their microbatches have to be sent again
         pending = list(made.update(rated({A}), 0, now))
         for _ in range(10):
             if sent := offers(pending):

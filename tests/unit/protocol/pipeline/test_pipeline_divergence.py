@@ -171,7 +171,7 @@ def test_only_who_counts_it_has_a_gradient_of_a_closed_step(closed: bool) -> Non
 
 
 def test_one_of_several_neighbours_cannot_end_a_node() -> None:
-    """It is banned before long; what others give still works."""
+    """It is banned before long; the others' tensors still work."""
     line = Line()
     for n in range(2 * BAN_POINTS // SPOILT_POINTS):
         assert not diverged(line.offer(A, FIRST + n % 3))

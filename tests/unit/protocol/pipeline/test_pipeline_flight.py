@@ -1,4 +1,4 @@
-"""How many microbatches fill the way there and back, found by sending them through a simulated one.
+"""The number of microbatches that fill the pipeline both ways, found in a simulated one.
 
 The way: seconds that one takes alone, and a narrowest place that lets one pass per ``tau`` seconds.
 """

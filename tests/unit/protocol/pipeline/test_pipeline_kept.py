@@ -1,4 +1,4 @@
-"""What a replica keeps of closed steps is bounded, whatever it sees of the stages beside it."""
+"""A replica's memory of closed steps is bounded, for any view of the neighbouring stages."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class TestLeaseServer:
         assert lease_server.grant({}, set(), 0.0) == []
 
     def test_what_was_leased_before_the_step_began_is_no_stray_when_it_begins(self) -> None:
-        """The round of the step before took long; who holds it has not reported of this one."""
+        """The round of the step before took long; its holder has not reported this one."""
         lease_server = LeaseServer(1, PER_STEP, delayed=True).successor(fresh=True)
         lease_server.ask(A, 2, PER_STEP)
         lease_server.grant({}, set(), 0.0)

@@ -1,4 +1,4 @@
-"""Malformed tensors: who gave one is blamed, nobody else, and what it spoilt is got elsewhere."""
+"""Malformed tensors: only its sender is blamed, and another replica replaces it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def taught(hop_s: dict[PeerId, float]) -> NextHop:
 
 
 def choices(hops: NextHop, count: int) -> Counter[PeerId]:
-    """Whom so many microbatches go to, none of which comes back."""
+    """The targets of microbatches, none of which comes back."""
     chosen = (hops.choose(0.0) for _ in range(count))
     return Counter(choice[0] for choice in chosen if choice)
 

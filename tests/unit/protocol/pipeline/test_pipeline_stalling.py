@@ -1,4 +1,4 @@
-"""Who takes work and brings nothing, while its siblings bring theirs."""
+"""A replica that takes work and returns nothing, while its siblings return theirs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How long things take, and how long is waited: generous at first, then as measured, never for
-ever."""
+"""Durations and waits: generous at first, then as measured, always bounded."""
 
 from __future__ import annotations
 

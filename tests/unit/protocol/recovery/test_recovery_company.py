@@ -1,4 +1,4 @@
-"""Who may have newer copies than we, and a swarm that goes on at once where nobody can."""
+"""The members that may have newer copies than we; a swarm that continues where none can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records count on where the run goes on: work that was counted, and nothing beyond reach."""
+"""The records that decide where the run continues: counted work, within possible versions."""
 
 from __future__ import annotations
 
@@ -271,7 +271,8 @@ class TestHealth:
             assert (adopted(effects) == false) == (number == 1)
 
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
-        """In real trouble, too: it decides to begin anew at a version before the newest whole."""
+        """In real trouble, too: it decides to restart at a version before the newest complete
+        one."""
         made = training(SIBLING, NEXT)
         made.update(context(27, None), 30.0)
         for version in (0, 10):

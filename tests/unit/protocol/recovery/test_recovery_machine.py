@@ -270,7 +270,7 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
 
 
 class TestBegin:
-    """Who comes back without a state must not begin where others have long been."""
+    """A member that comes back without a state must not begin where others have long been."""
 
     def test_with_most_of_those_it_knows_of(self) -> None:
         made = machine(PEERS[0])

@@ -29,7 +29,7 @@ class Stage1:
     observer: PeerId
     rates: dict[PeerId, float] = field(default_factory=lambda: dict(RATES))
     queues: dict[PeerId, int] = field(default_factory=dict)
-    """What replicas say of their queue; 3 unless named."""
+    """The replicas' claims about their queue; 3 unless named."""
     own_stage: int = 0
     own_queue: int = 0
     now: float = 0.0

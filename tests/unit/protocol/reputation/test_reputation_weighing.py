@@ -1,4 +1,4 @@
-"""What partners say together: medians, agreement, and how little a few can do about it."""
+"""The partners' joint evaluation: medians, agreement, and the small influence of a few."""
 
 from __future__ import annotations
 

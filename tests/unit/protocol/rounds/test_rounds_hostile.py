@@ -61,7 +61,8 @@ class TestHostile:
         ],
     )
     def test_a_plan_that_does_not_count_every_id_once(self, counted: dict[PeerId, bytes]) -> None:
-        """What it counts for others we take out: nobody would count what it leaves out."""
+        """We take out the microbatches that it counts for others: nobody would count those it
+        leaves out."""
         members = [PlanMember(peer, bits) for peer, bits in counted.items()]
         bounds = [0, SIZE] if len(members) == 1 else [0, 256, SIZE]
         order = Plan(STAGE, STEP, 1, members, bounds, [])
@@ -100,7 +101,7 @@ class TestHostile:
         assert kept(effects) == []
 
     def test_an_impostor_before_the_plan_replaces_nothing(self) -> None:
-        """Whose shard it is we cannot know yet: both are kept, each under its sender."""
+        """We cannot know the shard's owner yet: both are kept, each under its sender."""
         table = Table(8, 9)
         message = Reduced(STAGE, STEP, 1, 1, 3.0)
         first = kept(list(table.member.reduced(C, message, digest(9))))

@@ -331,7 +331,8 @@ class TestRefusal:
 
 
 def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:
-    """Members that say the most a message may hold: who adds it up would be blamed for the sum."""
+    """Members that say the most a message may hold: the member that adds it up would be blamed for
+    the sum."""
     made, plan = planned(*HALVES)
     effects: list[object] = []
     for peer in (ME, B):

@@ -257,7 +257,7 @@ class TestAttempts:
         assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))), "said anew"
 
     def test_a_later_seat_of_ours_keeps_our_promise_in_that_step_alone(self) -> None:
-        """What the earlier seat sent for that attempt may still arrive as if it were ours."""
+        """Messages of the earlier seat for that attempt may still arrive as if they were ours."""
         table, _ = exchanging(attempt=3)
         assert table.member.promise == (STEP, 3)
         later = Table(8, 9, promise=table.member.promise)

@@ -1,4 +1,4 @@
-"""Newcomers to a stage: who is let in, who is told, and how many at most."""
+"""Newcomers to a stage: admission, notification, and bounds."""
 
 from __future__ import annotations
 

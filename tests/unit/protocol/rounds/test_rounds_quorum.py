@@ -1,4 +1,4 @@
-"""Who may close a step when the swarm is split."""
+"""The side that may close a step when the swarm is split."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hear(
 def contacts_of(
     me: PeerId, side: set[PeerId], *, since: float, now: float, everybody: list[PeerId]
 ) -> Contacts:
-    """What ``me`` knows at ``now`` if a split at ``since`` left it with ``side``."""
+    """The knowledge of ``me`` at ``now`` if a split at ``since`` left it with ``side``."""
     contacts = Contacts()
     others = [peer for peer in everybody if peer != me]
     for other in others:
@@ -105,7 +105,7 @@ class TestSplit:
     def test_not_even_at_different_moments(
         self, side: set[PeerId], after_s: float, skew_s: float
     ) -> None:
-        """Whoever closes a step alone late, the other side has not been able to for a while."""
+        """When one side closes a step alone, the other side has not been able to for a while."""
         other = set(PEERS) - side
         one_may = may_close(min(side), side, PEERS, after_s)
         other_may = may_close(min(other), other, PEERS, after_s + skew_s)
@@ -323,7 +323,7 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
 
 
 class TestRollingBack:
-    """What two replicas wait for in vain divides them; a roll-back needs both."""
+    """An unfulfilled wait divides two replicas; a roll-back needs both."""
 
     def test_those_who_set_each_other_aside_are_within_reach(self) -> None:
         """Of three electors two are left, and have set each other aside."""

@@ -184,7 +184,7 @@ def replica(peer: PeerId, up: float, down: float = 1e13) -> Replica:
         ((0, 0, 0, 0), [1, 1, 1, 1]),  # nobody knows anything
         ((10, 8, 12, 6), [10, 10, 10, 10]),  # alike: the rest is noise
         ((10, 10, 10, 2), [10, 10, 10, 2]),
-        ((10, 0, 10, 2), [10, 10, 10, 2]),  # who is not known counts as usual
+        ((10, 0, 10, 2), [10, 10, 10, 2]),  # an unknown member counts as usual
         ((10, 10, 10, 1e9), [10, 10, 10, 10]),  # a boast brings nothing
         ((10, 10, 2, 2), [10, 10, 2, 2]),
     ],
@@ -198,8 +198,8 @@ def test_only_slow_lines_are_heeded(lines: tuple[float, ...], expected: list[flo
     [(1, 2, 10), (1, 3.9, 10), (1, 4.1, 2), (1, 10, 2), (2, 2, 10), (2, 2.1, 2), (3, 2, 2)],
 )
 def test_a_line_that_is_slow_both_ways(segments: int, down: float, counts_as: float) -> None:
-    """In one segment gathering and broadcasting do not overlap: who owns nothing loads only one
-    direction in each of them."""
+    """In one segment gathering and broadcasting do not overlap: a member without a shard loads only
+    one direction in each of them."""
     members = [replica(peer, 10, 10) for peer in PEERS[:3]] + [replica(PEERS[3], 2, down)]
     size = 4 * segments * SEGMENT
     assert uplinks(members, PEERS, size) == [10, 10, 10, counts_as]

@@ -1,4 +1,4 @@
-"""A leader that takes over: what was decided is completed, nobody is left out who may not be."""
+"""A leader that takes over: a decided attempt is completed, and nobody is wrongly left out."""
 
 from __future__ import annotations
 

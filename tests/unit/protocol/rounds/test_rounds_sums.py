@@ -58,7 +58,7 @@ def test_a_sum_that_we_cannot_decode_is_nobody_elses_fault(error: str) -> None:
 
 
 def test_who_observes_applies_without_a_word() -> None:
-    """It has no say in whether the round is made anew."""
+    """It does not influence whether the round is repeated."""
     table = Table()
     table.member.plan(LEADER, plan({B: {8, 9}, C: {10, 11}}, observers=[ME]))
     for peer, segment in ((B, 0), (C, 1)):

@@ -1,4 +1,4 @@
-"""What leaving costs, said beforehand."""
+"""The costs of leaving, reported beforehand."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def all_at(step: int) -> SwarmView:
 
 
 def test_the_last_replica_takes_the_next_step_whole_if_it_has_begun_it() -> None:
-    """Whoever begins its work again elsewhere would need a replica of this stage."""
+    """A replica that repeats its work elsewhere would need a replica of this stage."""
     seat = make_seat(alone=True, delayed=True)
     assert offer(seat, 16) == "accepted"
     assert offer(seat, 20) == "accepted", "kept, of the step after it"

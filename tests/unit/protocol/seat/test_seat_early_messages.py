@@ -1,4 +1,5 @@
-"""What a seat keeps of later rounds: enough to follow them, bounded, and from each only its own."""
+"""A seat's memory of later rounds: enough to follow them, bounded, and from each sender only its
+own."""
 
 from __future__ import annotations
 

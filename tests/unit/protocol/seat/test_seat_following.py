@@ -1,4 +1,5 @@
-"""Who was left behind goes at once and leads nothing; the words of the absent do not count."""
+"""A seat that was left behind leaves immediately and leads nothing; reports of absent members do
+not count."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def acknowledgements(effects: list[SeatEffect]) -> list[PeerId]:
 
 
 class TestTheAbsent:
-    """What waited in our buffers while we slept may be the word of those who have died since."""
+    """Messages in our buffers during a sleep may be from members that have died since."""
 
     def heard(self, contacts: Contacts, now: float) -> None:
         contacts.said(round(now), now)

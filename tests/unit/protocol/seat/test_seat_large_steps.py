@@ -1,7 +1,7 @@
 """A step of 4096 microbatches, the most that a manifest may have: no message costs more for it.
 
-What is compared is processor time per message in large steps and in small ones, generously. It was
-14 times as much for a microbatch (5 ms) and 60 times for a plan (0.8 s).
+The tests compare processor time per message in large and in small steps, generously. It was 14
+times as much for a microbatch (5 ms) and 60 times for a plan (0.8 s).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UP, ME, SIBLING, DOWN = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 SMALL = 256
 GENEROUS = 5.0
 ANSWERS = 4
-"""Of the next stage at a time: with receipts and gradients of two microbatches."""
+"""Messages of the next stage at a time: receipts and gradients of two microbatches."""
 LAST = 128
 
 
@@ -87,7 +87,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def fewest(measure: Callable[[], float]) -> float:
-    """The least of two: what else the machine does adds, and never takes away."""
+    """The least of two: other work of the machine only adds time."""
     return min(measure() for _ in range(2))
 
 
@@ -122,7 +122,7 @@ def per_plan(per_step: int) -> float:
 
 
 def per_report(per_step: int) -> float:
-    """Of a sibling's ledger, to who leads: its bits are read, its ids are not looked at."""
+    """The cost of a sibling's ledger for the leader: it reads bits, not ids."""
     line = filled(per_step, 1)
     bits = [to_bitmap(ids, 0, per_step) for ids in (range(per_step // 2), range(3))]
 

@@ -110,7 +110,7 @@ class Desk:
         self.given += [task for task in tasks if isinstance(task, ForwardTask)]
 
     def asked(self, step: int) -> list[PeerId]:
-        """Whom it asked for work of a step."""
+        """The leader that it asked for work of a step."""
         return [to for to, m in self.sent if isinstance(m, LeaseRequest) and m.step == step]
 
     def leased(self, step: int) -> list[tuple[PeerId, list[int]]]:
@@ -271,7 +271,7 @@ class TestHandingOutTheNextStep:
         assert desk.leased(after_next) == [(THIRD, ids(after_next)[:3])]
 
     def test_who_takes_it_over_leases_nothing_before_it_is_the_current_one(self) -> None:
-        """What the other one has leased of it is in nobody's report yet."""
+        """Leases granted by the other leader are in nobody's report yet."""
         step = step_led_by(THIRD, SIBLING, heir=ME)
         desk, of_next = Desk(step), step + 1
         desk.see(view(step, ME, THIRD))

@@ -1,4 +1,4 @@
-"""Max-weight turns: no idle processor, shares that follow the work, nobody passed over for ever."""
+"""Max-weight turns: no idle processor, shares that follow the work, no starvation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who is set aside: by our own eyes, by judgement between two siblings, by following others."""
+"""Peers set aside: by our own observation, by judgement between two siblings, by following
+others."""
 
 from __future__ import annotations
 
@@ -157,7 +158,7 @@ def three(said: Missing) -> SwarmView:
 
 
 def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
-    """Otherwise two replicas followed each other for ever."""
+    """Otherwise two replicas would follow each other without end."""
     made, said = Standing(place(), None), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
     made.observe(three({}), (), 0.0)
     made.observe(three({SIBLING: (ONE,)}), (), 1.0)

@@ -1,4 +1,4 @@
-"""How much a replica of stage 0 keeps in flight: its share of what keeps the whole swarm busy."""
+"""A stage-0 replica's microbatches in flight: its share of those that keep the whole swarm busy."""
 
 from __future__ import annotations
 

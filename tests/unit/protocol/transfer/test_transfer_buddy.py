@@ -1,4 +1,4 @@
-"""Who keeps copies of whose checkpoints."""
+"""The keepers of checkpoint copies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_buddy_goes_and_only_its_stage_gets_another() -> None:
     rest = "bcdef".replace(first, "")
     second = buddy(view("a", rest, "g"), 0)
     assert second in rest
-    for other in rest.replace(str(second), ""):  # whoever else goes changes nothing
+    for other in rest.replace(str(second), ""):  # other departures change nothing
         assert buddy(view("a", "bcdef".replace(other, ""), "g"), 0) == first
 
 

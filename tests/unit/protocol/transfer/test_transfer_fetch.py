@@ -38,7 +38,7 @@ def chunk(index: int, version: int = 7) -> Chunk:
 
 
 def asked(effects: list[object]) -> list[tuple[PeerId, int]]:
-    """Who is asked for which chunk."""
+    """The donor of each chunk."""
     return [
         (effect.peer, effect.message.index)
         for effect in effects
@@ -299,7 +299,7 @@ def test_with_everything_there_nothing_is_asked_for() -> None:
 
 
 def test_what_two_blobs_share_is_fetched_once() -> None:
-    """The one begun is nobody's any more; what came of it is in the other one too, but for one."""
+    """The one begun is nobody's any more; its chunks are in the other one too, except for one."""
     fetch = begin(A, B)
     other = offer(4)
     other.digests[1] = digest(1, flavour=9)

@@ -1,4 +1,4 @@
-"""Bodies of records: one encoding each; what comes from outside is refused with a reason."""
+"""Bodies of records: one encoding each; bad input is refused with a reason."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
     machine.battery = True
     await machine.limiting.look()
     machine.pauses.resume()
-    assert machine.reason == "on battery"  # what the owner set before still stands
+    assert machine.reason == "on battery"  # the owner's earlier limits still hold
 
 
 def test_limits_are_shown() -> None:

@@ -1,4 +1,4 @@
-"""Finding the swarm: who was a member may come back first, a stranger needs somebody."""
+"""Finding the swarm: a former member may come back first, a stranger needs a member."""
 
 from __future__ import annotations
 

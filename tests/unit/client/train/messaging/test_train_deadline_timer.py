@@ -1,4 +1,4 @@
-"""How often the node looks at its machines: soon after a message, but not once for each of many."""
+"""The frequency of ticks: soon after a message, but not once for each of many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.train_swarm import open_swarm
 
 
 async def test_a_flood_of_messages_shares_its_ticks() -> None:
-    """Measured in time of this processor: what else the machine does is no part of a tick."""
+    """Measured in time of this processor: other work of the machine is no part of a tick."""
     ticked_s = list[float]()
 
     def tick() -> None:

@@ -1,4 +1,4 @@
-"""Whom a volunteer calls: its neighbours, the lately dead, and whom it met before."""
+"""The peers that a volunteer dials: its neighbours, recently lost ones, and those it met before."""
 
 from __future__ import annotations
 

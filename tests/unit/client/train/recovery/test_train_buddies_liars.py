@@ -1,4 +1,4 @@
-"""Copies of a neighbour's checkpoints: what a lying replica cannot push out or hold up."""
+"""Copies of a neighbour's checkpoints: a lying replica cannot push copies out or delay them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kept(member: Member) -> list[int]:
 
 
 async def two_copies(world: World, nursery: trio.Nursery) -> tuple[Member, Member]:
-    """Who serves stage 0 and will lie, and who keeps two checkpoints of it."""
+    """A replica of stage 0 that will lie, and the keeper of two checkpoints of it."""
     liar, keeper = world.members[A], world.members[B]
     nursery.start_soon(keeper.buddies.run)
     for version in (EVERY, 2 * EVERY):
@@ -102,7 +102,7 @@ async def test_who_offers_and_does_not_give_keeps_no_others_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     liar, honest, keeper = world.members[A], world.members[C], world.members[B]
-    monkeypatch.setattr(liar, "take", lambda *_: None)  # whatever it is asked for
+    monkeypatch.setattr(liar, "take", lambda *_: None)  # for any request
     world.serve(EVERY + 3, "ac", "b")
     due = 0 not in offered
     await honest.store((0, EVERY + 2), *[(0, EVERY)] * due)

@@ -1,4 +1,4 @@
-"""What the node tells of itself: which errors it has now, and what those served who went."""
+"""The node's reports: its present errors, and the stages of members that left."""
 
 from __future__ import annotations
 

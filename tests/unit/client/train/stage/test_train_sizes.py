@@ -1,4 +1,5 @@
-"""What a seat keeps of what others send: no shard longer than its stage, no impossible tokens."""
+"""Payloads that a seat accepts from others: no shard longer than its stage, no impossible
+tokens."""
 
 from __future__ import annotations
 

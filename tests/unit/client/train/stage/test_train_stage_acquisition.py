@@ -27,7 +27,7 @@ from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, ope
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What anybody says of transfers."""
+    """Explanations about transfers."""
     words: list[str] = []
     perform = RecordingEngine.perform
 
@@ -61,7 +61,7 @@ def lineage(volunteer: Volunteer) -> Lineage:
 
 
 async def orphaned(swarm: TestSwarm) -> tuple[Volunteer, Path]:
-    """Who holds stage 0, and the disk of who held stage 1 and died, with versions 4 and 8."""
+    """The holder of stage 0, and the disk of a dead holder of stage 1 with versions 4 and 8."""
     first, second = await swarm.add(0), await swarm.add(1)
     swarm.start()
     await swarm.until(lambda: second.step(1) >= 10)
@@ -165,7 +165,7 @@ ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", 
 
 
 async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
-    """What a newcomer to stage 0 believes of what others say."""
+    """A newcomer's belief in the others' claims about stage 0."""
     view = SwarmView.of(
         [
             [Replica(SERVING, 5, True), Replica(SIBLING, 5, True), Replica(FETCHING, 5, False)],
@@ -222,7 +222,7 @@ async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_don
 
 
 def invent(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is put on the shelf for newcomers is another state, sound in itself."""
+    """The shelf for newcomers gets another state, valid by itself."""
     put = shelf.put
 
     def put_another(offer: BlobOffer, path: Path, *, temporary: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a volunteer says of itself: its stay, its line, what it cannot serve."""
+"""A volunteer's advert: its stay, its line, the stages it cannot serve."""
 
 from __future__ import annotations
 

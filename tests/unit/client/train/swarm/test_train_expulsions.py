@@ -1,4 +1,4 @@
-"""Who signs two adverts with one number is out everywhere, for good, and on disk."""
+"""A signer of two adverts with one number is expelled everywhere, for good, and on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the roster the seats and the restore machine see, in swarms too large for a full mesh."""
+"""The seats' and the restore machine's views of the roster, in swarms too large for a full mesh."""
 
 from __future__ import annotations
 

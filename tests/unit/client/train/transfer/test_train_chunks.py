@@ -1,4 +1,4 @@
-"""Chunks that peers ask for and do not take: what they cost, and that others are served."""
+"""Chunks that peers ask for and do not take: their costs, and the service of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run can send in one payload is known from its manifest."""
+"""The manifest determines the largest payload of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a volunteer serves: files while it may, a reason while its owner says no."""
+"""A volunteer's service: files while it may, a reason while its owner forbids it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.train_swarm import ADVERT, RecordingEngine, TestSwarm, Volunt
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What anybody warns of in transfers."""
+    """Warnings about transfers."""
     words: list[str] = []
     perform = RecordingEngine.perform
 

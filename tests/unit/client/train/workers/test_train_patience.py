@@ -1,4 +1,4 @@
-"""How long a worker is waited for: long at first, then by what the same kind of task took."""
+"""The patience with a worker: long at first, then by the time of the same kind of task."""
 
 from __future__ import annotations
 
