@@ -1,9 +1,8 @@
-"""What holds for all tests."""
+"""Settings of all tests."""
 
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says more of the machine than of what is tested: where something must be
-# quick, a test measures processor time.
+# The duration of an example depends mostly on the machine: tests of speed measure processor time.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -37,7 +37,7 @@ class Lane:
 
     @property
     def command(self) -> list[str]:
-        """What runs it; only one process may write what pytest keeps for the next time."""
+        """Its command; only one process may write pytest's cache."""
         ignored = (f"--ignore={path}" for path in self.without)
         return [*PYTEST, "-p", "no:cacheprovider", *ignored, *self.tests]
 

@@ -78,7 +78,7 @@ class Mutant:
     before: str
     after: str
     start: int
-    """Where ``before`` begins in the file, in bytes ..."""
+    """Position of ``before`` in the file, in bytes ..."""
     end: int
     """... and where it ends."""
     noticed: str = ""

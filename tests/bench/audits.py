@@ -1,4 +1,4 @@
-"""What audits by recomputing see on this machine, what they miss, and what they cost.
+"""Measures audits by recomputing on this machine: their hits, misses and costs.
 
     python -m tests.bench.audits [--width 64 --layers 4] [--audits 20] [--budget 3] [--json]
 

@@ -1,4 +1,5 @@
-"""How much a checkpoint holds training up: the worker's own answers, with a save and without one.
+"""Measures the delay of training by a checkpoint: the worker's own answers, with and without a
+save.
 
 ``python tests/bench/checkpoint_stall.py [millions of parameters ...]`` prints one JSON line per
 size: seconds that ``Save`` blocks the worker, seconds of a step (its microbatches and its apply)

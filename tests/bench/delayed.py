@@ -1,4 +1,5 @@
-"""What the one-step-delayed update saves where averaging takes long: seconds of a step, in turns.
+"""Measures the time that the one-step-delayed update saves where averaging takes long: seconds per
+step, in turns.
 
     python -m tests.bench.delayed [--mbit 20,50,100] [--rtt 20] [--runs 2] [--steps 6]
                                   [--out tests/bench/results]
@@ -6,8 +7,8 @@
 One stage held by two volunteers with one thread each, on hosts of a network laboratory
 (``tests.netlab``; takes root): a GPT of 2 layers, width 512, context 128, averaged in S8. Both
 kinds of update run over the same line, one after the other, each in a swarm of its own. Beside the
-medians stands what the efficiency model expects (``volunteer plan``). What the delay does to the
-loss is measured by ``python -m tests.bench.parity --ways fp32,delayed``.
+medians stands what the efficiency model expects (``volunteer plan``). ``python -m
+tests.bench.parity --ways fp32,delayed`` measures its effect on the loss.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Result:
     steps: int
     predicted_s: float
     averaging_s: float
-    """What a round takes by the efficiency model."""
+    """Seconds of a round by the efficiency model."""
     compute_s: float
     """Forward and backward of one microbatch, both volunteers at once."""
     load: float

@@ -1,4 +1,4 @@
-"""Which machine figures come from: those of two machines have no median in common."""
+"""The machine of a figure: figures of two machines have no common median."""
 
 from __future__ import annotations
 

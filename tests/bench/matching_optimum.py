@@ -15,7 +15,7 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Seats:
-    """Where one volunteer is: its home, and the stage beside it that it also holds."""
+    """One volunteer's stages: its home, and the neighbouring stage that it also holds."""
 
     home: int
     second: int | None = None

@@ -21,7 +21,7 @@ COVERED = "every stage is covered"
 
 @dataclass
 class Watch:
-    """What was seen of a swarm of ``stages`` stages."""
+    """The observations of a swarm of ``stages`` stages."""
 
     swarm: LocalSwarm
     stages: int

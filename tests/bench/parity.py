@@ -18,7 +18,7 @@ weights and the samples, so the runs of a seed differ only in their way:
 
 Each run adds a line to ``parity.jsonl``, and one that is there already is not run again. All but
 kills go on within a run, too, from ``unfinished-*`` of the last minute. So it may be interrupted.
-``parity.md`` is written anew after each run. Each job takes one core for the whole run.
+``parity.md`` is rewritten after each run. Each job takes one core for the whole run.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ JUDGED = ("fp32", "bf16", "s8", "kills", "int4")
 WAYS = (*JUDGED, "delayed")
 HELD_OUT_BATCHES, HELD_OUT_SEQUENCES = 48, 8
 LIMIT_PERCENT = 0.25
-"""What the mean difference of a wire that may be used stays below."""
+"""Bound of the mean difference of an acceptable wire."""
 SAID_EVERY_S = 60.0
 
 
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """What makes it this run."""
+        """The identity of the run."""
         return self.way, self.seed, self.tokens, self.data
 
 
@@ -120,7 +120,7 @@ def main() -> int:
     with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
         running = [pool.submit(carry_out, run, asked.data, asked.out) for run in missing]
         for future in as_completed(running):
-            if (error := future.exception()) is not None:  # what the others found is kept
+            if (error := future.exception()) is not None:  # the results of the others are kept
                 failed = True
                 traceback.print_exception(error)
                 continue
@@ -282,7 +282,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[float]]:
 def as_it_should_be(runs: Sequence[Run]) -> bool:
     """Whether all wires stay within the limit on average, and the control does not.
 
-    Where no wire has a seed in common with fp32 nothing has been shown, and it is False.
+    It is False if no wire has a seed in common with fp32, because then nothing is shown.
     """
     means = {way: abs(statistics.mean(found)) for way, found in differences(runs).items()}
     judged = [(way, mean) for way, mean in means.items() if way in JUDGED]

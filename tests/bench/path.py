@@ -1,4 +1,5 @@
-"""What one message and one step run through: stack depth of a Forward, files of a committed step.
+"""Measures the path of a message and of a step: stack depth of a Forward, files of a committed
+step.
 
     python -m tests.bench.path [--list] [--record]
 
@@ -6,8 +7,8 @@ Four volunteers of two stages train in this process, with real compute workers b
 everything that is counted is of the node. They are linked in memory: TCP is not counted.
 
 - *files*: of ``client/``, ``protocol/`` and ``model_zoo/``, of which a function ran from when every
-  replica has closed a step until every replica has closed the next one. Whatever else is due then
-  (heartbeats, the matching) is among them.
+  replica has closed a step until every replica has closed the next one. Other due work (heartbeats,
+  the matching) is included.
 - *frames*: of our own code between the network's event in the engine and the pipeline that takes a
   ``Forward``, both included; the most in all steps until then.
 """

@@ -32,14 +32,14 @@ from tests.bench.machines import this_machine
 
 MICROBATCHES = 16
 TOKENS = 8192
-"""Of a step: 16 microbatches of 4 sequences of 128 tokens."""
+"""Tokens of a step: 16 microbatches of 4 sequences of 128 tokens."""
 WARM_STEPS = 10
 TOO_LONG_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one swarm of one checkout reached."""
+    """The speed of one swarm of one checkout."""
 
     tokens_per_s: float
     node_cpu_s: float

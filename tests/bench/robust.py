@@ -88,7 +88,7 @@ class Row:
 # --- lies -----------------------------------------------------------------------------------
 
 Lie = Callable[[Tensor, Tensor], Tensor]
-"""Of the liar's own contribution (n,) and those of the honest (r, n)."""
+"""Computed from the liar's own contribution (n,) and those of the honest (r, n)."""
 
 
 def alie(own: Tensor, honest: Tensor, liars: int) -> Tensor:

@@ -9,7 +9,7 @@ width 512, context 128, averaged in S8 over the same lines. A newcomer comes and
 (parameters and both moments) in chunks from all of them. The line's rate is the least of what all
 donors can send and what the newcomer can receive; of that training uses its part, which goes first.
 The newcomer's own time is its words "fetched the state". Every run adds a line to
-``state_transfer.jsonl``; ``state_transfer.md`` is written anew from those of this machine.
+``state_transfer.jsonl``; ``state_transfer.md`` is rewritten from those of this machine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Result:
 
     @property
     def line_mbit(self) -> float:
-        """What the lines allow, training left out."""
+        """The bound of the lines without training."""
         return min(self.donors * self.up_mbit, self.down_mbit)
 
 

@@ -1,7 +1,7 @@
-"""What the terminal interface costs: seconds to its first screen, share of a core as it runs.
+"""Measures the cost of the terminal interface: seconds to its first screen, share of a core.
 
 Run with ``python -m tests.bench.tui_cost [seconds]``. Starts ``volunteer replay`` in terminals of
-two sizes, with the recorded run told anew at the rate of a live node (2 updates a second), and
+two sizes, with the recorded run replayed at the rate of a live node (2 updates a second), and
 prints JSON. Compare with the limits only on a machine that has nothing else to do.
 """
 

@@ -1,4 +1,5 @@
-"""How much of the ideal a real swarm reaches over lines of given rate and length.
+"""Measures the share of the ideal speed that a real swarm reaches over lines of given rate and
+length.
 
     python -m tests.bench.wan [--mbit 50,100] [--rtt 0,50] [--codecs s8,fp32] [--runs 2]
                               [--steps 4] [--microbatches 64] [--out tests/bench/results]
@@ -10,8 +11,8 @@ efficiency model, min(compute, link): M tau. Computing is timed before and after
 over a line, both stages at the same moment, since they share the cores; the link's part is what the
 manifest says crosses it at the line's rate, of which frames take up to 5 %. The laboratory's relay
 and both nodes compute on the same cores, which the bound leaves out. Every run adds a line to
-``wan.jsonl``; ``wan.md`` is written anew from its lines of this machine. Rows are medians of runs,
-a run's speed comes from its median step.
+``wan.jsonl``; ``wan.md`` is rewritten from its lines of this machine. Rows are medians of runs, a
+run's speed comes from its median step.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class Result:
     compute_s: float
     """The slower stage's microbatch, forward and backward."""
     line_share: float
-    """What the first volunteer sent, as a share of what its line could carry."""
+    """Bytes sent by the first volunteer, as a share of its line's capacity."""
     lost_packets: int
-    """Of the relay; it should lose none here."""
+    """Datagrams lost by the relay; none are expected here."""
     load: float
     cores: int
     congestion: str
@@ -91,7 +92,7 @@ class Result:
 
     @property
     def share(self) -> float:
-        """Of the bound."""
+        """Share of the bound."""
         return self.tokens / self.bound
 
 

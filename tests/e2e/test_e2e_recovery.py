@@ -1,4 +1,4 @@
-"""Volunteers as processes: what is left of a run after many of them are killed at once."""
+"""Volunteers as processes: the rest of a run after many of them are killed together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _at_step(member: Member, members: list[Member], step: int) -> Snapshot:
 
 
 def _stages(members: list[Member]) -> dict[str, list[int]]:
-    """Which stages everybody serves."""
+    """The stages that each member serves."""
     views = {member.name: member.snapshot() for member in members}
     return {
         name: [seat.stage for seat in view.seats if seat.state == "serving"]
@@ -120,8 +120,8 @@ def _newest_complete(found: CheckpointFolder) -> int:
 def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     """Whether it no longer matters which of them comes back first, nor how much later the other.
 
-    Each has written down that the other was there. What both have together may still be newer by
-    one interval: a member that is back waits for that for 15 s only.
+    Each has written down that the other was there. Both together may still have a version newer by
+    one interval: a member that is back waits for it only 15 s.
     """
     known = all(load_company(folder) for folder in _folders(members, swarm))
     return True if known and _saved(members, swarm) >= 2 * EVERY else None

@@ -34,7 +34,7 @@ def _computing() -> dict[int, int]:
 
 
 def _limits(member: Member, computing: set[int]) -> LimitsView | None:
-    """What it lends once these compute, and it holds a stage."""
+    """Its threads once the others compute and it holds a stage."""
     now = member.snapshot()
     if now is None or not now.seats or not computing <= _computing().keys():
         return None

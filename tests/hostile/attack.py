@@ -1,4 +1,4 @@
-"""An attack: what one peer does to others, and what the others must come through.
+"""An attack: the actions of one peer, and the bounds that the others must keep.
 
 One file of ``tests/hostile/attacks`` an attack. It defines ``ATTACK``, which is found by its name.
 There are two kinds of attacker. A *stranger* has an identity and links and writes messages by hand
@@ -34,7 +34,7 @@ Outgoing = tuple[Message, bytes] | tuple[Message, bytes, float]
 
 
 class Distorter:
-    """What a lying member sends in place of what an honest one would; the base of such attacks."""
+    """Replaces a lying member's messages; the base of such attacks."""
 
     def __init__(self, me: PeerId, manifest: Manifest) -> None:
         self.me, self.manifest = me, manifest
@@ -69,7 +69,7 @@ class Swallows(Distorter):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the honest volunteers must come through."""
+    """Bounds that the honest volunteers must keep."""
 
     rate: float = 0.8
     """Least share of the steps per second before, from ``within_s`` after the attack began on."""
@@ -81,7 +81,7 @@ class Bounds:
     files: int = 16
     """File descriptors that a node may have more than before, when the attacker has gone."""
     shut_out_by: int = 0
-    """So many honest volunteers have to shut the attacker out."""
+    """Least number of honest volunteers that shut the attacker out."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Attack:
     issue: str
     """The item of the list of faults that it reproduces."""
     what: str
-    """What the attacker does, in one sentence."""
+    """The attacker's actions, in one sentence."""
     stranger: Callable[[Stranger], Awaitable[None]] | None = None
     """Runs until it is cancelled or returns."""
     member: Callable[[PeerId, Manifest], Distorter] | None = None
@@ -101,17 +101,17 @@ class Attack:
     attacker counted if it is a member."""
     stages: int = 2
     stage: int = 1
-    """Where a member sits."""
+    """Stage of a member."""
     aggregation: str = "sum"
     """Name of the swarm's aggregation rule."""
     microbatches: int = 8
     """Per step."""
     steps: int = 100_000
-    """Of the run; it is not meant to end."""
+    """Steps of the run, which is not meant to end."""
     lasts_s: float = 35.0
-    """How long the attack goes on."""
+    """Duration of the attack."""
     rest_s: float = 5.0
-    """How long the honest ones are watched after it; 120 where memory is what is attacked."""
+    """Seconds for which the honest ones are watched afterwards; 120 for attacks on memory."""
     bounds: Bounds = field(default_factory=Bounds)
     restarts: bool = False
     """Whether one honest volunteer is killed and started again ``within_s`` after the attack began;

@@ -54,7 +54,7 @@ class BareLink:
     peer: PeerId
     session: YamuxSession
     heard: trio.MemoryReceiveChannel[Message]
-    """What the other side says in the control lane; the newest are dropped."""
+    """Messages of the other side in the control lane; the newest are dropped."""
     lanes: dict[str, YamuxStream] = field(default_factory=dict)
 
     async def say(self, message: Message, payload: bytes = b"") -> None:

@@ -25,7 +25,7 @@ class Scaled(Distorter):
 
 
 def scaled(payload: bytes, factor: float, manifest: Manifest, message: Forward | Backward) -> bytes:
-    """Return the payload with its tensor times a factor, encoded and sealed anew."""
+    """Return the payload with its tensor times a factor, encoded and sealed again."""
     forward = isinstance(message, Forward)
     tokens = message.tokens_bytes if isinstance(message, Forward) else 0
     shape = (manifest.sequences_per_microbatch, manifest.model.context, manifest.model.width)

@@ -85,7 +85,7 @@ def main() -> None:
     flag = sys.argv.index("--swarm")
     manifest = parse_swarm_file(Path(sys.argv[flag + 1]).read_text()).manifest
     _lie(attack, manifest)
-    command = sys.argv.index("join")  # what stands before it started this program
+    command = sys.argv.index("join")  # the arguments before it started this program
     sys.argv[:command] = ["volunteer"]
     raise SystemExit(volunteer())
 

@@ -59,7 +59,7 @@ def kept(folder: Path = FOLDER) -> list[Result]:
 
 
 def write(attacks: Mapping[str, Attack], folder: Path = FOLDER) -> Path:
-    """Write the table anew from the newest result of each attack; return its path."""
+    """Rewrite the table from the newest result of each attack; return its path."""
     newest = {result.attack: result for result in kept(folder)}
     rows = [newest[name] for name in attacks if name in newest]
     path = folder / "hostile.md"

@@ -52,7 +52,8 @@ OFFENCES = ("banned", "set aside", "aside:", "expelled")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one attack did. Rates in steps per second, memory in bytes of the worst honest node."""
+    """The result of one attack. Rates in steps per second, memory in bytes of the worst honest
+    node."""
 
     attack: str
     issue: str
@@ -71,9 +72,9 @@ class Result:
     honest: int
     alive: int
     steps_lost: int
-    """How far the newest committed step fell back."""
+    """Steps by which the newest committed step fell back."""
     blamed: dict[str, int] = field(default_factory=dict)
-    """Whom the honest ones shut out, by name, and how many of them did."""
+    """Peers that the honest ones shut out, by name, with the number of those that did."""
     cpu_before: float = 0.0
     """CPU seconds of all honest volunteers together for each step; 0: no step, or not measured."""
     cpu_during: float = 0.0
@@ -82,7 +83,7 @@ class Result:
     compared only where this is even; CPU for each step can be compared anyhow."""
     others_during: float = 0.0
     noted: str = ""
-    """What the attacker said last: a figure of its own, or why it failed."""
+    """The attacker's last message: a figure of its own, or the reason of its failure."""
     seconds: float = 0.0
     machine: str = ""
     version: str = ""
@@ -153,7 +154,7 @@ class Spent:
 
 
 class Misplaced(Exception):
-    """The attacker got another stage than the attack is about: identities decide, so try anew."""
+    """The attacker got another stage than the attack needs: identities decide, so try again."""
 
 
 class Scene:
@@ -218,7 +219,7 @@ class Scene:
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
             self._swarm.start(f"v{number}", self._flags())
-            if number < self.attack.honest:  # who come at once may take the same stage
+            if number < self.attack.honest:  # volunteers that join together may take the same stage
                 self._until(self._last_has_a_place, f"place for v{number}")
         self._until(self._all_serve, "everybody serving")
         begin = max(look.step for look in self._looks())
@@ -339,7 +340,7 @@ class Scene:
     def _look(self) -> Sample:
         for member in self._honest:
             look = member.snapshot()
-            if look is not None:  # who is too busy to answer is where it was
+            if look is not None:  # a volunteer too busy to answer has not moved
                 self._steps[member.name] = look.step
         step = max(self._steps.values(), default=0)
         memory, files = 0, 0

@@ -47,16 +47,16 @@ class Stranger:
     network: Libp2pNetwork
     file: SwarmFile
     addresses: tuple[str, ...]
-    """Where the honest ones listen."""
+    """Addresses of the honest ones."""
     nursery: trio.Nursery
     peers: list[PeerId] = field(default_factory=list)
     """Honest peers with which a link is up and greeted."""
     heard: trio.MemoryReceiveChannel[Inbound] = field(init=False)
-    """What they say, newest ``HEARD`` messages."""
+    """Their newest ``HEARD`` messages."""
     seats: list[SeatStatus] = field(default_factory=list)
-    """What the heartbeats of ``pulse`` say."""
+    """The seats in the heartbeats of ``pulse``."""
     lost: list[str] = field(default_factory=list)
-    """Whom the heartbeats of ``pulse`` call lost."""
+    """The lost peers in the heartbeats of ``pulse``."""
     _sink: trio.MemorySendChannel[Inbound] = field(init=False)
     _newest: dict[PeerId, int] = field(default_factory=dict)
     _seq: int = 0
@@ -72,7 +72,7 @@ class Stranger:
 
     @property
     def manifest(self) -> Manifest:
-        """What is trained."""
+        """The model and the run."""
         return self.file.manifest
 
     @property

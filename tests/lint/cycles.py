@@ -51,7 +51,7 @@ class NoCycles(Contract):
     type_name = "no_cycles"
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Look for cycles; what they are made of is in the metadata."""
+        """Look for cycles; the metadata holds their imports."""
         described = [[_described(graph, *step) for step in cycle] for cycle in cycles(graph)]
         return ContractCheck(kept=not described, metadata={"cycles": described})
 

@@ -1,4 +1,4 @@
-"""Whom we call because somebody says so: addresses that adverts name, true and invented."""
+"""Dialling addresses from adverts, true and invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in and who has to go for them: the door alone, without sockets."""
+"""Admission of connections: the door alone, without sockets."""
 
 from __future__ import annotations
 

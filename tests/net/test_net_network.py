@@ -269,7 +269,7 @@ async def test_a_killed_process_is_noticed_at_once(networks: Networks) -> None:
 
 
 async def test_an_error_in_the_block_gets_out_of_it() -> None:
-    """Whatever the network awaits while it closes is cancelled; the error must not go with it."""
+    """Closing cancels all waits of the network; the error must not be lost with them."""
     with pytest.raises(ExceptionGroup) as caught:
         async with open_network(os.urandom(32), [("127.0.0.1", 0)]):
             raise DialError("nobody is there")

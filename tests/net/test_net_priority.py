@@ -1,4 +1,4 @@
-"""What is urgent overtakes what is queued: in memory frame by frame, and in the kernel's queue."""
+"""Urgent data overtakes queued data: in memory frame by frame, and in the kernel's queue."""
 
 from __future__ import annotations
 

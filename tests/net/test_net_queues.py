@@ -1,4 +1,4 @@
-"""The bounded queue: first come first served, nobody woken in vain, no turn lost."""
+"""The bounded queue: first come first served, no needless wake-ups, no turn lost."""
 
 from __future__ import annotations
 

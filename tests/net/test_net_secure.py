@@ -84,7 +84,7 @@ async def test_the_reader_sleeps_through_the_packets_of_a_message() -> None:
         await bare.send_all(wire[1000:-1])
         while channel.bytes_in < len(wire) - 1:
             await trio.sleep(0.001)
-        await bare.send_all(wire[-1:])  # what is missing is waited for, and not a byte more
+        await bare.send_all(wire[-1:])  # it waits for the missing bytes only
         await done.wait()
         await bare.send_all(second.seal([b""]))  # 18 bytes are enough to wake it again
 

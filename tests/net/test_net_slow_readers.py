@@ -1,4 +1,4 @@
-"""Peers that ask and do not read: what counts is how much they take, not when they took some."""
+"""Peers that ask and do not read: the amount they read counts, not the times of reading."""
 
 from __future__ import annotations
 

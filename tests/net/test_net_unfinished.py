@@ -36,7 +36,7 @@ async def test_nor_does_a_trickle_keep_it_alive(
     nursery: trio.Nursery, autojump_clock: MockClock, rate: int
 ) -> None:
     lane, data, began = Lane(nursery, "bulk"), wire(8192 * KIB), trio.current_time()
-    await lane.send(data[: 4096 * KIB])  # a fast beginning is no credit for ever
+    await lane.send(data[: 4096 * KIB])  # a fast beginning gives no unlimited credit
     position = 4096 * KIB
     while lane.refused is None and trio.current_time() < began + 1000:
         await trio.sleep(1)

@@ -1,4 +1,4 @@
-"""What the background may send while tensors wait, in bytes: no clock, no sockets."""
+"""The background's bytes while tensors wait: no clock, no sockets."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Finding:
     promised: float
     measured: float
     allowed: float
-    """How far apart they may be; infinite: the figure is not judged."""
+    """Largest relative difference; infinite: the figure is not judged."""
 
     @property
     def good(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a laboratory does to traffic: the rate of a TCP stream, round-trip times, lost datagrams.
+"""Measures a laboratory's traffic: the rate of a TCP stream, round-trip times, lost datagrams.
 
 Sockets are made inside the namespaces, by threads that have entered them, and used from here.
 """
@@ -26,7 +26,7 @@ STREAM_S = 3.0
 DATAGRAM_BYTES = 400
 DATAGRAMS = 4000
 LINE_SHARE = 0.3
-"""What datagrams take of the line: only the wire may lose them."""
+"""Share of the line used by datagrams: only the wire may lose them."""
 LARGE_BYTES = 500_000
 """Lines that hold less are left to what the kernel finds."""
 _CLONE_NEWNET = 0x40000000

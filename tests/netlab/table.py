@@ -1,4 +1,4 @@
-"""What a laboratory looks like: hosts with their line, and what lies between each two of them.
+"""The plan of a laboratory: hosts with their lines, and the paths between them.
 
 mtu = 1500                  # all of the first three lines are optional
 queue_ms = 100              # what a full line holds back before it drops
@@ -47,11 +47,11 @@ class Host(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
-    """What lies between two hosts, the same both ways."""
+    """The path between two hosts, equal in both directions."""
 
     rtt_ms: Annotated[float, Meta(ge=0, le=5000)] = 0.0
     jitter_ms: Annotated[float, Meta(ge=0, le=1000)] = 0.0
-    """Each way up to so much more, drawn anew for every packet; order is kept."""
+    """Most additional delay each way, drawn for every packet; order is kept."""
     loss: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
     """Share of packets lost, each way, one independent of the other."""
 

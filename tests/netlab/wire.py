@@ -12,7 +12,7 @@ Where all lines only delay, segments that the sender's kernel handed over togeth
 they do between a kernel and its network card: a fifth of the packets at 100 Mb/s, and the wire
 leaves the cores to those it is there for. Jitter and loss are drawn for single packets.
 
-Memory: at most ``MAX_HELD_BYTES``; what comes beyond is lost, and counted.
+Memory: at most ``MAX_HELD_BYTES``; further packets are lost, and counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TUNSETIFF = 0x400454CA
 _TUNSETOFFLOAD = 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _CHECKSUM, _SEGMENTS_IPV4 = 0x01, 0x02
-"""What we take as the kernel has it (linux/if_tun.h): sums not made, segments not cut."""
+"""The kernel's offloads that we accept (linux/if_tun.h): no checksums, uncut segments."""
 _HEADER_BYTES = 10
 """``struct virtio_net_hdr``, how to cut and sum what follows: goes back as it came."""
 _MAX_PACKET = _HEADER_BYTES + 65_536

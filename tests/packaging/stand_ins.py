@@ -44,7 +44,7 @@ class StandIns:
             program.chmod(0o755)
 
     def job_state(self, state: str) -> None:
-        """What Slurm says of the job from now on."""
+        """Slurm's state of the job from now on."""
         (self.folder / "job-state").write_text(state)
 
     def client_ends_with(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""What ``volunteer service install --system`` does beside writing the unit."""
+"""The effects of ``volunteer service install --system`` besides the unit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The wheel in an empty virtual environment: it brings everything that the commands need.
 
-The dependencies come from the environment of the tests, by a path file, since downloading torch
-anew takes minutes; the project itself is not among them, because path files found that way are not
+The dependencies come from the environment of the tests, by a path file, because downloading torch
+takes minutes; the project itself is not among them, because path files found that way are not
 followed and an editable install is nothing but such a file.
 """
 

@@ -38,11 +38,11 @@ class Mutant:
     first_seed: int
     """One that notices it; tests begin there, for seeds take time."""
     breaks: str
-    """What the violation begins with."""
+    """The beginning of the violation's message."""
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
     lies: tuple[str, ...] = ()
-    """What a liar lies about who is there."""
+    """The liar's lies, if the mutant needs one."""
 
     def __str__(self) -> str:
         return self.apply.__name__.replace("_", " ")
@@ -68,8 +68,8 @@ def closes_without_a_quorum(patch: Patch) -> None:
 
 
 def takes_what_it_hears_for_contact(patch: Patch) -> None:
-    """What waited while a volunteer was paused counts as if it had been said now, and it does not
-    look around when it wakes up. It is noticed in one run of a hundred, with many pauses in one of
+    """Messages that waited while a volunteer was paused count as new, and it does not check its
+    peers when it wakes up. It is noticed in one run of a hundred, with many pauses in one of
     fifteen."""
 
     def present(self: Contacts, peer: PeerId, now: float) -> bool:
@@ -84,7 +84,7 @@ def takes_what_it_hears_for_contact(patch: Patch) -> None:
 
 
 def does_not_subtract_doubles(patch: Patch) -> None:
-    """What another member counts stays in the accumulator."""
+    """Microbatches that another member counts stay in the accumulator."""
     original = RoundMember.advance
 
     def advance(self: RoundMember) -> Any:
@@ -158,7 +158,7 @@ def forgets_deadlines(patch: Patch) -> None:
 
 
 def forgets_the_return_address(patch: Patch) -> None:
-    """Who asks for a known microbatch does not get its gradient."""
+    """A request for a known microbatch does not get its gradient."""
     patch.setattr(Pipeline, "_repeat", lambda self, state, sender, message: [])
     patch.setattr(Recovery, "_stuck_s", lambda self: math.inf)
 
@@ -178,7 +178,7 @@ def keeps_every_step(patch: Patch) -> None:
 
 
 def forgets_what_it_did_ahead(patch: Patch) -> None:
-    """What is counted of a step before it is the current one begins again then."""
+    """The counts of a step before it is the current one are lost then."""
     original = Pipeline.start_step
 
     def start_step(self: Pipeline, step: int, now: float) -> Any:
@@ -200,8 +200,8 @@ def believes_adverts(patch: Patch) -> None:
 
 
 def rolls_back_like_it_closes(patch: Patch) -> None:
-    """Who is set aside does not count for a roll-back either: two survivors of three electors that
-    have set each other aside wait for a majority for ever."""
+    """A peer that is set aside does not count for a roll-back either: two survivors of three
+    electors that have set each other aside wait for a majority without end."""
     patch.setattr(Quorum, "may_roll_back", Quorum.holds)
 
 

@@ -1,4 +1,4 @@
-"""One member says whatever the protocol permits; what has to hold holds among the others."""
+"""One member says whatever the protocol permits; the invariants hold among the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from client.lab.simulate.chaos.replay import log_hash, run_once
 OPEN = frozenset({199, 203})
 """Runs that a liar still breaks, 2 of 250 (protocol/README.md, section 8). In 199 it keeps changing
 ``moved``, so nobody follows a roll-back until all are so stalled that they believe its record; in
-203 a second version is never reached. To be mended, and not to be added to."""
+203 a second version is never reached. They are to be mended; none may be added."""
 ONCE_BROKE = (100, 102, 118, 142, 164, 179, 219)
 """Seeds beyond the first hundred that showed a fault."""
 SEEDS = [seed for seed in (*range(100), *ONCE_BROKE) if seed not in OPEN]

@@ -95,7 +95,7 @@ def test_a_replay_is_the_same_to_the_last_line() -> None:
 
 
 def test_a_replay_in_another_process_is_the_same() -> None:
-    """Nothing hangs on the order of a set, which every process shuffles anew."""
+    """Nothing depends on the order of a set, which differs in every process."""
     replay = [sys.executable, "-m", "client.lab.simulate.chaos", "--seed", "7"]
     said = {
         subprocess.run(

@@ -79,7 +79,7 @@ def test_equal_with_loss_duplicates_and_reordering(seeds: range) -> None:
 
 
 HARMLESS = {"matching-other-round", "matching-no-box", "matching-vote-after-freeze"}
-"""What late copies are counted as."""
+"""The reasons under which late copies are counted."""
 
 
 def test_calm_epochs_take_a_second_or_two_and_no_attempt_twice() -> None:

@@ -14,7 +14,7 @@ from tests.support.matching_world import CALM
 
 
 class HostileWorld(ExchangeWorld):
-    """Whatever is sent is sent again, by a liar in its own name too."""
+    """Every message is sent again, by a liar also in its own name."""
 
     liar: PeerId
 
@@ -49,7 +49,7 @@ def test_forgeries_change_nothing_and_are_counted() -> None:
         HostileWorld.liar = sorted(set(some.population.members) - set(some.homes))[-1]
         world = HostileWorld(some, seed, CALM)
         if HostileWorld.liar in world.stewards.values():
-            continue  # what a steward says of its own stage is no forgery
+            continue  # a steward's claim about its own stage is no forgery
         world.run(50)
         assert world.moves() == world.outcome().moves, f"seed {seed}"
         moved += bool(world.moves())

@@ -70,7 +70,8 @@ def departures(worlds: list[WatchedWorld]) -> list[tuple[str, Departure, int]]:
 
 
 def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[WatchedWorld]) -> None:
-    """Whoever gives a served stage up leaves r others there, unless it goes where fewer are."""
+    """A volunteer that gives up a served stage leaves r others there, unless its target has
+    fewer."""
     for words, gone, r in departures(worlds):
         left = gone.replicas[gone.stage]
         assert left > 0, words

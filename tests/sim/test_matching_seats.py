@@ -155,7 +155,7 @@ def test_an_even_swarm_does_not_move_and_says_nothing() -> None:
 
 
 def test_denied_moves_say_why() -> None:
-    """A replica that two others already help asks in vain: the stage it would leave needs it."""
+    """A replica that two others already help is refused: the stage it would leave needs it."""
     world = uneven(2, CALM)
     world.run(400)
     words = [e.words for _, _, e in world.log if isinstance(e, Explain)]

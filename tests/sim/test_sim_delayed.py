@@ -76,7 +76,7 @@ def test_chaos_breaks_no_invariant() -> None:
 
 
 def test_a_delayed_chaos_world_works_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the seeds above hold for: microbatches are done before their step begins."""
+    """The premise of the seeds above: microbatches are computed before their step begins."""
     begun_ahead = 0
     original = Pipeline.start_step
 

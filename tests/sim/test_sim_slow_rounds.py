@@ -57,7 +57,7 @@ def run(world: SlowLines) -> None:
 
 @both_updates
 def test_a_round_that_takes_longer_than_its_time_closes(*, delayed: bool) -> None:
-    """Who leads may give up its first one; the next ones are given what rounds take here."""
+    """A leader may give up its first round; later ones get the measured time."""
     config = WorldConfig(stages=1, replicas=2, per_step=4, steps=4, delayed=delayed)
     late_s = 1.2 * ROUND_TIMEOUT_S
     world = SlowLines(config, {0: late_s})

@@ -78,7 +78,7 @@ def slow_at_the_end(stage: int, factor: float = 10.0, every: int = 3) -> Slownes
 
 
 def known_rates(stage: int) -> Callable[[StragglerWorld, SimPeer], float]:
-    """What replicas say of their speed: the truth."""
+    """The replicas' reports of their speed, which are true."""
     return lambda world, peer: RATE / (FACTOR if peer is first_of(world, stage) else 1.0)
 
 

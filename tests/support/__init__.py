@@ -1,5 +1,5 @@
-"""What test modules share: examples, worlds and stand-ins that they build on.
+"""Examples, worlds and stand-ins that test modules share.
 
-A test module imports from here and never from another test module. What only fixtures need is in
-the ``conftest.py`` of their folder.
+A test module imports from here and never from another test module. Code for fixtures only is in the
+``conftest.py`` of their folder.
 """

@@ -21,6 +21,6 @@ async def next_inbound(network: Libp2pNetwork) -> Inbound:
 
 
 async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
-    """Wait until ``network`` has its link to ``other``: who was dialled has it later."""
+    """Wait until ``network`` has its link to ``other``: the dialled side has it later."""
     while other.peer_id not in network.statistics().peers:
         await trio.sleep(0.01)

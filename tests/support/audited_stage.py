@@ -64,7 +64,7 @@ class Sent:
 
 @dataclass
 class Lie:
-    """What a member does wrong."""
+    """The member's fault."""
 
     computes: Callable[[LocalWorker], Any] | None = None
     """A context in which it computes its passes."""
@@ -161,7 +161,7 @@ class AuditedStage:
 
     @property
     def bounds(self) -> list[int]:
-        """Of the segments."""
+        """Bounds of the segments."""
         size = self.members[0].replica.size
         return [size * n // SEGMENTS for n in range(SEGMENTS)] + [size]
 
@@ -277,7 +277,7 @@ class AuditedStage:
 
 @dataclass
 class Shown:
-    """What the audited member has signed and can show."""
+    """The signed statements and openings of the audited member."""
 
     of: Subject
     work: dict[int, Sent]
@@ -318,7 +318,7 @@ def digest_of(name: str, payload: bytes) -> bytes:
 
 @dataclass
 class Audited:
-    """What an audit has measured, and came to; nothing was compared if it ended before."""
+    """The measurements and the result of an audit; nothing was compared if it ended early."""
 
     boundary: float = 0.0
     """The largest relative distance of a tensor that the member has sent to a neighbour."""

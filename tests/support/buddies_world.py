@@ -48,7 +48,7 @@ def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -
 
 @dataclass
 class History:
-    """What buddies ask of the run's history."""
+    """The history's interface to buddies."""
 
     lineage: Lineage = field(default_factory=Lineage)
     said: dict[PeerId, Stored] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Member:
 
 
 class World:
-    """A message takes a moment; whoever is not there does not get it."""
+    """A message takes a moment; absent members do not get it."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -129,7 +129,7 @@ class World:
         self.view = SwarmView(((),) * STAGES)
 
     def serve(self, version: int, *stages: str) -> None:
-        """Who serves what, a letter per replica."""
+        """The replicas of each stage, a letter per replica."""
         held = [[Replica(PeerId(name), version, True) for name in names] for names in stages]
         self.view = SwarmView.of([*held, *[[]] * (STAGES - len(held))])
 

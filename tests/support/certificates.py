@@ -1,4 +1,4 @@
-"""What a matching world has published about full epochs, and who signed what."""
+"""A matching world's published records of full epochs, and their signers."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def wait_for(
 
 
 def snapshot_of(home: Path) -> Snapshot | None:
-    """What the volunteer of a home says of itself; None while none answers."""
+    """The status of a home's volunteer; None while none answers."""
     try:
         for path, _ in running_nodes(runtime_folder(home)):
             with ControlClient(path) as node:

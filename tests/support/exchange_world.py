@@ -66,7 +66,7 @@ class Office:
 
 @dataclass(frozen=True)
 class Swarm:
-    """Who is where."""
+    """The volunteers' places."""
 
     population: Population
     homes: Mapping[PeerId, Stage]

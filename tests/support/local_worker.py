@@ -55,7 +55,7 @@ class LocalWorker:
         self._hung = True
 
     def die(self) -> None:
-        """As by SIGKILL: what waits for an answer hears of it."""
+        """As by SIGKILL: waiting calls raise it."""
         self._dead = True
         while self._queue:
             self._queue.popleft().done.set()

@@ -124,7 +124,7 @@ class World:
         self._perform(who, machine.lost(machine.stage, reason, self.now))
 
     def leave(self, who: PeerId) -> Sequence[object]:
-        """Let a peer say goodbye; it stays connected for a while."""
+        """Let a peer leave in order; it stays connected for a while."""
         effects = self.machines[who].leave(self.now)
         self._perform(who, effects)
         return effects
@@ -143,7 +143,7 @@ class World:
                     self.after(delay_s, lambda w=who, o=other: self._forget(w, o))
 
     def heal(self) -> None:
-        """Join the network again; members and records spread anew."""
+        """Join the network again; members and records spread again."""
         self._part = set()
         for who in self.machines:
             for other in list(self.members.values()):

@@ -1,7 +1,7 @@
 """A chaos world without faults, in which one member obstructs the others by legal messages.
 
-The liar's machines are real; what it sends others is distorted on its way out. What the honest ones
-commit is counted from then on, in virtual seconds.
+The liar's machines are real; what it sends others is distorted on its way out. Commits of the
+honest ones are counted from then on, in virtual seconds.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def deliveries(*live: PeerId) -> Deliveries:
 
 
 def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
-    """Where the boundary is sent, and under which attempt."""
+    """The target of the boundary, and the attempt."""
     return [
         (effect.peer, effect.message.attempt)
         for effect in effects

@@ -42,7 +42,7 @@ def report(
 
 
 def ready_report(attempt: int, digest: bytes = DIGEST) -> LedgerReport:
-    """Of a replica that holds all that an attempt would apply."""
+    """The report of a replica that holds everything that an attempt would apply."""
     return msgspec.structs.replace(report(range(16, 20), promised=attempt), ready=digest)
 
 

@@ -54,7 +54,7 @@ class Table:
 
 @dataclass
 class Summed:
-    """What the worker has summed, as a test says."""
+    """The worker's sum, as set by a test."""
 
     ids: set[int]
     accumulating: bool = False

@@ -39,7 +39,7 @@ class StragglerWorld(TrainingWorld):
 
     Args:
         backups: False: nothing is sent twice on suspicion of being slow.
-        rates: what peers say of their speed; None: they do not know yet.
+        rates: the peers' reports of their speed; None: not known yet.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def write_text(path: Path) -> None:
 
 
 def through_s8(x: Tensor, place: WireContext) -> Tensor:
-    """What the S8 wire makes of a boundary tensor."""
+    """A boundary tensor after the S8 wire."""
     return decode(encode(x, "s8", direction=place.direction), x.shape)
 
 
@@ -97,8 +97,8 @@ def train(world: TrainingWorld) -> list[float]:
 
 def train_through_a_death(world: TrainingWorld, expected: Sequence[float]) -> list[float]:
     """As ``train``, where one of the last stage dies: a step that its sibling completed for it may
-    have no loss, for that of the dead one's microbatches is told to nobody. What the step came to
-    is seen in the losses after it.
+    have no loss, for that of the dead one's microbatches is told to nobody. The losses after the
+    step show its result.
     """
     world.run(LIMIT_S)
     unsaid = set(range(world.config.steps)) - set(world.losses)

@@ -81,7 +81,7 @@ class Volunteer:
     workers: list[LocalWorker]
     life: trio.CancelScope
     disk: Path
-    """Where its checkpoints are."""
+    """The folder of its checkpoints."""
 
     def assign(self, stage: int) -> None:
         self.engine.matched([Assign(Stage(stage), "the test says so")])
@@ -241,7 +241,7 @@ class TestSwarm:
     def _died_closing(self) -> set[tuple[int, int]]:
         """The steps that dead volunteers may have given a sum for and not lived to see closed.
 
-        What they counted went with them; that it is in the step is seen in the losses.
+        Their counts are lost with them; the losses show that their work is in the step.
         """
         closing = set[tuple[int, int]]()
         for volunteer in self.dead:

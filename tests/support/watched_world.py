@@ -24,7 +24,7 @@ class Departure:
     who: PeerId
     stage: Stage
     to: Stage | None
-    """Where the first seat went; None: the second seat changed."""
+    """Target of the first seat; None: the second seat changed."""
     replicas: tuple[int, ...]
     """Of every stage afterwards."""
     before: int

@@ -36,13 +36,13 @@ FLAGS = ("--listen-host", HOST, "--threads", "1")
 NAMES = ("ada", "bela", "cyrus", "dana")
 WATCHED = NAMES[2]
 LENDS = ("--upload-limit", "20MB/s", "--memory-limit", "2GiB", "--daily-quota", "5GB")
-"""What the watched volunteer lends at most."""
+"""Limits of the watched volunteer."""
 STEPS = 90
 KILL_AT, BACK_AT = 35, 60
 LOOK_S, MATCHES_S = 1.0, 6.0
 TIMEOUT_S = 420.0
 CALM = 6
-"""Of the updates in which nothing but numbers changed, one in so many is kept."""
+"""Of updates in which only numbers changed, one in ``CALM`` is kept."""
 DIGITS = 5
 
 

@@ -1,4 +1,4 @@
-"""What is remembered of a stream of updates, and what is read off it."""
+"""The record of a stream of updates, and the values derived from it."""
 
 from __future__ import annotations
 

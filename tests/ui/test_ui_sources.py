@@ -350,7 +350,7 @@ def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path)
 def test_a_node_that_was_started_again_is_heard_from_its_beginning(
     path: Path, known: dict[str, object]
 ) -> None:
-    """Its events are numbered anew; what it says after the old number would be all we hear."""
+    """Its events are numbered from the start; with the old number we would miss the first ones."""
     node = Node(path, dict(known))
     with attached(path) as (_, mailbox):
         until(lambda: mailbox.link.state == "live")

@@ -3,8 +3,8 @@
     python -m tests.bench.rivals [--only pipeline|chain|averaging|codec] [--repeats N] [--quick]
                                  [--fresh] [--out tests/bench/results]
 
-Writes ``rivals.jsonl`` as it goes and ``rivals.md`` from it; what was interrupted goes on where it
-stopped (``--fresh`` measures anew). hivemind is installed into ``.venv-hivemind`` once; without it
+Writes ``rivals.jsonl`` as it goes and ``rivals.md`` from it; an interrupted part continues where it
+stopped (``--fresh`` starts over). hivemind is installed into ``.venv-hivemind`` once; without it
 its part says so and the others go on.
 """
 

@@ -57,7 +57,7 @@ Turn = tuple[list[float], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """Who averages how much over which lines."""
+    """The peers, the sizes and the lines of an averaging."""
 
     size: str
     contenders: tuple[str, ...] = (OURS, *HIVEMIND, WHOLE)
@@ -78,7 +78,7 @@ class Case:
 
 
 ENDS = (OURS, "hivemind", "hivemind uniform 8 bit")
-"""What lies between is left out where it would take long."""
+"""The contenders in between are left out where they would take long."""
 CASES = (
     Case("1M"),
     Case("10M"),

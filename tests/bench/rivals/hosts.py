@@ -1,4 +1,4 @@
-"""Where a benchmark's peers run: all on loopback, or each on a host of a network laboratory."""
+"""The hosts of a benchmark's peers: all on loopback, or each on a host of a network laboratory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Two stages, a process and a thread each: ours, PyTorch's Schedule1F1B, and one process.
 
 The work is that of ``volunteer bench --efficiency``. Contenders take turns; each turn trains the
-same first steps anew and gives the tokens per second of every step but the first. Beside them the
+same first steps again and gives the tokens per second of every step but the first. Beside them the
 efficiency model's bound, min(compute, link), from stages timed at the same moment.
 """
 
@@ -40,7 +40,7 @@ Turn = tuple[list[float], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained."""
+    """The model and the run."""
 
     run: RunChoices
     model: ModelChoices

@@ -1,8 +1,7 @@
-"""What a run has measured so far: one line of JSON per contender and round, and what follows of it.
+"""The records of a run: one line of JSON per contender and round, and the results.
 
-A part that was interrupted goes on where it stopped; one that is complete, or was begun with other
-settings or on another machine, is measured anew. What was measured before stays in the file until
-that is complete.
+An interrupted part continues where it stopped; one that is complete, or was begun with other
+settings or on another machine, starts over. Earlier records stay in the file until it is complete.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from tests.bench.machines import cpu
 
 PACKAGES = ("torch", "numpy", "libp2p", "trio")
 MACHINE = ("cpu", "cores", "memory_bytes", "system", "versions")
-"""What has to be the same for a part to go on."""
+"""The settings that must be equal for a part to continue."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one contender did in one round of one case; ``values`` are its samples."""
+    """The result of one contender in one round of one case; ``values`` are its samples."""
 
     part: str
     case: str
@@ -38,7 +37,7 @@ class Record:
     values: list[float]
     unit: str
     load: float
-    """Of the machine, over the minute before."""
+    """Load of the machine over the minute before."""
     more: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,7 +73,7 @@ class Records:
     def begin(
         self, part: str, settings: dict[str, Any], extra: dict[str, str], *, fresh: bool = False
     ) -> bool:
-        """Go on with a part, or start it anew; return whether there was something to go on with."""
+        """Continue a part, or start it over; return whether it was continued."""
         self._measured.add(part)
         newest, here = self._run(part), machine(extra)
         same = (

@@ -1,4 +1,4 @@
-"""What carries one seat in a benchmark: the client's network, worker and queues, no matching.
+"""Hosts one seat in a benchmark, with the client's network, worker and queues, without matching.
 
 In place of engine and membership stand a list of addresses and heartbeats among those who are
 linked. A broken rule or a fault ends the measurement.

@@ -1,4 +1,5 @@
-"""A lineage at the end of the range of eras: whoever follows it can never roll back again."""
+"""A lineage at the end of the range of eras: a volunteer that follows it can never roll back
+again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.hostile.attack import Attack, Distorter, Outgoing
 
 
 class LegalHugeNumbers(Distorter):
-    """What is made of its numbers is illegal, and others would have to say it."""
+    """Results computed from its numbers are illegal, so honest peers would send them."""
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Say the largest loss with every Ready."""
