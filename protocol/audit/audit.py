@@ -1,4 +1,4 @@
-"""One audit, as its auditor lives through it: from the draw to what it came to.
+"""One audit, from its auditor's side: from the draw to the result.
 
 | in | commitment | list | tensors | recomputed | segments | compared | refusal, nothing for 10 s |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -8,10 +8,10 @@
 | compares | - | - | - | - | compares | judged | refused |
 | over | - | - | - | - | - | - | - |
 
-What is shown has to have the digest that the list names, the list the root that was signed, and the
-list has to be of just the microbatches that the plan counts for the member. Whatever else is shown
-is refused: the member has signed one thing and shows another. An audit that fails by our own doing
-(memory, a worker that died, another version) is void and says nothing of anybody.
+A payload must have the digest that the list names, the list must have the root that was signed, and
+it must list exactly the microbatches that the plan counts for the member. Otherwise the member has
+signed one thing and shows another: it is refused. An audit that fails through our own fault
+(memory, a worker that died, another version) is void and counts for nothing.
 
 State: how far the audit is and what is here. Tensors are named, never held; ``now`` is monotonic
 seconds.
@@ -96,7 +96,7 @@ AuditEffect = AskList | Ask | RecomputeTask | CompareTask | Judged
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is audited, by the plan that was committed.
+    """The subject of an audit, by the plan that was committed.
 
     Fields:
         counted: microbatches that it counts for the member.
@@ -131,9 +131,9 @@ class Audit:
         self._root = b""
         self._list = Contents((), ())
         self._waits: dict[PayloadKey, bytes] = {}
-        """What was asked for and is not here, with its digest."""
+        """Payloads that were asked for and are not here, with their digests."""
         self._unasked: list[list[tuple[PayloadKey, bytes]]] = []
-        """What is not asked for yet: of each microbatch, then of the contribution."""
+        """Payloads that are not asked for yet: of each microbatch, then of the contribution."""
         self._left: list[int] = []
         """Microbatches that are not with the worker yet, the next one first."""
         self._busy = False
@@ -177,7 +177,8 @@ class Audit:
         return [*asks, *self._go_on()]
 
     def shown(self, key: PayloadKey, digest: bytes, now: float) -> list[AuditEffect]:
-        """A payload is here and kept under its key; ``digest`` is that of its bytes."""
+        """A payload is here and kept under its ``key`` at ``now``; ``digest`` is that of its
+        bytes."""
         expected = self._waits.pop(key, None)
         if expected is None:
             return []
@@ -204,7 +205,8 @@ class Audit:
     # --- what the worker finds ------------------------------------------------------------------
 
     def recomputed(self, activation: float, gradient: float, now: float) -> list[AuditEffect]:
-        """A microbatch is in our sum; how far what the member gave is from what came out here."""
+        """A microbatch is in our sum at ``now``: relative distances of the member's ``activation``
+        and ``gradient`` from ours."""
         if self.state is not Stage.RECOMPUTING:
             return []
         self._busy, self._until = False, now + PATIENCE_S
@@ -212,7 +214,7 @@ class Audit:
         return self._go_on()
 
     def compared(self, deviation: float, along: float) -> list[AuditEffect]:
-        """The contribution was held against our sum."""
+        """The contribution was compared with our sum."""
         if self.state is not Stage.COMPARING:
             return []
         found = judge(self._boundary, deviation, along, coarse=self._of.coarse)
@@ -264,7 +266,7 @@ class Audit:
         ]
 
     def _segments(self) -> list[tuple[PayloadKey, bytes]]:
-        """Return what was not sent to us: what we hold ourselves nobody can show us otherwise."""
+        """Return the segments that were not sent to us; those that we hold need not be shown."""
         rest = [i for i in self._active() if i not in self._of.held]
         return [(self._key("segment", i), self._list.segments[i]) for i in rest]
 

@@ -1,4 +1,4 @@
-"""What a member commits to before anybody can know whether it is audited.
+"""The commitment of a member, made before any peer can know whether it is audited.
 
 With its contribution a member sends every other member of the plan the signed digest of a list: of
 each microbatch that it counts the digests of what it got and gave, and the digest of each segment
@@ -41,7 +41,7 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is signed: for which attempt of which step the list is."""
+    """The signed body: the list's digest, and the attempt and step that it is for."""
 
     stage: StageIndex
     step: StepIndex
@@ -62,7 +62,7 @@ def root_of(encoded: bytes) -> bytes:
 def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
     """Return the payloads of a microbatch by which it can be computed again and compared.
 
-    What the stage got comes before what it gave. Nobody says what the first stage got: its samples
+    The stage's inputs come before its outputs. The first stage's inputs are not listed: its samples
     follow from the microbatch's number.
     """
     got: tuple[PayloadName, ...] = () if first else ("input",)

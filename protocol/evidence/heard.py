@@ -1,9 +1,9 @@
-"""What others have stated lately, so that two statements of one author can meet.
+"""The newest statements of others, kept so that two statements of one author can meet.
 
-A leader could tell every member something else. So who is told a plan or a commit passes its
-statement on to its siblings, and each compares what it is told with what others were told. What
-comes from its author is verified at once. What is passed on is verified only if it differs: in an
-honest swarm it never does. State: the newest statements by who told us of them.
+A leader could tell every member something else. So a member that is told a plan or a commit passes
+the statement on to its siblings, and each compares it with its own. A statement from its author is
+verified at once. One that is passed on is verified only if it differs, which never happens in an
+honest swarm. State: the newest statements, by the peer that told us of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Heard:
         return (envelope if envelope.kind in PASSED_ON else None), found
 
     def passed_on(self, sender: PeerId, envelope: Envelope) -> list[Penalise | Proof]:
-        """Take a statement that somebody else passes on, not yet verified.
+        """Take a statement that another peer passes on, not yet verified.
 
         Raises:
             RemoteProtocolError: it is no statement that is passed on, or malformed.
@@ -69,7 +69,7 @@ class Heard:
         return self._compare(sender, _spot(envelope), envelope)
 
     def forget(self, peer: PeerId) -> None:
-        """A link is gone."""
+        """A link has ended."""
         self._told.pop(peer, None)
 
     def _compare(self, sender: PeerId, spot: Spot, envelope: Envelope) -> list[Penalise | Proof]:

@@ -26,7 +26,7 @@ READY: Final = "ready"
 COMMIT: Final = "commit"
 STATEMENTS: Final = frozenset((PLAN, READY, COMMIT))
 PASSED_ON: Final = frozenset((PLAN, COMMIT))
-"""Said to several, who may have been told different things."""
+"""Statements to several peers, which may have been told different things."""
 
 Decisive = Plan | Ready | Commit
 """The messages that state something."""

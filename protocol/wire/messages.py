@@ -99,7 +99,7 @@ class Evidence(Wire, frozen=True):
 
 
 class PassedOn(Wire, frozen=True):
-    """What a leader has stated to the sender, so that it is compared with what it told others."""
+    """A leader's statement to the sender, to be compared with its statements to others."""
 
     statement: Envelope
 
