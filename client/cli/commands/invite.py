@@ -119,13 +119,14 @@ def _remembered(home: Home, swarm: str | None) -> InviteView:
     """
     known = named_swarm(home, swarm)
     if known is None:
-        what = f"no swarm {swarm!r} is known here" if swarm else "no swarm is known on this machine"
+        named = f"swarm {swarm!r}" if swarm else "swarm"
+        what = f"no {named} is known on this machine"
         raise UserError(what, "found one with volunteer create, or join one", ExitCode.NOT_RUNNING)
     own = home.signer().peer
     others = [[address] for address in known.peers if address.peer != own]
     found = fresh(known, others or [known.peers])
     if not found.peers:
-        words = f"no member of {known.manifest.name} is known here"
+        words = f"no member of {known.manifest.name} is known on this machine"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
     return InviteView(
         swarm=found.swarm,
