@@ -195,6 +195,14 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """Conditions for computing: ``idle only``, ``not on battery``, ``22:00-07:00``."""
 
 
+class ExpelledView(Struct, frozen=True, kw_only=True):
+    """Somebody that a proof has put out of the swarm for the rest of the run."""
+
+    peer: str
+    reason: str
+    """What the proof shows, in one sentence."""
+
+
 class CreditView(Struct, frozen=True, kw_only=True):
     """This volunteer's work for the swarm, since ``since``."""
 
@@ -277,4 +285,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Name of the rule by which a stage's volunteers average their gradients."""
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
+    expelled: list[ExpelledView] = field(default_factory=list)
+    """The peers whose proofs are kept, the last convicted last."""
     schema_version: int = SCHEMA_VERSION

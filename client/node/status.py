@@ -15,6 +15,7 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
+    ExpelledView,
     HeldView,
     LimitsView,
     NetworkView,
@@ -34,6 +35,7 @@ from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
 from client.train.stage.held_stages import HeldStages
+from protocol.evidence.proof import words_of
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
@@ -110,6 +112,10 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         lacks_text=bool(engine.text.problem),
+        expelled=[
+            ExpelledView(peer=proof.first.signer, reason=words_of(proof))
+            for proof in engine.expulsions.expelled.proofs
+        ],
     )
 
 

@@ -12,6 +12,9 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import short
 
+MOST_EXPELLED = 4
+"""Lines of those who were expelled last."""
+
 
 def status_report(now: Snapshot) -> str:
     """Return several lines: state, progress, the stage map, resources."""
@@ -42,6 +45,7 @@ def status_report(now: Snapshot) -> str:
         f"restarted{_reasons(now.counters.restarts_led)}, "
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
+        *_expelled_lines(now),
         *_error_lines(now),
     ]
     return "\n".join(lines)
@@ -77,6 +81,13 @@ def _pace_lines(now: Snapshot) -> list[str]:
         return [f"next      {WHEN_DONE}"]
     swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
     return [f"speed     {swarm} tokens in the swarm, {own} here"]
+
+
+def _expelled_lines(now: Snapshot) -> list[str]:
+    """Return who was expelled last, and how many more there are."""
+    lines = [f"expelled  {out.reason}" for out in now.expelled[-MOST_EXPELLED:]]
+    more = len(now.expelled) - len(lines)
+    return [*lines, *([f"expelled  {more} more: volunteer status --json"] if more else [])]
 
 
 def _error_lines(now: Snapshot) -> list[str]:

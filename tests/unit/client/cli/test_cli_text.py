@@ -13,7 +13,7 @@ from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
 from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
-from client.control.snapshot import HeldView, LimitsView, SeatView
+from client.control.snapshot import ExpelledView, HeldView, LimitsView, SeatView
 from client.events import LogLine, StepCommitted
 from tests.support.control_fakes import example_snapshot
 
@@ -63,6 +63,16 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
     assert "this volunteer (serving, 1.5 microbatches/s)" in text
     assert "nobody" in text
     assert "0 counted twice" in text
+
+
+def test_the_report_names_who_was_expelled_last_and_why() -> None:
+    assert "expelled" not in status_report(example_snapshot())
+    out = [ExpelledView(peer=f"p{n}", reason=f"p{n} signed two plans") for n in range(9)]
+    lines = status_report(example_snapshot(expelled=out)).splitlines()
+    told = [line for line in lines if line.startswith("expelled")]
+    assert told[0] == "expelled  p5 signed two plans"
+    assert told[-1] == "expelled  5 more: volunteer status --json"
+    assert len(told) == 5
 
 
 def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it() -> None:

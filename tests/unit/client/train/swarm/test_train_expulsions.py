@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from client.net.errors import DialError
+from client.node.status import take_snapshot
 from client.store.proofs import load_proofs
 from protocol.effects import Publish
 from protocol.evidence.proof import contradiction
@@ -63,6 +64,9 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         late = await swarm.add()  # links with everybody, the liar included
         await swarm.until(lambda: me in late.engine.expulsions.expelled)
         assert load_proofs(file) == (proof,)
+        now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
+        assert [out.peer for out in now.expelled] == [me]
+        assert "two different adverts" in now.expelled[0].reason
         assert late.engine.error_boundary.internal_errors == 0
 
 
