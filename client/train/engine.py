@@ -327,7 +327,7 @@ class Engine:
 
     def on_passed_on(self, peer: PeerId, message: PassedOn, payload: bytes) -> None:
         """Compare what a leader has told somebody else with what it has told us."""
-        self._members(self.expulsions.passed_on(peer, message.statement))
+        self._members(self.expulsions.passed_on(peer, message.statement, self._siblings))
 
     def _siblings(self, stage: int) -> list[PeerId]:
         """Return the other holders of a stage that we are linked with."""

@@ -17,7 +17,7 @@ from protocol.effects import Effect, Explain, Penalise
 from protocol.evidence.expelled import Expel, Expelled
 from protocol.evidence.heard import Heard
 from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import Decisive
+from protocol.evidence.statement import Decisive, parse_statement
 from protocol.ids import PeerId, SwarmId, rank
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
@@ -75,9 +75,12 @@ class Expulsions:
         Raises:
             RemoteProtocolError: it is not signed, or not by its author.
         """
+        there = siblings(message.stage)
+        if author not in there:
+            return []  # the seat takes nothing of it either
         envelope, found = self._heard.take(author, message)
         if envelope is not None:
-            others = [peer for peer in siblings(message.stage) if peer != author]
+            others = [peer for peer in there if peer != author]
             if len(others) > PASS_TO_ALL_UP_TO:
                 at = (message.stage, message.step, message.attempt)
                 others.sort(key=lambda peer: rank(self._network.peer_id, *at, peer))
@@ -86,13 +89,17 @@ class Expulsions:
                 self._ports.send(peer, PassedOn(envelope))
         return self._compared(found)
 
-    def passed_on(self, sender: PeerId, envelope: Envelope) -> list[MembershipEffect]:
-        """Take a statement that a sibling passes on.
+    def passed_on(
+        self, sender: PeerId, envelope: Envelope, siblings: Callable[[int], list[PeerId]]
+    ) -> list[MembershipEffect]:
+        """Take a statement that a sibling passes on; of others nothing is kept, so that they
+        displace nothing.
 
         Raises:
             RemoteProtocolError: it is none.
         """
-        if PeerId(envelope.signer) in self.expelled:
+        there = siblings(parse_statement(envelope.body).stage)
+        if PeerId(envelope.signer) in self.expelled or sender not in there:
             return []
         return self._compared(self._heard.passed_on(sender, envelope))
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.evidence.heard import Heard
-from protocol.evidence.statement import Decisive
+from protocol.evidence.statement import Decisive, envelope_of
 from protocol.ids import PeerId
 from protocol.membership.contacts import LOST_AFTER_S
 from protocol.wire.messages import Commit, Message, PassedOn, Plan, Ready
@@ -145,6 +145,30 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
             assert not len(one.engine.expulsions.expelled)
             assert not one.engine.penalties
     swarm.assert_exact()
+
+
+async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Or sixty-four strangers could displace what siblings were told."""
+    async with open_swarm(tmp_path) as swarm:
+        one, stranger = await swarm.add(1), await swarm.add()
+        await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: one.step(1) >= 1)
+        me = one.engine.signer.peer
+        await swarm.until(lambda: me in stranger.engine.handshake.admitted)
+        heard: list[Message] = []
+        handler = one.engine._handlers[PassedOn]
+        one.engine._handlers[PassedOn] = lambda *said: heard.append(said[1]) or handler(*said)
+        signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(COMMIT)
+        assert signed is not None
+        envelope = envelope_of(peer(9), signed)
+        assert envelope is not None
+        stranger.engine.send(me, signed)
+        stranger.engine.send(me, PassedOn(envelope))
+        await swarm.until(lambda: heard)
+        assert stranger.engine.signer.peer not in one.engine.expulsions._heard._told
 
 
 def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
