@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from protocol.address import Address
 from protocol.invite import SwarmFile
+from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 
 Reach = Literal["internet", "network", "machine"]
 """The network from which an address can be reached."""
@@ -41,19 +42,29 @@ def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:
     """Return the swarm with these members to dial, those with public addresses first.
 
     Args:
-        swarm: its manifest and secret are kept.
+        swarm: its manifest and secret are kept; the ticket by which we came in is not.
         members: the addresses of each member, the most wanted member first.
     """
     best = [sorted(addresses, key=_rank)[:MAX_PER_MEMBER] for addresses in members]
     turns = [address for turn in zip_longest(*best) for address in turn if address is not None]
     ordered = sorted(dict.fromkeys(turns), key=_rank)
     away = [address for address in ordered if reach(address) != "machine"]
-    return replace(swarm, peers=tuple((away or ordered)[:MAX_ADDRESSES]))
+    return replace(swarm, peers=tuple((away or ordered)[:MAX_ADDRESSES]), ticket=None)
 
 
 def short(swarm: SwarmFile) -> list[str]:
     """Return the invite with fewer members, for QR codes; the longest first."""
     return [str(replace(swarm, peers=swarm.peers[:count]).invite) for count in SHORT]
+
+
+def ticket_note(ticket: Ticket) -> str:
+    """Return what whoever gives away an invite with a ticket should know."""
+    who = "one volunteer" if ticket.uses == 1 else f"up to {ticket.uses} volunteers"
+    days = round(TICKET_LIFE_S / 86400)
+    return (
+        f"it lets in {who} within {days} days, while this volunteer runs; you answer for whoever "
+        "uses it"
+    )
 
 
 def notes(swarm: SwarmFile) -> list[str]:

@@ -1,9 +1,9 @@
 """Invites: they name a swarm to join and the members to dial first.
 
 Three forms, distinguished by ``parse_target``: the URI
-``volunteer:<swarm-id>?peer=<multiaddr>[&peer=...][&secret=...]``, the contents of a ``.swarm``
-file (JSON with the signed manifest), and a member's bare multiaddr. Parsing only: no disk, no
-network. The author of an invite is not trusted; every part is bounded and checked.
+``volunteer:<swarm-id>?peer=<multiaddr>[&peer=...][&secret=...][&ticket=...]``, the contents of a
+``.swarm`` file (JSON with the signed manifest), and a member's bare multiaddr. Parsing only: no
+disk, no network. The author of an invite is not trusted; every part is bounded and checked.
 """
 
 from __future__ import annotations
@@ -50,12 +50,16 @@ class Invite:
     swarm: SwarmId
     peers: tuple[Address, ...]
     secret: bytes | None = None
+    ticket: bytes | None = None
+    """To be shown to the member that made the invite, which then vouches for us."""
 
     def __str__(self) -> str:
         """Return the URI."""
         query = [f"peer={quote(str(peer), safe='/')}" for peer in self.peers]
         if self.secret is not None:
             query.append(f"secret={_to_base64(self.secret)}")
+        if self.ticket is not None:
+            query.append(f"ticket={_to_base64(self.ticket)}")
         return f"{SCHEME}{self.swarm}?{'&'.join(query)}"
 
 
@@ -68,6 +72,7 @@ class SwarmFile:
     signature: bytes
     peers: tuple[Address, ...]
     secret: bytes | None = None
+    ticket: bytes | None = None
 
     @property
     def swarm(self) -> SwarmId:
@@ -77,7 +82,7 @@ class SwarmFile:
     @property
     def invite(self) -> Invite:
         """The same as a URI, which leaves the manifest to be fetched from a member."""
-        return Invite(self.swarm, self.peers, self.secret)
+        return Invite(self.swarm, self.peers, self.secret, self.ticket)
 
     def __str__(self) -> str:
         """Return the contents of the ``.swarm`` file."""
@@ -87,6 +92,7 @@ class SwarmFile:
             signature=_to_base64(self.signature),
             peers=[str(peer) for peer in self.peers],
             secret=None if self.secret is None else _to_base64(self.secret),
+            ticket=None if self.ticket is None else _to_base64(self.ticket),
         )
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -105,6 +111,7 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(max_length=MAX_PEERS),
     ]
     secret: Annotated[str, Meta(max_length=64)] | None = None
+    ticket: Annotated[str, Meta(max_length=64)] | None = None
 
 
 _documents = msgspec.json.Decoder(_Document)
@@ -139,17 +146,20 @@ def parse_invite(text: str) -> Invite:
         raise InviteError("the invite does not begin with volunteer:<64 hex digits>")
     peers: list[Address] = []
     secret: bytes | None = None
+    ticket: bytes | None = None
     for item in query.split("&") if query else ():
         key, _, value = item.partition("=")
         if key == "peer":
             peers.append(_peer(unquote(value, errors="replace")))
         elif key == "secret" and secret is None:
-            secret = _secret(value)
+            secret = _secret(value, "secret")
+        elif key == "ticket" and ticket is None:
+            ticket = _secret(value, "ticket")
         else:
             raise InviteError(f"the invite says {key[:20]!r}, which this version does not know")
     if not peers:
         raise InviteError("the invite names no member to call")
-    return Invite(SwarmId(name), _distinct(peers), secret)
+    return Invite(SwarmId(name), _distinct(peers), secret, ticket)
 
 
 def parse_swarm_file(text: str) -> SwarmFile:
@@ -168,9 +178,10 @@ def parse_swarm_file(text: str) -> SwarmFile:
         raise InviteError(f"not a .swarm file: {error}") from error
     signature = _from_base64(document.signature, SIGNATURE_BYTES, "signature")
     manifest = verify_manifest(encoded, signature)
-    secret = None if document.secret is None else _secret(document.secret)
+    secret = None if document.secret is None else _secret(document.secret, "secret")
+    ticket = None if document.ticket is None else _secret(document.ticket, "ticket")
     peers = _distinct([_peer(peer) for peer in document.peers])
-    return SwarmFile(manifest, encoded, signature, peers, secret)
+    return SwarmFile(manifest, encoded, signature, peers, secret, ticket)
 
 
 def _peer(text: str) -> Address:
@@ -188,8 +199,8 @@ def _distinct(peers: list[Address]) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(peers))
 
 
-def _secret(text: str) -> bytes:
-    return _from_base64(text, SECRET_BYTES, "secret")
+def _secret(text: str, what: str) -> bytes:
+    return _from_base64(text, SECRET_BYTES, what)
 
 
 def _to_base64(data: bytes) -> str:

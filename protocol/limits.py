@@ -51,3 +51,7 @@ MAX_SQUARED_NORM = 1e45
 members contribute, its honest owner can say it."""
 MAX_CLOCK_SKEW_S = 120.0
 MAX_ADVERT_TTL_S = 600.0
+MAX_VOUCHES = 8
+"""How many invitations lie between the founder and a member: a chain fits into a Hello."""
+MAX_ADMISSION_BYTES = 4096
+MAX_EXPULSIONS_PER_MESSAGE = 16

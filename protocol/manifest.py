@@ -53,8 +53,12 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
+    """Only who has the secret of an invite is admitted."""
     dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
     """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
+    vouched: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """Only members are admitted whom another member, or the founder, has vouched for. Left out
+    where that is not so."""
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,6 +174,10 @@ def inconsistency(manifest: Manifest) -> str | None:
         (
             manifest.aggregation != aggregations.DEFAULT,  # one run, one spelling
             f"aggregation rule {aggregations.DEFAULT} is the one without a name: leave it out",
+        ),
+        (
+            not (manifest.policy.private and manifest.policy.vouched is True),
+            "a swarm has one secret, or its members vouch for whom they invite: not both",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

@@ -88,9 +88,18 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("invite", "without a running volunteer: the members met last"),
             ("invite --qr", "with a QR code"),
+            ("invite --once", "for one volunteer only, where members vouch for each other"),
             ("invite --out my-swarm.swarm", "also as a file"),
         ),
-        "The invite is the only line on stdout. The invite of a private swarm contains its secret.",
+        "The invite is the only line on stdout. The invite of a private swarm contains its secret. "
+        "In a swarm founded with --vouched, the volunteer that made an invite redeems it, so it "
+        "has to run, and answers for whoever uses it.",
+    ),
+    "expel": Command(
+        TAKE_PART,
+        "Expel a member that you, or somebody you invited, let into the swarm.",
+        (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
+        "Only in swarms founded with --vouched: volunteer members says who answers for whom.",
     ),
     "pause": Command(
         TAKE_PART,
@@ -139,6 +148,11 @@ COMMANDS: Final[dict[str, Command]] = {
         WATCH,
         "List the members of the swarm and the stages they hold.",
         (("peers --json | jq '.peers | length'", "how many there are"),),
+    ),
+    "members": Command(
+        WATCH,
+        "List who belongs to a swarm that is entered by invitation, and who invited whom.",
+        (("members --json", "for programs"),),
     ),
     "stages": Command(
         WATCH, "List the model's stages and who serves them.", (("stages", "as a table"),)

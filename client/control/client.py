@@ -19,7 +19,13 @@ from client.control.methods import (
     Resuming,
     Stopping,
 )
-from client.control.snapshot import InviteView, PauseView, Snapshot
+from client.control.snapshot import (
+    InvitedMember,
+    InviteView,
+    Membership,
+    PauseView,
+    Snapshot,
+)
 from client.control.sockets import live_sockets
 from client.control.updates import Curve, StepPoint, Subscribed, Update
 from client.control.wire import (
@@ -124,9 +130,18 @@ class ControlClient:
         """Have the node take part again; False: it was not paused."""
         return self.call("resume", Resuming).resumed
 
-    def invite(self) -> InviteView:
-        """Return a fresh invite with members that the node can reach now."""
-        return self.call("invite", InviteView)
+    def invite(self, *, once: bool = False) -> InviteView:
+        """Return a fresh invite with members that the node can reach now; ``once``: good for one
+        member only."""
+        return self.call("invite", InviteView, once=once)
+
+    def members(self) -> Membership:
+        """Return who belongs to the swarm, and through whom."""
+        return self.call("members", Membership)
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        """Expel a member, named by its peer id or the end of that."""
+        return self.call("expel", InvitedMember, member=member, reason=reason)
 
     def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
         """Have the node send updates, which ``next_update`` returns.
@@ -201,6 +216,8 @@ def _refusal(error: ErrorBody) -> ControlError:
             error.message,
             "it runs another version: restart it with volunteer stop, then volunteer join",
         )
+    if error.code == rpc.IMPOSSIBLE:
+        return ControlError(error.message, "")
     return ControlError(error.message)
 
 

@@ -15,7 +15,15 @@ from msgspec import Meta, Struct
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import DrainCostView, EventView, InviteView, PauseView, Snapshot
+from client.control.snapshot import (
+    DrainCostView,
+    EventView,
+    InvitedMember,
+    InviteView,
+    Membership,
+    PauseView,
+    Snapshot,
+)
 from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
 
 MAX_EVENTS_PER_ANSWER = 500
@@ -50,8 +58,26 @@ class Provider(Protocol):
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
 
-    def invite(self) -> InviteView:
-        """Return a fresh invite with members that can be reached now."""
+    def invite(self, *, once: bool) -> InviteView:
+        """Return a fresh invite with members that can be reached now.
+
+        Raises:
+            Impossible: it shall be good for one member only, and the swarm is not of that kind.
+        """
+
+    def members(self) -> Membership:
+        """Return who belongs to the swarm, and through whom."""
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        """Expel a member, named by its peer id or the end of that.
+
+        Raises:
+            Impossible: there is no such member, or it is not ours to expel.
+        """
+
+
+class Impossible(Exception):
+    """A provider cannot do what it is asked; the message says why, for people."""
 
 
 @dataclass(slots=True)
@@ -128,6 +154,15 @@ class _PauseParams(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
 
 
+class _InviteParams(Struct, frozen=True, forbid_unknown_fields=True):
+    once: bool = False
+
+
+class _ExpelParams(Struct, frozen=True, forbid_unknown_fields=True):
+    member: Annotated[str, Meta(min_length=1, max_length=64)]
+    reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
+
+
 class _NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -182,8 +217,17 @@ def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resumin
 
 
 def _invite(request: rpc.Request, provider: Provider, caller: Caller) -> InviteView:
+    return provider.invite(once=rpc.parse_params(request, _InviteParams).once)
+
+
+def _members(request: rpc.Request, provider: Provider, caller: Caller) -> Membership:
     rpc.parse_params(request, _NoParams)
-    return provider.invite()
+    return provider.members()
+
+
+def _expel(request: rpc.Request, provider: Provider, caller: Caller) -> InvitedMember:
+    asked = rpc.parse_params(request, _ExpelParams)
+    return provider.expel(asked.member, asked.reason)
 
 
 def _subscribe(request: rpc.Request, provider: Provider, caller: Caller) -> Subscribed:
@@ -203,8 +247,10 @@ METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "pause": _pause,
     "resume": _resume,
     "invite": _invite,
+    "members": _members,
+    "expel": _expel,
 }
-FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite"})
+FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite", "expel"})
 """Methods that change the node or reveal the secret of a private swarm."""
 
 
@@ -239,6 +285,8 @@ def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
         return rpc.encode_result(method(request, provider, caller), request.answer_id)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
+    except Impossible as error:
+        return rpc.encode_error(rpc.RpcError(rpc.IMPOSSIBLE, str(error), request.answer_id))
     except Exception as error:  # the interface must outlive any fault of the node's description
         words = f"{type(error).__name__}: {error}"
         return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words, request.answer_id))

@@ -23,6 +23,7 @@ INTERNAL_ERROR = -32603
 WRONG_VERSION = -32001
 TOO_LARGE = -32002
 FORBIDDEN = -32003
+IMPOSSIBLE = -32004
 
 RequestId = int | str | None
 Params = TypeVar("Params")

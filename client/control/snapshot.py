@@ -233,6 +233,32 @@ class InviteView(Struct, frozen=True, kw_only=True):
     """Notes for a person who shares the invite."""
 
 
+class InvitedMember(Struct, frozen=True, kw_only=True):
+    """A member of a swarm that is entered by invitation."""
+
+    peer: str
+    invited_by: str
+    """Empty: the founder."""
+    depth: int
+    """Invitations between the founder and it."""
+    linked: bool
+    ours: bool
+    """We may expel it: we have invited it, or somebody who has."""
+    expelled_by: str = ""
+    """Empty: it belongs to the swarm."""
+    reason: str = ""
+
+
+class Membership(Struct, frozen=True, kw_only=True):
+    """Who belongs to a swarm, as far as the node has met them; the founder first."""
+
+    swarm: str
+    swarm_name: str
+    by_invitation: bool
+    """False: nobody vouches for anybody in this swarm, and nobody can be expelled."""
+    members: list[InvitedMember]
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node. Rates are averages over the last few steps."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import nacl.utils
@@ -23,22 +24,23 @@ from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
-from client.train.messaging.bootstrap import dial_first, fetch_manifest
-from client.train.messaging.handshake import PROTOCOL, Handshake
+from client.train.messaging.admission import Admission, Open, Secret, Vouching
+from client.train.messaging.bootstrap import dial_first, fetch_manifest, first_hello
+from client.train.messaging.handshake import Handshake
 from client.train.ports import Copied, Take
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
 from client.train.transfer.inventory import checked
 from protocol.address import Address
-from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
+from protocol.vouching.register import Kept, Register
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message
+from protocol.wire.messages import BlobOffer, BlobQuery, Message
 from protocol.wire.parts import SeatStatus
 
 CLIENT = f"volunteer/{__version__}"
@@ -49,6 +51,8 @@ MORE_S = 0.1
 DOWNLOAD_S = 3600.0
 ATTEMPTS = 5
 Progress = Callable[[str], None]
+Lend = Callable[[SwarmFile, PeerId], Kept]
+"""Vouches for a key of our own that only looks on."""
 
 
 class Observer:
@@ -140,7 +144,7 @@ class Observer:
 
 
 async def gather(
-    target: Target, out_dir: Path, *, dial_timeout_s: float, say: Progress
+    target: Target, out_dir: Path, *, dial_timeout_s: float, say: Progress, lend: Lend
 ) -> tuple[SwarmFile, list[Path]]:
     """Download the newest complete checkpoint of a swarm.
 
@@ -149,6 +153,7 @@ async def gather(
         out_dir: folder for the files.
         dial_timeout_s: limit for reaching a member.
         say: gets progress in words.
+        lend: vouches for the key with which we look on, where members do that.
 
     Returns:
         The swarm, and one checkpoint file per stage in pipeline order.
@@ -162,7 +167,7 @@ async def gather(
         swarm = await _find(network, target, dial_timeout_s, seen)
         async with trio.open_nursery() as nursery:
             observer = Observer(swarm.manifest.stage_count)
-            engine = _engine(network, Signer(seed), swarm, observer, nursery)
+            engine = _engine(network, Signer(seed), swarm, observer, nursery, lend)
             nursery.start_soon(engine.run, seen)
             paths = await _copy_newest(engine, observer, swarm, out_dir, say)
             nursery.cancel_scope.cancel()
@@ -188,11 +193,11 @@ async def _find(
     if isinstance(target, SwarmFile):
         return target
     swarm = target.swarm if isinstance(target, Invite) else None
-    secret = target.secret if isinstance(target, Invite) else None
-    proof = admission_proof(secret, swarm, network.peer_id, member) if secret and swarm else b""
-    hello = Hello(PROTOCOL, swarm, CLIENT, proof)
+    hello = first_hello(target, network.peer_id, member, CLIENT)
     found = await fetch_manifest(network, member, swarm, hello, seen)
-    return SwarmFile(found.manifest, found.encoded, found.signature, named, secret)
+    if isinstance(target, Address):
+        return replace(found, peers=named)
+    return replace(found, peers=named, secret=target.secret, ticket=target.ticket)
 
 
 def _engine(
@@ -201,12 +206,23 @@ def _engine(
     swarm: SwarmFile,
     observer: Observer,
     nursery: trio.Nursery,
+    lend: Lend,
 ) -> Engine:
     engine = Engine(
         network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
     )
+    admission: Admission = Open()
+    if swarm.manifest.policy.vouched is True:
+        kept = lend(swarm, signer.peer)
+        register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
+        linked, greet = lambda: engine.handshake.admitted, engine.greet_all
+        admission = Vouching(
+            register, None, engine, engine.wall, _drop, linked, greet, engine.expel, _drop
+        )
+    elif swarm.secret is not None:
+        admission = Secret(swarm.secret, swarm.swarm, signer.peer)
     engine.handshake = Handshake(
-        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
+        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, admission
     )
     engine.held_stages = observer
     return engine
@@ -309,6 +325,10 @@ async def _copy(
         path.unlink(missing_ok=True)
         raise DownloadFailed(f"stage {stage}: {error}") from error
     return path
+
+
+def _drop(_: object) -> None:
+    """An observer keeps nothing; what it misses for being refused, it says itself."""
 
 
 def _ignore(event: Event) -> None:

@@ -14,19 +14,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import nacl.utils
 import trio
 from msgspec import structs
 
 from client import __version__
 from client.config import Settings
+from client.control.invites import described
 from client.control.matches import MatchesSnapshot
-from client.control.methods import Provider
+from client.control.methods import Impossible, Provider
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
     DrainCostView,
     EventView,
+    InvitedMember,
     InviteView,
+    Membership,
     PauseView,
     Snapshot,
 )
@@ -34,25 +38,28 @@ from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
-from client.inviting import fresh, notes, short
+from client.inviting import fresh, ticket_note
 from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.node.matches import describe_matching
+from client.node.members import describe_members
 from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
+from client.store.vouches import load_vouches, save_vouches
 from client.train.engine import Engine
 from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.machine.power import keep_power_cap
+from client.train.messaging.admission import Admission, Open, Secret, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -65,8 +72,11 @@ from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.effects import Explain
+from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
+from protocol.vouching.register import Kept, Register
+from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
 
 CLIENT = f"volunteer/{__version__}"
@@ -78,6 +88,7 @@ HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
+ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
 
 
 @dataclass(frozen=True)
@@ -205,6 +216,8 @@ class Node:
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
+        self._refused: UserError | None = None
+        self._register = self._load_register()
         self._met: list[Address] = []
         """Addresses in reach of the members that were linked at the last look."""
         self._pauses = Pauses(folders.data, self._event_sink.explain)
@@ -261,23 +274,58 @@ class Node:
         """Take part again."""
         return self._pauses.resume()
 
-    def invite(self) -> InviteView:
-        """Return a fresh invite: ourselves, and the members met lately that are linked now."""
+    def invite(self, *, once: bool) -> InviteView:
+        """Return a fresh invite: ourselves, and the members met lately that are linked now.
+
+        Where members vouch for those they invite, it names us alone: it has to be shown to us.
+        """
+        if isinstance(self._engine.handshake.admission, Vouching):
+            return self._ticket_invite(self._engine.handshake.admission, once)
+        if once:
+            raise Impossible("an invite for one member needs a swarm founded with --vouched")
         linked: dict[PeerId | None, list[Address]]
         linked = {peer: [] for peer in self._network.statistics().peers}
         for address in self._met:
             linked.get(address.peer, []).append(address)
-        found = fresh(self._swarm, [_parsed(self._reach()), *linked.values()])
-        return InviteView(
-            swarm=found.swarm,
-            swarm_name=found.manifest.name,
-            invite=str(found.invite),
-            short=short(found),
-            file=str(found),
-            members=[str(address) for address in found.peers],
-            private=found.secret is not None,
-            notes=notes(found),
+        return described(fresh(self._swarm, [_parsed(self._reach()), *linked.values()]))
+
+    def _ticket_invite(self, vouching: Vouching, once: bool) -> InviteView:
+        try:
+            ticket = vouching.draw_ticket(nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES)
+        except LocalProtocolError as error:
+            raise Impossible(str(error)) from error
+        own = fresh(self._swarm, [_parsed(self._reach())])
+        view = described(replace(own, ticket=ticket.secret))
+        return structs.replace(view, notes=[*view.notes, ticket_note(ticket)])
+
+    def members(self) -> Membership:
+        """Return who belongs to the swarm, and through whom."""
+        swarm, admission = self._swarm, self._engine.handshake.admission
+        found: list[InvitedMember] = []
+        if isinstance(admission, Vouching):
+            linked = self._engine.handshake.admitted | {self._signer.peer}
+            found = describe_members(admission.register, linked)
+        return Membership(
+            swarm=swarm.swarm,
+            swarm_name=swarm.manifest.name,
+            by_invitation=isinstance(admission, Vouching),
+            members=found,
         )
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        """Expel a member, named by its peer id or the end of that."""
+        admission = self._engine.handshake.admission
+        if not isinstance(admission, Vouching):
+            raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
+        fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
+        if len(fitting) != 1:
+            what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
+            raise Impossible(f"{what} {member}; see: volunteer members")
+        try:
+            admission.expel(PeerId(fitting[0]), reason)
+        except LocalProtocolError as error:
+            raise Impossible(str(error)) from error
+        return next(one for one in self.members().members if one.peer == fitting[0])
 
     # --- running -----------------------------------------------------------------------------
 
@@ -293,7 +341,7 @@ class Node:
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._training.held_stages.failure
+        failure = failure or self._refused or self._training.held_stages.failure
         if failure is not None:
             raise failure
         return ExitCode.OK
@@ -329,7 +377,7 @@ class Node:
             nursery,
         )
         engine.handshake = Handshake(
-            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
+            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._admission(engine)
         )
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
@@ -365,6 +413,58 @@ class Node:
         )
         self._engine, self._training = engine, training
         engine.shelf.closed_because = self._serves_nothing_because
+
+    def _load_register(self) -> Register | None:
+        """Return who belongs to the swarm; None: its members do not vouch for each other.
+
+        Raises:
+            UserError: we do not belong to it, and have no invite.
+        """
+        swarm = self._swarm
+        if swarm.manifest.policy.vouched is not True:
+            return None
+        kept, warning = load_vouches(self._folders.vouches(swarm.swarm))
+        if warning:
+            self._event_sink.explain(Explain("membership", warning, "warning"))
+        register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
+        if not (answer := register.own_answer()):
+            raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
+        if not register.is_member and swarm.ticket is None:
+            words = f"{swarm.manifest.name} is entered by invitation, and nobody has invited us"
+            raise UserError(words, ASK_FOR_INVITE, ExitCode.REFUSED)
+        return register
+
+    def _admission(self, engine: Engine) -> Admission:
+        """Return how the swarm admits its members."""
+        swarm = self._swarm
+        if self._register is not None:
+            return Vouching(
+                self._register,
+                swarm.ticket,
+                engine,
+                engine.wall,
+                self._keep_vouches,
+                lambda: engine.handshake.admitted,
+                engine.greet_all,
+                engine.expel,
+                self._end_refused,
+            )
+        if swarm.secret is None:
+            return Open()
+        return Secret(swarm.secret, swarm.swarm, self._signer.peer)
+
+    def _keep_vouches(self, kept: Kept) -> None:
+        path = self._folders.vouches(self._swarm.swarm)
+        try:
+            save_vouches(path, kept)
+        except OSError as error:
+            words = f"cannot write {path}: {error.strerror}; make room: volunteer cache prune"
+            self._event_sink.explain(Explain("membership", words, "error"))
+
+    def _end_refused(self, reason: str) -> None:
+        """End: the swarm does not want us, or no longer."""
+        self._refused = UserError(reason, ASK_FOR_INVITE, ExitCode.REFUSED)
+        self._stop_asked.set()
 
     def _reach(self) -> list[str]:
         """Return the addresses at which others reach us."""

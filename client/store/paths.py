@@ -72,6 +72,10 @@ class Folders:
         """The loss curve of one swarm."""
         return self.data / "curves" / f"{swarm}.bin"
 
+    def vouches(self, swarm: str) -> Path:
+        """The signatures by which we belong to one swarm, and the invites that we made."""
+        return self.data / "vouches" / f"{swarm}.bin"
+
     def agreements(self, swarm: str) -> Path:
         """The match records of one swarm."""
         return self.data / "agreements" / f"{swarm}.msgpack"

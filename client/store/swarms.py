@@ -32,7 +32,8 @@ class SwarmStore:
         known = self.load(swarm.swarm)
         if known is not None:
             peers = _merged(swarm.peers, known.peers)
-            swarm = replace(swarm, peers=peers, secret=swarm.secret or known.secret)
+            secret, ticket = swarm.secret or known.secret, swarm.ticket or known.ticket
+            swarm = replace(swarm, peers=peers, secret=secret, ticket=ticket)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(self._path(swarm.swarm), str(swarm).encode())
 

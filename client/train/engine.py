@@ -19,6 +19,7 @@ import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
+from client.train.messaging.admission import Vouching
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
@@ -67,6 +68,7 @@ from protocol.wire.messages import (
     BlobQuery,
     ChunkRequest,
     Evidence,
+    ExpulsionList,
     Goodbye,
     Heartbeat,
     Hello,
@@ -77,6 +79,7 @@ from protocol.wire.messages import (
     RecordDigest,
     Records,
     Signed,
+    Vouched,
 )
 from protocol.wire.routes import ROUTES
 
@@ -129,6 +132,7 @@ class Engine:
             for kind, route in ROUTES.items()
             if route.taker == "node"
         }
+        self._nursery = nursery
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
@@ -255,8 +259,8 @@ class Engine:
         match event:
             case PeerUp(peer):
                 self.handshake.greet(peer)
-            case PeerDown():
-                self._peer_down(event)
+            case PeerDown(peer, reason):
+                self._peer_down(peer, reason, by_peer=event.by_peer)
             case Inbound(peer, message, payload):
                 with self.error_boundary.against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
@@ -282,15 +286,14 @@ class Engine:
         self.take(Inbound(self.signer.peer, message, payload))
         self._refresh()
 
-    def _peer_down(self, event: PeerDown) -> None:
-        peer = event.peer
+    def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
         self._chunks.gone(peer)
         self.measuring.gone(peer)
         self.text.lost(peer)
         if was_admitted:
-            down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
+            down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
             self.expulsions.link_down(peer)
             if self.held_stages is not None:
@@ -314,6 +317,32 @@ class Engine:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words))
+        if isinstance(self.handshake.admission, Vouching):
+            self.handshake.admission.refused(message.reason)
+
+    def on_vouched(self, peer: PeerId, message: Vouched, payload: bytes) -> None:
+        """A member vouches for us, whose invite we have redeemed."""
+        if isinstance(self.handshake.admission, Vouching):
+            self.handshake.admission.vouched(message)
+
+    def on_expulsions(self, peer: PeerId, message: ExpulsionList, payload: bytes) -> None:
+        """Take what a member tells of expelled members."""
+        if isinstance(self.handshake.admission, Vouching):
+            self.handshake.admission.expulsions(peer, message)
+
+    def expel(self, peer: PeerId, reason: str) -> None:
+        """End the link with a member that was expelled: it has left, and counts for no majority.
+
+        The link itself ends when it has told the member why; nothing of the member counts any more.
+        """
+        self._peer_down(peer, reason, by_peer=False)
+        self.membership.contacts.left(peer)
+        self._nursery.start_soon(self.network.disconnect, peer, reason)
+
+    def greet_all(self) -> None:
+        """Say Hello once more on every link: we can show more than before."""
+        for peer in self.network.statistics().peers:
+            self.handshake.greet(peer)
 
     def on_membership(
         self, peer: PeerId, message: Records | RecordDigest | Heartbeat, payload: bytes
@@ -421,7 +450,8 @@ class Engine:
     def _view_changed(self) -> None:
         roster = self.membership.roster
         self.network.members(roster.live())
-        self.network.want(self.kept_links.wanted(roster))
+        wanted = self.kept_links.wanted(roster)
+        self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
             cut_off = self.membership.cut_off()
             members = matching_members(

@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+  local options_with_values='--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install invite join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "invite" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "stages" "matches" "events" "logs" "credit" "replay")
+        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "stages" "matches" "events" "logs" "credit" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -256,7 +256,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--checkpoint-every" "--seed" "--private" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -510,6 +510,35 @@ _volunteer() {
             esac
           fi
           ;;
+        "expel")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--member" "--swarm" "--reason" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --member)
+                COMPREPLY=()
+                ;;
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --reason)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "export")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--force" "--json" "--help" "-h" "--version")
@@ -590,7 +619,7 @@ _volunteer() {
           ;;
         "invite")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--qr" "--out" "-o" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--once" "--qr" "--out" "-o" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -798,6 +827,29 @@ _volunteer() {
         "matches")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--swarm" "--json" "--watch" "--records" "--all" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "members")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

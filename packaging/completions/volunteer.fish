@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
-    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install invite join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -74,6 +74,7 @@ end
 complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: write its signed .swarm file and print an invite.'
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
 complete -c volunteer -n __fish_use_subcommand -a 'invite' -d 'Print a fresh invite with members that can be reached now.'
+complete -c volunteer -n __fish_use_subcommand -a 'expel' -d 'Expel a member that you, or somebody you invited, let into the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Pause: free memory and GPU, stay in the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'resume' -d 'Resume after a pause.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm: drain the stages, finish the step, save, say goodbye.'
@@ -97,6 +98,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Inject faults into
 complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
 complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
 complete -c volunteer -n __fish_use_subcommand -a 'peers' -d 'List the members of the swarm and the stages they hold.'
+complete -c volunteer -n __fish_use_subcommand -a 'members' -d 'List who belongs to a swarm that is entered by invitation, and who invited whom.'
 complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\''s stages and who serves them.'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this volunteer has its stages, and who agreed to it.'
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
@@ -313,6 +315,7 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -l redundancy -
 complete -c volunteer -n '__fish_volunteer_using_command create' -l checkpoint-every -r -d 'Steps between checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l seed -r -d 'Seed of the weights and of the order of the data.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l private -d 'Admit only volunteers that have the invite.'
+complete -c volunteer -n '__fish_volunteer_using_command create' -l vouched -d 'Admit only volunteers that a member has invited; whoever invites answers for th…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l dual-homing -r -d 'Percentage of the volunteers, the faster ones, that hold two stages; 0: one eac…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l measure -d 'Run the model for a moment to balance the stages; otherwise estimate from FLOPs.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l no-measure -d 'Run the model for a moment to balance the stages; otherwise estimate from FLOPs.'
@@ -376,6 +379,15 @@ complete -c volunteer -n '__fish_volunteer_using_command events' -l since -r -d 
 complete -c volunteer -n '__fish_volunteer_using_command events' -l level -x -a 'debug info warning error' -d 'Least important events to print; debug: also those for programs.'
 complete -c volunteer -n '__fish_volunteer_using_command events' -l json -d 'Print one JSON document per line.'
 
+# Options for: expel
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l member -r -d 'Its peer id, or the end of it, as volunteer members shows it.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l reason -r -d 'Why, for all members to read.'
+complete -c volunteer -n '__fish_volunteer_using_command expel' -l json -d 'Print JSON.'
+
 # Options for: export
 complete -c volunteer -n '__fish_volunteer_using_command export' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -s h -d 'Display this message and exit.'
@@ -422,6 +434,7 @@ complete -c volunteer -n '__fish_volunteer_using_command invite' -l help -d 'Dis
 complete -c volunteer -n '__fish_volunteer_using_command invite' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command invite' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command invite' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l once -d 'Make it good for one volunteer only, where members vouch for those they invite.'
 complete -c volunteer -n '__fish_volunteer_using_command invite' -l qr -d 'Also draw a QR code, of the invite with fewer members.'
 complete -c volunteer -n '__fish_volunteer_using_command invite' -l out -r -F -d 'Also write the invite as a .swarm file, which needs no member to know the model.'
 complete -c volunteer -n '__fish_volunteer_using_command invite' -s o -r -F -d 'Also write the invite as a .swarm file, which needs no member to know the model.'
@@ -499,6 +512,13 @@ complete -c volunteer -n '__fish_volunteer_using_command matches' -l json -d 'Pr
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l watch -d 'Go on until it ends or you interrupt.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l records -d 'List and check the stored match records instead.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l all -d 'Show explanations for developers, too.'
+
+# Options for: members
+complete -c volunteer -n '__fish_volunteer_using_command members' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command members' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command members' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command members' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command members' -l json -d 'Print JSON.'
 
 # Options for: pause
 complete -c volunteer -n '__fish_volunteer_using_command pause' -l help -d 'Display this message and exit.'

@@ -15,9 +15,8 @@ from protocol import limits
 from protocol.address import parse_address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.membership.record import UnixSeconds
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Count, NonNegative, StageIndex
+from protocol.wire.fields import Count, NonNegative, StageIndex, UnixSeconds
 from protocol.wire.parts import SeatStatus
 
 ADVERT: Final = "advert"

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol.ids import PeerId
-from protocol.membership.record import Record, UnixSeconds
+from protocol.membership.record import Record
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Count, StepIndex
+from protocol.wire.fields import Count, StepIndex, UnixSeconds
 
 PROGRESS: Final = "progress"
 """Record kind; the key is the author's peer id, the seq rises with time."""

@@ -14,12 +14,10 @@ from protocol import limits
 from protocol.ids import SwarmId
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import Signer
-from protocol.wire.fields import Count, Envelope
+from protocol.wire.fields import Count, Envelope, UnixSeconds
 
 MAX_RECORD_BODY_BYTES: Final = limits.MAX_ENVELOPE_BODY_BYTES - 256
 """Bytes left for a body beside the record's header in an envelope."""
-
-UnixSeconds = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

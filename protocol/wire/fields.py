@@ -16,6 +16,7 @@ MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
 Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Number of a lineage: every roll-back begins a new one with a higher number."""
+UnixSeconds = Annotated[int, Meta(ge=0, le=2**40)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER)]
 SquaredNorm = Annotated[float, Meta(ge=0, le=limits.MAX_SQUARED_NORM)]

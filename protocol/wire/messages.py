@@ -32,7 +32,14 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
-from protocol.wire.parts import DigestEntry, Electors, PlanMember, Proof, SeatStatus
+from protocol.wire.parts import (
+    DigestEntry,
+    Electors,
+    Expulsion,
+    PlanMember,
+    Proof,
+    SeatStatus,
+)
 
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
@@ -49,8 +56,9 @@ class Hello(Wire, frozen=True):
     swarm: SwarmText | None
     """None: a newcomer that asks for the manifest."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
-    admission: Annotated[bytes, Meta(max_length=32)] = b""
-    """Proof of a private swarm's secret, bound to both peer ids."""
+    admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
+    """What admits the sender: nothing where anybody may join; the proof of a private swarm's
+    secret, bound to both peer ids; or, where members vouch, its chain or an invite's ticket."""
 
 
 class Ping(Wire, frozen=True):
@@ -74,6 +82,18 @@ class ManifestRequest(Wire, frozen=True):
 class ManifestReply(Wire, frozen=True):
     manifest: Annotated[bytes, Meta(max_length=48 * 1024)]
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+class Vouched(Wire, frozen=True):
+    """Answer to a Hello with a ticket: the signatures by which the receiver is a member now."""
+
+    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_VOUCHES)]
+
+
+class ExpulsionList(Wire, frozen=True):
+    """Members that were expelled; told after Hello and when there is a new one."""
+
+    expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
 
 
 # --- membership -----------------------------------------------------------------------------
@@ -373,7 +393,7 @@ class Chunk(Wire, frozen=True):
     index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
 
 
-Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply
+Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouched | ExpulsionList
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck

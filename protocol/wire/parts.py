@@ -22,6 +22,14 @@ from protocol.wire.fields import (
 Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
+class Expulsion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member is expelled: the signed statement, and the chain of the expelled member, which shows
+    that its signer may do that."""
+
+    statement: Envelope
+    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_VOUCHES)]
+
+
 class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     kind: Annotated[str, Meta(min_length=1, max_length=32)]
     key: Annotated[str, Meta(max_length=96)]

@@ -23,6 +23,7 @@ from protocol.wire.messages import (
     Commit,
     CommitAck,
     Evidence,
+    ExpulsionList,
     Forward,
     Goodbye,
     Have,
@@ -48,6 +49,7 @@ from protocol.wire.messages import (
     Returned,
     Segment,
     Signed,
+    Vouched,
     Wire,
 )
 
@@ -101,6 +103,8 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Goodbye: Route("node", "on_goodbye", "anyone"),
         ManifestRequest: Route("node", "on_manifest_request", "anyone"),
         ManifestReply: Route("newcomer", ""),
+        Vouched: Route("node", "on_vouched", "peer"),
+        ExpulsionList: Route("node", "on_expulsions", "peer"),
         Ping: Route("link", ""),
         Pong: Route("link", ""),
         # membership and matching

@@ -10,11 +10,14 @@ from client.control.matches import (
     StageMatch,
     StewardshipView,
 )
+from client.control.methods import Impossible
 from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
+    InvitedMember,
     InviteView,
+    Membership,
     NetworkView,
     PauseView,
     ReplicaView,
@@ -195,5 +198,11 @@ class FakeProvider:
         was, self.paused = self.paused, None
         return was is not None
 
-    def invite(self) -> InviteView:
+    def invite(self, *, once: bool = False) -> InviteView:
         return example_invite()
+
+    def members(self) -> Membership:
+        return Membership(swarm="ab" * 32, swarm_name="open", by_invitation=False, members=[])
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")

@@ -16,11 +16,14 @@ from pathlib import Path
 import trio
 
 from client.control.matches import MatchesSnapshot
+from client.control.methods import Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
     DrainCostView,
     EventView,
+    InvitedMember,
     InviteView,
+    Membership,
     PauseView,
     ReplicaView,
     SeatView,
@@ -95,8 +98,14 @@ class ScriptedVolunteer:
     def resume(self) -> bool:
         return False
 
-    def invite(self) -> InviteView:
+    def invite(self, *, once: bool = False) -> InviteView:
         return example_invite()
+
+    def members(self) -> Membership:
+        return Membership(swarm="ab" * 32, swarm_name="open", by_invitation=False, members=[])
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
 
 
 async def _serve(home: Path) -> None:

@@ -8,6 +8,8 @@ the invite names its address so that others find a member.
 from __future__ import annotations
 
 import secrets
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,15 +21,19 @@ from client.cli.founding.price_table import StagePrice, table
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.terminal.output import human_bytes, print_json, say
 from client.errors import ExitCode, UserError
+from client.inviting import ticket_note
 from client.store.atomic import write_atomic
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
+from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
+from protocol.vouching.register import Register
+from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
 
 if TYPE_CHECKING:
@@ -90,8 +96,10 @@ def create(
     founding = found_swarm(signer.peer, run, model, optimizer)
     text = keep_text(founding.corpus, run.data, TextStore(home.folders.texts))
     swarm = sign(founding.manifest, signer, addresses)
-    write_swarm_file(path, swarm)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
+    if swarm.manifest.policy.vouched is True:
+        swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
+    write_swarm_file(path, swarm)
     for warning in founding.warnings:
         say(f"note: {warning}")
     _report(swarm, path, text, founding, json)
@@ -164,6 +172,28 @@ def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> 
     return SwarmFile(manifest, encoded, signature, addresses, secret)
 
 
+def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
+    """Return the swarm with a ticket, which its founder redeems; kept in the founder's home.
+
+    Args:
+        swarm: one whose members vouch for those they invite.
+        signer: its founder.
+        path: where the founder keeps its tickets.
+
+    Raises:
+        UserError: the disk refuses.
+    """
+    register = Register(signer, signer.peer, swarm.swarm)
+    ticket = register.draw_ticket(secrets.token_bytes(TICKET_BYTES), MAX_USES, time.time())
+    try:
+        save_vouches(path, register.kept)
+    except OSError as error:
+        problem = f"cannot keep the invite in {path}: {error.strerror}"
+        raise UserError(problem, "make room: volunteer cache prune", ExitCode.CONFIG) from error
+    say(ticket_note(ticket))
+    return replace(swarm, ticket=ticket.secret)
+
+
 def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
     """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
 
@@ -171,7 +201,7 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         UserError: the folder cannot be written.
     """
     try:
-        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret else 0o644)
+        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret or swarm.ticket else 0o644)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.running import connect
 from client.cli.reach.target import named_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
+from client.control.invites import described
 from client.control.snapshot import InviteView
 from client.errors import ExitCode, UserError
-from client.inviting import fresh, notes, short
+from client.inviting import fresh
 from client.qr_code import qr_lines
 from client.store.atomic import write_atomic
 
@@ -54,6 +55,7 @@ class Invited(Struct, frozen=True, kw_only=True):
 def invite(
     *,
     swarm: str | None = None,
+    once: bool = False,
     qr: bool = False,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
@@ -65,6 +67,8 @@ def invite(
     ----------
     swarm
         Name or beginning of the id of the swarm, where there are several.
+    once
+        Make it good for one volunteer only, where members vouch for those they invite.
     qr
         Also draw a QR code, of the invite with fewer members.
     out
@@ -73,9 +77,9 @@ def invite(
         Overwrite that file.
     """
     home = find_home()
-    found, running = _of_running(home, swarm), True
+    found, running = _of_running(home, swarm, once), True
     if found is None:
-        found, running = _remembered(home, swarm), False
+        found, running = _remembered(home, swarm, once), False
     if out is not None:
         _write(out, found.file, force)
     if json:
@@ -100,18 +104,18 @@ def invite(
     print(found.invite)
 
 
-def _of_running(home: Home, swarm: str | None) -> InviteView | None:
+def _of_running(home: Home, swarm: str | None, once: bool) -> InviteView | None:
     """Return the invite of the running volunteer; None: none runs."""
     try:
         with connect(home.folders, swarm) as node:
-            return node.invite()
+            return node.invite(once=once)
     except UserError as error:
         if error.exit_code != ExitCode.NOT_RUNNING:
             raise
         return None
 
 
-def _remembered(home: Home, swarm: str | None) -> InviteView:
+def _remembered(home: Home, swarm: str | None, once: bool) -> InviteView:
     """Return an invite from the files on disk.
 
     Raises:
@@ -128,16 +132,13 @@ def _remembered(home: Home, swarm: str | None) -> InviteView:
     if not found.peers:
         words = f"no member of {known.manifest.name} is known on this machine"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
-    return InviteView(
-        swarm=found.swarm,
-        swarm_name=found.manifest.name,
-        invite=str(found.invite),
-        short=short(found),
-        file=str(found),
-        members=[str(address) for address in found.peers],
-        private=found.secret is not None,
-        notes=[REMEMBERED if others else ALONE, *notes(found)],
-    )
+    if known.manifest.policy.vouched is True:
+        words = "this swarm's invites are redeemed by the volunteer that makes them, and none runs"
+        raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
+    if once:
+        raise UserError("an invite for one member needs a swarm founded with --vouched")
+    view = described(found)
+    return structs.replace(view, notes=[REMEMBERED if others else ALONE, *view.notes])
 
 
 def _write(path: Path, contents: str, force: bool) -> None:

@@ -97,7 +97,13 @@ def found_swarm(
         averaging_codec=run.averaging_codec,
         aggregation=msgspec.UNSET if run.aggregation == aggregations.DEFAULT else run.aggregation,
         delayed_update=True if run.delayed_update else msgspec.UNSET,
-        policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
+        policy=Policy(
+            run.redundancy,
+            run.checkpoint_every,
+            run.private,
+            run.dual_homing,
+            True if run.vouched else msgspec.UNSET,
+        ),
     )
     return Founding(checked(manifest), tuple(_warnings(manifest)), prices, corpus)
 

@@ -77,6 +77,9 @@ class RunChoices:
     """Seed of the weights and of the order of the data."""
     private: bool = False
     """Admit only volunteers that have the invite."""
+    vouched: bool = False
+    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
+    expel them."""
     dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
     """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
     optimizer: ChosenOptimizer = optimizers.DEFAULT

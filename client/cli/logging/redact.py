@@ -16,7 +16,7 @@ from typing import Final
 
 _INVITE: Final = re.compile(r"volunteer:[0-9a-fA-F]{8,}[^\s\"'<>]*")
 _SECRET: Final = re.compile(
-    r"((?:secret|token|password|passwd|private[_-]?key|seed|authorization)[\"']?\s*[=:]\s*[\"']?)"
+    r"((?:secret|ticket|token|password|passwd|private[_-]?key|seed|authorization)[\"']?\s*[=:]\s*[\"']?)"
     r"[^\s\"',}]+",
     re.I,
 )

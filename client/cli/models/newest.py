@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import trio
 
 from client.cli.models.model_source import Trained, load_newest
@@ -13,7 +16,11 @@ from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 from client.node.gather import gather
+from client.store.vouches import load_vouches
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
+from protocol.vouching.register import Kept, Register
 
 
 def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
@@ -29,7 +36,7 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
             return load_newest(target, [home.folders.checkpoints(target.swarm)])
         except UserError:
             say("this volunteer does not hold every stage; asking the swarm")
-    return _from_the_swarm(target, home.settings.dial_timeout_s)
+    return _from_the_swarm(home, target)
 
 
 def _with_manifest(target: Target) -> SwarmFile:
@@ -42,11 +49,35 @@ def _with_manifest(target: Target) -> SwarmFile:
     )
 
 
-def _from_the_swarm(target: Target, dial_timeout_s: float) -> Trained:
+def _from_the_swarm(home: Home, target: Target) -> Trained:
     with tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
 
         async def fetch() -> SwarmFile:
-            swarm, _ = await gather(target, Path(folder), dial_timeout_s=dial_timeout_s, say=say)
+            timeout_s, lend = home.settings.dial_timeout_s, partial(lent, home)
+            swarm, _ = await gather(
+                target, Path(folder), dial_timeout_s=timeout_s, say=say, lend=lend
+            )
             return swarm
 
         return load_newest(trio.run(fetch), [Path(folder)])
+
+
+def lent(home: Home, swarm: SwarmFile, key: PeerId) -> Kept:
+    """Vouch for the key with which this program looks on, as the volunteer of this home.
+
+    Args:
+        home: of the volunteer.
+        swarm: one whose members vouch for those they invite.
+        key: for whom.
+
+    Raises:
+        UserError: the volunteer does not belong to the swarm.
+    """
+    kept, _ = load_vouches(home.folders.vouches(swarm.swarm))
+    register = Register(home.signer(), swarm.manifest.founder, swarm.swarm, kept)
+    try:
+        chain = register.lend(key, time.time())
+    except LocalProtocolError as error:
+        words = f"{swarm.manifest.name} is entered by invitation: {error}"
+        raise UserError(words, "join it first: volunteer join", ExitCode.REFUSED) from error
+    return msgspec.structs.replace(kept, chain=chain, tickets=())

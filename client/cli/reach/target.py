@@ -29,7 +29,8 @@ def read_target(text: str) -> Target:
     """
     try:
         target = parse_target(_contents(text))
-        if text.startswith(SCHEME) and isinstance(target, Invite) and target.secret is not None:
+        secret = isinstance(target, Invite) and (target.secret or target.ticket) is not None
+        if secret and text.startswith(SCHEME):
             say("everybody on this machine can read the invite's secret on the command line.")
             say("  Use --swarm FILE, or --swarm - to read it from stdin")
         return target

@@ -71,15 +71,39 @@ async def find_swarm(
             "ask another member for a fresh invite",
         )
     if known is not None:
-        return replace(known, peers=tuple(dict.fromkeys((*named, *known.peers)))[:MAX_PEERS])
+        peers = list(dict.fromkeys((*named, *known.peers)))
+        ticket = known.ticket if isinstance(target, Address) else target.ticket or known.ticket
+        return replace(known, peers=tuple(peers[:MAX_PEERS]), ticket=ticket)
     swarm = target.swarm if isinstance(target, Invite) else None
-    secret = target.secret if isinstance(target, Invite) else None
-    proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
-    hello = Hello(PROTOCOL, swarm, client, proof)
+    hello = first_hello(target, me, member, client)
     fetched = await fetch_manifest(network, member, swarm, hello, seen)
     return SwarmFile(
-        fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
+        fetched.manifest,
+        fetched.encoded,
+        fetched.signature,
+        tuple(named),
+        secret=target.secret if isinstance(target, Invite) else None,
+        ticket=target.ticket if isinstance(target, Invite) else None,
     )
+
+
+def first_hello(target: Target, me: PeerId, member: PeerId, client: str) -> Hello:
+    """Return the Hello of a newcomer that asks for the manifest.
+
+    A ticket is not shown yet: that redeems it. Where members vouch, the manifest is no secret.
+
+    Args:
+        target: an invite, or an address alone.
+        me: our peer id.
+        member: the member at the other end.
+        client: our client's name.
+    """
+    if isinstance(target, Address) or target.ticket is not None:
+        return Hello(PROTOCOL, None, client)
+    if target.secret is None:
+        return Hello(PROTOCOL, target.swarm, client)
+    proof = admission_proof(target.secret, target.swarm, me, member)
+    return Hello(PROTOCOL, target.swarm, client, proof)
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:

@@ -1,17 +1,17 @@
 """The handshake: the first exchange on every link, which admits or refuses a peer.
 
-Both sides send Hello. A peer of another swarm, of another protocol or without the secret of a
-private swarm is refused with the reason. Before its Hello is accepted all other messages are
-ignored, except that anyone may ask for the manifest of a public swarm: an invite is redeemed that
-way.
+Both sides send Hello. A peer of another swarm, of another protocol, or that the swarm does
+not admit (``admission.py``) is refused with the reason. Before its Hello is accepted all other
+messages are ignored, except that anyone may ask for the manifest of a public swarm: an invite is
+redeemed that way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from client.train.messaging.admission import Admission, Open
 from client.train.ports import Ports
-from protocol.admission import admission_holds, admission_proof
 from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
@@ -33,7 +33,7 @@ class Handshake:
     manifest: bytes
     signature: bytes
     ports: Ports
-    secret: bytes | None = None
+    admission: Admission = field(default_factory=Open)
     admitted: set[PeerId] = field(default_factory=set)
 
     def greet(self, peer: PeerId) -> None:
@@ -50,14 +50,11 @@ class Handshake:
 
     def manifest_request(self, peer: PeerId) -> None:
         """Give the manifest to a peer, if it may have it."""
-        if self.secret is None or peer in self.admitted:
+        if not self.admission.private or peer in self.admitted:
             self.ports.send(peer, ManifestReply(self.manifest, self.signature))
 
     def _hello(self, peer: PeerId) -> Hello:
-        proof = b""
-        if self.secret is not None:
-            proof = admission_proof(self.secret, self.swarm, self.me, peer)
-        return Hello(PROTOCOL, self.swarm, self.client, proof)
+        return Hello(PROTOCOL, self.swarm, self.client, self.admission.proof(peer))
 
     def _hello_from(self, peer: PeerId, protocol: int, swarm: str | None, proof: bytes) -> bool:
         if swarm is None:
@@ -69,6 +66,7 @@ class Handshake:
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)
+        self.admission.admitted(peer)
         return fresh
 
     def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:
@@ -76,8 +74,4 @@ class Handshake:
             return f"this swarm speaks protocol {PROTOCOL}, you speak {protocol}"
         if swarm != self.swarm:
             return "this is another swarm"
-        if self.secret is not None and (
-            len(proof) != 32 or not admission_holds(self.secret, self.swarm, peer, self.me, proof)
-        ):
-            return "this swarm is private: ask a member for an invite with the secret"
-        return ""
+        return self.admission.check(peer, proof).reason

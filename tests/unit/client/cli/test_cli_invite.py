@@ -139,7 +139,7 @@ def test_an_older_volunteer_is_said_to_be_one(
 
 def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
     class Private(FakeProvider):
-        def invite(self) -> InviteView:
+        def invite(self, *, once: bool = False) -> InviteView:
             return example_invite(notes=["it has the swarm's secret: whoever has it may join"])
 
     with node_of(home, Private()):

@@ -1,0 +1,43 @@
+"""``volunteer expel``: take back what we vouched for."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect
+from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson, RunningSwarm
+from client.control.snapshot import InvitedMember
+
+
+class Expelled(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer expel --json``."""
+
+    swarm: str
+    swarm_name: str
+    member: InvitedMember
+    schema_version: int = 1
+
+
+def expel(
+    member: str, *, swarm: RunningSwarm = None, reason: str = "", json: AsJson = False
+) -> None:
+    """Expel a member that you invited, or that came in through somebody you invited.
+
+    Every member learns of it and cuts it off, with all whom it has invited, for the rest of the
+    run. The steps that it has worked for stay.
+
+    Parameters
+    ----------
+    member
+        Its peer id, or the end of it, as volunteer members shows it.
+    reason
+        Why, for all members to read.
+    """
+    with connect(find_home().folders, swarm) as node:
+        gone, who = node.expel(member, reason), node.greeting
+    if json:
+        print_json(Expelled(swarm=who.swarm, swarm_name=who.swarm_name, member=gone))
+        return
+    say(f"expelled {gone.peer} from {who.swarm_name}; every member is told")

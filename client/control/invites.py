@@ -1,0 +1,21 @@
+"""How an invite is shown, by a node and by a command that finds none running."""
+
+from __future__ import annotations
+
+from client.control.snapshot import InviteView
+from client.inviting import notes, short
+from protocol.invite import SwarmFile
+
+
+def described(swarm: SwarmFile) -> InviteView:
+    """Return an invite as it is shown, with what a person who shares it should know."""
+    return InviteView(
+        swarm=swarm.swarm,
+        swarm_name=swarm.manifest.name,
+        invite=str(swarm.invite),
+        short=short(swarm),
+        file=str(swarm),
+        members=[str(address) for address in swarm.peers],
+        private=swarm.secret is not None or swarm.ticket is not None,
+        notes=notes(swarm),
+    )

@@ -1,0 +1,221 @@
+"""Who is admitted to the swarm: anybody, who knows its secret, or whom a member has vouched for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from client.train.ports import Ports
+from protocol import limits
+from protocol.admission import PROOF_BYTES, admission_holds, admission_proof
+from protocol.answer import YES, Answer, no
+from protocol.effects import Explain
+from protocol.ids import PeerId, SwarmId, short
+from protocol.vouching.register import Kept, Register
+from protocol.vouching.ticket import Ticket
+from protocol.wire.messages import ExpulsionList, Vouched
+from protocol.wire.parts import Expulsion
+
+
+class Admission(Protocol):
+    """How a swarm admits its members; the handshake asks it."""
+
+    private: bool
+    """Whether only members may know what the swarm trains."""
+
+    def proof(self, peer: PeerId) -> bytes:
+        """Return what our Hello shows to a peer."""
+
+    def check(self, peer: PeerId, shown: bytes) -> Answer:
+        """Decide on a peer by what its Hello shows.
+
+        Raises:
+            RemoteProtocolError: it is malformed or forged.
+        """
+
+    def admitted(self, peer: PeerId) -> None:
+        """A peer was admitted just now."""
+
+    def bars(self, peer: PeerId) -> bool:
+        """Whether a peer is known to be refused, so that it need not be called."""
+
+
+class Open:
+    """Anybody may join."""
+
+    private = False
+
+    def proof(self, peer: PeerId) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def check(self, peer: PeerId, shown: bytes) -> Answer:
+        """Admit."""
+        return YES
+
+    def admitted(self, peer: PeerId) -> None:
+        """Nothing to do."""
+
+    def bars(self, peer: PeerId) -> bool:
+        """Return False: nobody is refused for who they are."""
+        return False
+
+
+class Secret:
+    """Whoever has the secret of the invite may join."""
+
+    private = True
+
+    def __init__(self, secret: bytes, swarm: SwarmId, me: PeerId) -> None:
+        self._secret, self._swarm, self._me = secret, swarm, me
+
+    def proof(self, peer: PeerId) -> bytes:
+        """Return the proof that we know it, for this peer alone."""
+        return admission_proof(self._secret, self._swarm, self._me, peer)
+
+    def check(self, peer: PeerId, shown: bytes) -> Answer:
+        """Admit who knows it."""
+        known = len(shown) == PROOF_BYTES
+        if known and admission_holds(self._secret, self._swarm, peer, self._me, shown):
+            return YES
+        return no("this swarm is private: ask a member for an invite with the secret")
+
+    def admitted(self, peer: PeerId) -> None:
+        """Nothing to do."""
+
+    def bars(self, peer: PeerId) -> bool:
+        """Return False: nobody is refused for who they are."""
+        return False
+
+
+class Vouching:
+    """Whom a member has vouched for may join, until that is taken back.
+
+    What the swarm trains is no secret: who decides about an invite may read it first.
+
+    Args:
+        register: who belongs to the swarm.
+        ticket: of our own invite, until it is redeemed.
+        ports: the node.
+        wall: Unix seconds.
+        keep: writes the register down.
+        linked: the peers admitted now.
+        greet: says Hello once more.
+        cut: ends the link with a member that was expelled, and says why.
+        out: called with the reason when the swarm does not want us, or no longer.
+    """
+
+    private = False
+
+    def __init__(
+        self,
+        register: Register,
+        ticket: bytes | None,
+        ports: Ports,
+        wall: Callable[[], float],
+        keep: Callable[[Kept], None],
+        linked: Callable[[], Iterable[PeerId]],
+        greet: Callable[[], None],
+        cut: Callable[[PeerId, str], None],
+        out: Callable[[str], None],
+    ) -> None:
+        self.register = register
+        self._ticket, self._ports, self._wall = ticket, ports, wall
+        self._keep, self._linked, self._greet = keep, linked, greet
+        self._cut, self._out = cut, out
+        self._welcome: dict[PeerId, Vouched] = {}
+
+    def proof(self, peer: PeerId) -> bytes:
+        """Return our chain, or the ticket of our invite."""
+        return self.register.proof(peer, self._ticket)
+
+    def check(self, peer: PeerId, shown: bytes) -> Answer:
+        """Admit who belongs to the swarm, and vouch for who brings a ticket of ours."""
+        if not shown:
+            return no("this swarm is entered by invitation: ask a member for an invite")
+        answer, chain = self.register.admit(peer, shown, self._wall())
+        if chain:
+            self._welcome[peer] = Vouched(list(chain))
+            self._save()
+        if (entry := self.register.why_out(peer)) is not None:
+            self._tell(peer, [entry.whole])  # it need not take our word for it
+        return answer
+
+    def admitted(self, peer: PeerId) -> None:
+        """Give a newcomer its chain, and tell who was expelled."""
+        if (welcome := self._welcome.pop(peer, None)) is not None:
+            self._ports.send(peer, welcome)
+            self._ports.perform(Explain("membership", f"{short(peer)} has redeemed our invite"))
+        self._tell(peer, self.register.expulsions)
+
+    def bars(self, peer: PeerId) -> bool:
+        """Whether a peer was expelled."""
+        return self.register.why_out(peer) is not None
+
+    def vouched(self, message: Vouched) -> None:
+        """A member has vouched for us: say so to everybody.
+
+        Raises:
+            RemoteProtocolError: the chain does not hold, or is another's.
+        """
+        if self.register.take_chain(message.chain):
+            self._save()
+            self._greet()
+
+    def expulsions(self, sender: PeerId, message: ExpulsionList) -> None:
+        """Take what a member tells of expulsions; what is news goes on to all others.
+
+        Raises:
+            RemoteProtocolError: one of them does not hold.
+        """
+        news = [one for one in message.expulsions if self.register.take_expulsion(one)]
+        if news:
+            self._spread(news, sender)
+
+    def expel(self, member: PeerId, reason: str) -> None:
+        """Expel a member, and whoever came in through it.
+
+        Raises:
+            LocalProtocolError: it is not ours to expel.
+        """
+        self._spread([self.register.expel(member, reason, self._wall())], None)
+
+    def _spread(self, news: list[Expulsion], sender: PeerId | None) -> None:
+        self._save()
+        for one in news:
+            self._ports.perform(Explain("membership", self.register.describe(one), "warning"))
+        for peer in list(self._linked()):
+            if peer != sender:
+                self._tell(peer, news)
+            if (entry := self.register.why_out(peer)) is not None:
+                self._cut(peer, self.register.describe(entry.whole))
+        self.look_at_ourselves()
+
+    def look_at_ourselves(self) -> None:
+        """Say so if we were expelled."""
+        if not (answer := self.register.own_answer()):
+            self._out(answer.reason)
+
+    def refused(self, reason: str) -> None:
+        """A peer says goodbye; before anybody has vouched for us that ends the attempt."""
+        if not self.register.is_member:
+            self._out(f"the swarm refuses us: {reason}")
+
+    def draw_ticket(self, secret: bytes, uses: int) -> Ticket:
+        """Return a ticket for a new invite of ours, of 32 random bytes and for so many members.
+
+        Raises:
+            LocalProtocolError: we may not invite anybody.
+        """
+        ticket = self.register.draw_ticket(secret, uses, self._wall())
+        self._save()
+        return ticket
+
+    def _tell(self, peer: PeerId, expulsions: Iterable[Expulsion]) -> None:
+        told = list(expulsions)
+        for first in range(0, len(told), limits.MAX_EXPULSIONS_PER_MESSAGE):
+            part = told[first : first + limits.MAX_EXPULSIONS_PER_MESSAGE]
+            self._ports.send(peer, ExpulsionList(part))
+
+    def _save(self) -> None:
+        self._keep(self.register.kept)

@@ -1,0 +1,369 @@
+"""The register of one volunteer: who belongs to the swarm, and who was expelled by whom.
+
+A member is expelled by the founder, or by a member that its chain leads through: whoever vouches
+can take that back. Everybody below the expelled one is out with it. An expulsion carries the chain
+of the expelled member, which shows that its signer may do it, so that it counts wherever it is
+told, whether or not its author is still there. It holds for the rest of the run.
+
+State: our chain, the chains of the members that we have met, and the expulsions, all bounded. No
+I/O here; the driver keeps ``Kept`` on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.answer import YES, Answer, no
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId, SwarmId, short
+from protocol.vouching.chain import Chain, members_of, vouch
+from protocol.vouching.ticket import (
+    MAX_TICKETS,
+    TICKET_LIFE_S,
+    Ticket,
+    name_of,
+    proven,
+    ticket_proof,
+    with_ticket,
+)
+from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical
+from protocol.wire.envelope import Signer, verify
+from protocol.wire.fields import Envelope, Hash32, PeerText, Reason, UnixSeconds
+from protocol.wire.parts import Expulsion
+
+EXPEL: Final = "expel"
+MAX_EXPULSIONS: Final = 1024
+MAX_MET: Final = 4096
+"""Members whose chains are remembered; whom we met longest ago is forgotten first."""
+
+
+class Expelled(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body of an expulsion."""
+
+    member: PeerText
+    reason: Reason
+    issued: UnixSeconds
+
+
+class ShownChain(Struct, frozen=True, tag="chain", array_like=True, forbid_unknown_fields=True):
+    """What a member shows in its Hello."""
+
+    chain: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_VOUCHES)]
+
+
+class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unknown_fields=True):
+    """What the bearer of an invite shows to the member that made it."""
+
+    name: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    proof: Hash32
+
+
+class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is kept on disk of one swarm."""
+
+    chain: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_VOUCHES)] = ()
+    expulsions: Annotated[tuple[Expulsion, ...], Meta(max_length=MAX_EXPULSIONS)] = ()
+    tickets: Annotated[tuple[Ticket, ...], Meta(max_length=MAX_TICKETS)] = ()
+
+
+class Entry(Struct, frozen=True):
+    """An expulsion that counts."""
+
+    by: PeerId
+    depth: int
+    """Of its author in the tree; the founder has 0."""
+    said: Expelled
+    whole: Expulsion
+
+
+_bodies = Canonical(Expelled, "expulsion")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ShownChain | ShownTicket)
+
+
+class Register:
+    """See the module's docstring.
+
+    Args:
+        signer: ourselves.
+        founder: whom the manifest names.
+        swarm: id of the swarm.
+        kept: what an earlier process wrote down; what of it does not hold is left out.
+    """
+
+    def __init__(
+        self, signer: Signer, founder: PeerId, swarm: SwarmId, kept: Kept | None = None
+    ) -> None:
+        kept = Kept() if kept is None else kept
+        self._signer, self._founder, self._swarm = signer, founder, swarm
+        self.chain: Chain = ()
+        self.tickets = kept.tickets
+        self._met: dict[PeerId, tuple[PeerId, ...]] = {}
+        self._chains: dict[PeerId, Chain] = {}
+        self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
+        """By author and member."""
+        for expulsion in kept.expulsions:
+            try:
+                self.take_expulsion(expulsion)
+            except RemoteProtocolError:
+                continue
+        try:
+            self.take_chain(kept.chain)
+        except RemoteProtocolError:
+            self.chain = ()
+
+    @property
+    def me(self) -> PeerId:
+        """Ourselves."""
+        return self._signer.peer
+
+    @property
+    def founder(self) -> PeerId:
+        """Who vouches first."""
+        return self._founder
+
+    @property
+    def kept(self) -> Kept:
+        """What is to be written down."""
+        return Kept(self.chain, self.expulsions, self.tickets)
+
+    @property
+    def expulsions(self) -> tuple[Expulsion, ...]:
+        """Every expulsion that counts, for members that may not know of it."""
+        return tuple(entry.whole for entry in self._expelled.values())
+
+    @property
+    def is_member(self) -> bool:
+        """Whether we belong to the swarm ourselves, as far as we know."""
+        return bool(self._own_path) or self._signer.peer == self._founder
+
+    @property
+    def _own_path(self) -> tuple[PeerId, ...]:
+        return self._met.get(self._signer.peer, ())
+
+    # --- others ------------------------------------------------------------------------------
+
+    def proof(self, peer: PeerId, ticket: bytes | None) -> bytes:
+        """Return what we show to a peer in our Hello.
+
+        Args:
+            peer: at the other end of the link.
+            ticket: the secret of our invite, until we are vouched for.
+        """
+        if ticket is None or self.is_member:
+            return _encoder.encode(ShownChain(self.chain))
+        return show_ticket(ticket, self._swarm, self._signer.peer, peer)
+
+    def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
+        """Decide on a peer by what it shows.
+
+        Args:
+            peer: at the other end of the link.
+            shown: the admission of its Hello.
+            now: Unix seconds.
+
+        Returns:
+            Whether it belongs to the swarm; and the chain that we have just made for it, if it
+            came with a ticket of ours.
+
+        Raises:
+            RemoteProtocolError: what it shows is malformed or forged.
+        """
+        try:
+            proof = _decoder.decode(shown)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RemoteProtocolError("admission-malformed", str(error), 20) from error
+        if isinstance(proof, ShownTicket):
+            return self._redeem(peer, proof, now)
+        path = members_of(proof.chain, self._founder, self._swarm)
+        if (path or (self._founder,))[-1] != peer:
+            raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
+        self._meet(peer, path, proof.chain)
+        return self._answer(path), ()
+
+    def _redeem(self, peer: PeerId, shown: ShownTicket, now: float) -> tuple[Answer, Chain]:
+        me = self._signer.peer
+        ticket = proven(self.tickets, shown.name, shown.proof, self._swarm, peer, me)
+        if ticket is None:
+            words = "we did not make this invite: it has to be shown to the member that made it"
+            return no(words), ()
+        if not ticket.is_good_for(peer, now):
+            used_up = len(ticket.used_by) >= ticket.uses
+            return no("the invite was used already" if used_up else "the invite has expired"), ()
+        if not self.is_member or len(self.chain) >= limits.MAX_VOUCHES:
+            return no("who invited you may not vouch for anybody"), ()
+        path, known = self._met.get(peer, ()), self._chains.get(peer)
+        if not path or known is None or not self._answer(path):
+            path = (*self._own_path, peer)
+            known = None
+        if not (answer := self._answer(path)):
+            return answer, ()
+        chain = known or vouch(self._signer, self.chain, peer, int(now), self._swarm)
+        self.tickets = with_ticket(self.tickets, ticket.used(peer), now)
+        self._meet(peer, path, chain)
+        return YES, chain
+
+    def path(self, peer: PeerId) -> tuple[PeerId, ...]:
+        """Return through whom a member was invited, itself last; empty: the founder, or unknown."""
+        return self._met.get(peer, ())
+
+    def describe(self, expulsion: Expulsion) -> str:
+        """Say in words who has expelled whom, and why."""
+        said = _bodies.parse(expulsion.statement.body)
+        words = f"{short(PeerId(expulsion.statement.signer))} has expelled "
+        reason = f": {said.reason}" if said.reason else ""
+        return words + short(PeerId(said.member)) + reason
+
+    def known(self) -> list[PeerId]:
+        """Return the founder, the members met, and those that we know to be expelled."""
+        return list(dict.fromkeys((self._founder, *self._met)))
+
+    def why_out(self, peer: PeerId) -> Entry | None:
+        """Return the expulsion by which a peer, or somebody that it was invited through, is out."""
+        return self._expulsion(self._met.get(peer, ()))
+
+    def own_answer(self) -> Answer:
+        """Whether we belong to the swarm, or have been expelled, ourselves or with who invited
+        us."""
+        return self._answer(self._own_path)
+
+    # --- ourselves ---------------------------------------------------------------------------
+
+    def take_chain(self, chain: Sequence[Envelope]) -> bool:
+        """Take our own chain; return whether it is news.
+
+        Raises:
+            RemoteProtocolError: it does not hold, or is another's.
+        """
+        if tuple(chain) == self.chain:
+            return False
+        path = members_of(chain, self._founder, self._swarm)
+        if not path or path[-1] != self._signer.peer:
+            raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
+        self.chain = tuple(chain)
+        self._meet(self._signer.peer, path, self.chain)
+        return True
+
+    def draw_ticket(self, secret: bytes, uses: int, now: float) -> Ticket:
+        """Return a ticket for a new invite of ours.
+
+        Args:
+            secret: 32 random bytes.
+            uses: how many members it lets in.
+            now: Unix seconds.
+
+        Raises:
+            LocalProtocolError: we may not invite anybody.
+        """
+        if not (answer := self.own_answer()):
+            raise LocalProtocolError(answer.reason)
+        if not self.is_member or len(self.chain) >= limits.MAX_VOUCHES:
+            words = f"there are {limits.MAX_VOUCHES} invitations from the founder to you, the most"
+            raise LocalProtocolError(words if self.is_member else "nobody has vouched for you yet")
+        ticket = Ticket(secret, int(now + TICKET_LIFE_S), uses)
+        self.tickets = with_ticket(self.tickets, ticket, now)
+        return ticket
+
+    def lend(self, key: PeerId, now: float) -> Chain:
+        """Vouch for a key of our own, for a program that only looks on.
+
+        Raises:
+            LocalProtocolError: we are no member, or too far from the founder.
+        """
+        if not self.is_member or len(self.chain) >= limits.MAX_VOUCHES:
+            raise LocalProtocolError("only a member can vouch, and not at the end of a long chain")
+        return vouch(self._signer, self.chain, key, int(now), self._swarm)
+
+    # --- expulsions --------------------------------------------------------------------------
+
+    def expel(self, member: PeerId, reason: str, now: float) -> Expulsion:
+        """Expel a member that we, or somebody that we invited, vouched for.
+
+        Raises:
+            LocalProtocolError: it is not ours to expel; the message says whose it is.
+        """
+        me, path = self._signer.peer, self._met.get(member)
+        if member == me:
+            raise LocalProtocolError("nobody expels themselves: leave with volunteer finish")
+        if path is None:
+            raise LocalProtocolError(f"no member {member} has been met here")
+        above = (self._founder, *path[:-1])
+        if me not in above:
+            who = " or ".join(short(peer) for peer in above)
+            raise LocalProtocolError(f"only who vouched for {short(member)} can do that: {who}")
+        body = _bodies.encode(Expelled(member, reason, int(now)))
+        expulsion = Expulsion(
+            self._signer.sign(EXPEL, body, self._swarm), list(self._chains[member])
+        )
+        self.take_expulsion(expulsion)
+        return expulsion
+
+    def take_expulsion(self, expulsion: Expulsion) -> bool:
+        """Take an expulsion; return whether it is news.
+
+        Raises:
+            RemoteProtocolError: it does not hold, or its author may not do it.
+        """
+        envelope = expulsion.statement
+        if envelope.kind != EXPEL:
+            raise RemoteProtocolError("expulsion-malformed", "another kind", MALFORMED_PENALTY)
+        said = _bodies.parse(envelope.body)
+        author, member = PeerId(envelope.signer), PeerId(said.member)
+        if (author, member) in self._expelled:
+            return False
+        path = members_of(expulsion.chain, self._founder, self._swarm)
+        above = (self._founder, *path[:-1])
+        if not path or path[-1] != member or author not in above:
+            raise RemoteProtocolError("expulsion-forged", "not theirs to expel", FORGED_PENALTY)
+        verify(envelope, self._swarm)
+        entry = Entry(author, above.index(author), said, expulsion)
+        self._expelled[author, member] = entry
+        if member not in self._met:
+            self._meet(member, path, tuple(expulsion.chain))
+        if len(self._expelled) > MAX_EXPULSIONS:
+            return self._drop() is not entry
+        return True
+
+    def _drop(self) -> Entry:
+        """Forget the expulsion whose author is furthest from the founder, the newest of several:
+        nobody can crowd out those of members above."""
+        worst = max(self._expelled.items(), key=lambda item: (item[1].depth, item[1].said.issued))
+        return self._expelled.pop(worst[0])
+
+    def _answer(self, path: Sequence[PeerId]) -> Answer:
+        entry = self._expulsion(path)
+        if entry is None:
+            return YES
+        of = "you were" if entry.said.member == path[-1] else "who invited you was"
+        why = f": {entry.said.reason}" if entry.said.reason else ""
+        return no(f"{of} expelled by {short(entry.by)}{why}")
+
+    def _expulsion(self, path: Sequence[PeerId]) -> Entry | None:
+        """Return the expulsion, by somebody above, of the first member on a path that has one."""
+        if not self._expelled:
+            return None
+        above = [self._founder]
+        for member in path:
+            for author in above:
+                if (entry := self._expelled.get((author, member))) is not None:
+                    return entry
+            above.append(member)
+        return None
+
+    def _meet(self, peer: PeerId, path: tuple[PeerId, ...], chain: Chain) -> None:
+        self._met.pop(peer, None)
+        self._met[peer], self._chains[peer] = path, chain
+        if len(self._met) > MAX_MET:
+            oldest = next(one for one in self._met if one != self._signer.peer)
+            del self._met[oldest]
+            self._chains.pop(oldest, None)
+
+
+def show_ticket(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
+    """Return what the bearer of an invite shows in its Hello."""
+    return _encoder.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))

@@ -1,0 +1,94 @@
+"""Tickets: what an invite carries until its bearer is vouched for.
+
+Whoever makes an invite draws 32 random bytes, keeps them and writes them into the invite. The
+bearer proves that it has them, without showing them, to that one member, which then vouches for the
+bearer's key. So an invite can be good for one use, it expires, and an invite that gets into wrong
+hands later is worth nothing. Pure functions; times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from protocol.ids import PeerId, SwarmId
+from protocol.wire.fields import Hash32, PeerText, UnixSeconds
+
+TICKET_BYTES: Final = 32
+TICKET_LIFE_S: Final = 7 * 24 * 3600.0
+MAX_USES: Final = 64
+MAX_TICKETS: Final = 256
+"""That one member has given away at a time."""
+_NAME_BYTES: Final = 16
+_PERSON: Final = b"volunteer/1/tkt"
+
+
+class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A ticket as its maker keeps it."""
+
+    secret: Hash32
+    expires: UnixSeconds
+    uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = MAX_USES
+    """How many members it lets in."""
+    used_by: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_USES)] = ()
+
+    @property
+    def name(self) -> bytes:
+        """What the bearer calls it by; it says nothing of the secret."""
+        return name_of(self.secret)
+
+    def is_good_for(self, peer: PeerId, now: float) -> bool:
+        """Whether it lets a peer in now; one that it has let in may show it again."""
+        if peer in self.used_by:
+            return True
+        return now < self.expires and len(self.used_by) < self.uses
+
+    def used(self, peer: PeerId) -> Ticket:
+        """Return the ticket after it has let a peer in."""
+        if peer in self.used_by:
+            return self
+        return replace(self, used_by=(*self.used_by, peer))
+
+
+def name_of(secret: bytes) -> bytes:
+    """Return the name of the ticket with this secret, 16 bytes."""
+    return hashlib.blake2b(secret, digest_size=_NAME_BYTES, person=_PERSON).digest()
+
+
+def ticket_proof(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
+    """Return the 32 bytes by which ``bearer`` proves to ``maker`` that it has the ticket."""
+    parts = "\x1f".join((swarm, bearer, maker)).encode()
+    return hashlib.blake2b(parts, key=secret, digest_size=32, person=_PERSON).digest()
+
+
+def proven(
+    tickets: Iterable[Ticket], name: bytes, proof: bytes, swarm: SwarmId, bearer: PeerId, me: PeerId
+) -> Ticket | None:
+    """Return the ticket that a proof is of, or None.
+
+    Args:
+        tickets: those we have given away.
+        name: what the bearer calls it by.
+        proof: what the bearer shows.
+        swarm: id of the swarm.
+        bearer: the peer at the other end of the link.
+        me: who has made the ticket.
+    """
+    for ticket in tickets:
+        if ticket.name == name:
+            expected = ticket_proof(ticket.secret, swarm, bearer, me)
+            return ticket if hmac.compare_digest(expected, proof) else None
+    return None
+
+
+def with_ticket(tickets: Iterable[Ticket], ticket: Ticket, now: float) -> tuple[Ticket, ...]:
+    """Return the tickets with one more, or a newer state of one; expired ones are left out, and of
+    too many those that expire first."""
+    others = [one for one in tickets if one.secret != ticket.secret and now < one.expires]
+    latest = sorted(others, key=lambda one: one.expires)[-(MAX_TICKETS - 1) :]
+    return (*latest, ticket)

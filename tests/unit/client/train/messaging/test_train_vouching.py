@@ -1,0 +1,123 @@
+"""Engines of a swarm that is entered by invitation, in memory: Hello, invites, expulsions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+from trio.testing import MockClock
+
+from client.events import EventLog
+from client.train.engine import Engine
+from client.train.messaging.admission import Vouching
+from client.train.messaging.handshake import Handshake
+from client.train.reporting.event_sink import EventSink
+from protocol.ids import PeerId
+from protocol.manifest import swarm_id
+from protocol.vouching.register import Kept, Register
+from protocol.wire.messages import Heartbeat
+from tests.support.memory_network import Faults, MemoryHub, MemoryNetwork
+from tests.support.protocol_examples import manifest, peer, signer
+
+MANIFEST = manifest(peer(1))
+ENCODED, SIGNATURE = signer(1).sign_manifest(MANIFEST)
+SWARM = swarm_id(ENCODED)
+
+
+class Member:
+    """An engine without stages, in a swarm founded by number 1."""
+
+    def __init__(
+        self, hub: MemoryHub, number: int, nursery: trio.Nursery, ticket: bytes | None = None
+    ) -> None:
+        self.network: MemoryNetwork = hub.join(peer(number))
+        sink = EventSink(EventLog(), lambda event: None)
+        self.engine = Engine(self.network, signer(number), MANIFEST, SWARM, sink, nursery)
+        self.register = Register(signer(number), peer(1), SWARM)
+        self.kept = Kept()
+        self.out: list[str] = []
+        self.vouching = Vouching(
+            self.register,
+            ticket,
+            self.engine,
+            self.engine.wall,
+            self._keep,
+            lambda: self.engine.handshake.admitted,
+            self.engine.greet_all,
+            self.engine.expel,
+            self.out.append,
+        )
+        self.engine.handshake = Handshake(
+            peer(number), SWARM, "test", ENCODED, SIGNATURE, self.engine, self.vouching
+        )
+        nursery.start_soon(self.engine.run)
+
+    @property
+    def peer(self) -> PeerId:
+        return self.register.me
+
+    def admits(self, other: Member) -> bool:
+        return other.peer in self.engine.handshake.admitted
+
+    def _keep(self, kept: Kept) -> None:
+        self.kept = kept
+
+
+async def until(happened: Callable[[], object]) -> None:
+    with trio.fail_after(600.0):
+        while not happened():
+            await trio.sleep(0.05)
+
+
+async def linked(one: Member, other: Member) -> None:
+    await one.network.connect(other.network.addresses[0])
+
+
+async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery, 0, Faults())
+        founder = Member(hub, 1, nursery)
+        ticket = founder.vouching.draw_ticket(bytes(32), 2)
+        friend = Member(hub, 2, nursery, ticket.secret)
+        bad = Member(hub, 3, nursery, ticket.secret)
+        for newcomer in (friend, bad):
+            await linked(newcomer, founder)
+        await until(lambda: friend.register.is_member and bad.register.is_member)
+        assert friend.kept.chain == friend.register.chain, "it is on disk"
+        await linked(friend, bad)
+        await until(lambda: friend.admits(bad) and bad.admits(friend))
+
+        founder.vouching.expel(bad.peer, "sends noise")
+        await until(lambda: not friend.admits(bad) and not founder.admits(bad))
+        assert friend.kept.expulsions == founder.kept.expulsions
+        assert len(friend.kept.expulsions) == 1
+        if not bad.out:  # the link may end before what was said on it arrives: it will call again
+            await linked(bad, founder)
+        await until(lambda: bad.out)
+        assert "sends noise" in bad.out[0], "it is told why, with the proof"
+        await trio.sleep(30.0)
+        assert not founder.admits(bad)
+        assert friend.admits(founder)
+        nursery.cancel_scope.cancel()
+
+
+async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery, 0, Faults())
+        founder = Member(hub, 1, nursery)
+        bad = Member(hub, 2, nursery, founder.vouching.draw_ticket(bytes(32), 1).secret)
+        await linked(bad, founder)
+        await until(lambda: bad.register.is_member and founder.admits(bad))
+        contacts = founder.engine.membership.contacts
+        founder.engine.on_membership(bad.peer, Heartbeat(1, []), b"")
+        assert not contacts.is_gone(bad.peer)
+
+        founder.vouching.expel(bad.peer, "")
+        assert contacts.is_gone(bad.peer)
+        late = founder.engine._taker(bad.peer, Heartbeat(2, []), 0)
+        assert late is None, "what was on its way counts no more"
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,74 @@
+"""Chains of vouches: who can show that they belong to a swarm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+from protocol.vouching.chain import Chain, members_of, vouch
+from protocol.wire.fields import Envelope
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
+
+FOUNDER = 1
+NOW = 1_800_000_000
+
+
+def chain_of(*numbers: int) -> Chain:
+    """The founder has invited the first of these, that one the next, and so on."""
+    chain: Chain = ()
+    for by, member in zip((FOUNDER, *numbers), numbers, strict=False):
+        chain = vouch(signer(by), chain, peer(member), NOW, SWARM)
+    return chain
+
+
+def test_a_chain_names_everybody_between_the_founder_and_its_owner() -> None:
+    assert members_of(chain_of(2, 3, 4), peer(FOUNDER), SWARM) == (peer(2), peer(3), peer(4))
+    assert members_of((), peer(FOUNDER), SWARM) == ()
+
+
+@dataclass(frozen=True)
+class Broken:
+    what: str
+    chain: Chain
+
+
+def _signed_over(envelope: Envelope, by: int) -> Envelope:
+    return signer(by).sign(envelope.kind, envelope.body, SWARM)
+
+
+WHOLE = chain_of(2, 3, 4)
+BROKEN = [
+    Broken("another founder's", (_signed_over(WHOLE[0], 9),)),
+    Broken("a link left out", (WHOLE[0], WHOLE[2])),
+    Broken("in another order", (WHOLE[1], WHOLE[0], WHOLE[2])),
+    Broken("signed by somebody else", (WHOLE[0], _signed_over(WHOLE[1], 7))),
+    Broken("a signature of other words", (replace(WHOLE[0], signature=WHOLE[1].signature),)),
+    Broken("of another kind", (signer(FOUNDER).sign("advert", WHOLE[0].body, SWARM),)),
+    Broken("truncated", (replace(WHOLE[0], body=WHOLE[0].body[:-1]),)),
+    Broken("in a circle", chain_of(2, 3, 2)),
+    Broken("back to the founder", chain_of(2, FOUNDER)),
+    Broken("too long", chain_of(*range(2, 3 + limits.MAX_VOUCHES))),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.what)
+def test_a_chain_that_does_not_hold_is_refused(broken: Broken) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        members_of(broken.chain, peer(FOUNDER), SWARM)
+    assert caught.value.penalty >= 20
+
+
+def test_a_chain_of_another_swarm_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="bad-signature"):
+        members_of(WHOLE, peer(FOUNDER), OTHER_SWARM)
+
+
+def test_the_longest_chain_fits_into_a_hello() -> None:
+    longest = chain_of(*range(2, 2 + limits.MAX_VOUCHES))
+    assert len(members_of(longest, peer(FOUNDER), SWARM)) == limits.MAX_VOUCHES
+    assert len(msgspec.msgpack.encode(longest)) < limits.MAX_ADMISSION_BYTES - 64
