@@ -223,7 +223,7 @@ class Engine:
                     self._refresh()  # only admitted peers change anything
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.text, self.held_stages, self.history)
+        parts = (self.membership, self.expulsions, self.text, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         return [*deadlines, matching]
@@ -242,6 +242,7 @@ class Engine:
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
+        self.expulsions.tick(now)
         self.text.tick(now)
         if self.held_stages is not None:
             self.held_stages.tick(now)

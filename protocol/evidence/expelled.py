@@ -7,6 +7,7 @@ each link. It never signs and writes nothing itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,10 @@ MAX_PROOFS_OF_LINK: Final = 16
 """Proofs new to us that a link may bring at once; any peer can make identities that convict
 themselves."""
 PROOFS_OF_LINK_PER_S: Final = 0.2
+MAX_PROOFS_OF_STRANGERS: Final = 64
+"""The same for all links together, of proofs about peers that we are not linked with: each proof is
+sent on to all links, and many links could bring many."""
+PROOFS_OF_STRANGERS_PER_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +43,18 @@ class Expel:
 
 @dataclass(slots=True)
 class _Allowance:
-    """The number of proofs that a link may still bring."""
+    """The number of proofs that a link, or all links together, may still bring."""
 
+    most: int
+    per_s: float
     left: float
     since: float
 
-    def spend(self, now: float) -> bool:
-        refill = max(0.0, now - self.since) * PROOFS_OF_LINK_PER_S
-        self.left, self.since = min(MAX_PROOFS_OF_LINK, self.left + refill), max(self.since, now)
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
+    def has(self, now: float) -> bool:
+        """Whether there is one left, after what has come in since."""
+        refill = max(0.0, now - self.since) * self.per_s
+        self.left, self.since = min(self.most, self.left + refill), max(self.since, now)
+        return self.left >= 1
 
 
 class Expelled:
@@ -67,6 +72,9 @@ class Expelled:
         self._strangers: set[PeerId] = set()
         """Convicted peers that were no members: their proofs give way first."""
         self._links: dict[PeerId, _Allowance] = {}
+        self._all = _Allowance(
+            MAX_PROOFS_OF_STRANGERS, PROOFS_OF_STRANGERS_PER_S, MAX_PROOFS_OF_STRANGERS, -math.inf
+        )
         self._told = False
 
     def __contains__(self, peer: PeerId) -> bool:
@@ -97,7 +105,9 @@ class Expelled:
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Tell a new link what we know."""
-        self._links[peer] = _Allowance(MAX_PROOFS_OF_LINK, now)
+        self._links[peer] = _Allowance(
+            MAX_PROOFS_OF_LINK, PROOFS_OF_LINK_PER_S, MAX_PROOFS_OF_LINK, now
+        )
         return [Send(peer, Evidence(proof)) for proof in self._proofs.values()]
 
     def link_down(self, peer: PeerId) -> None:
@@ -109,7 +119,7 @@ class Expelled:
 
         Args:
             proof: what we have seen.
-            member: whether its author is a member as far as we know.
+            member: whether its author is a member that we are linked with.
 
         Raises:
             RemoteProtocolError: as ``check``.
@@ -125,15 +135,18 @@ class Expelled:
             sender: the link that brings it.
             proof: the proof.
             now: monotonic seconds.
-            member: whether its author is a member as far as we know.
+            member: whether its author is a member that we are linked with.
 
         Raises:
             RemoteProtocolError: as ``check``.
         """
         allowance = self._links.get(sender)
         known = PeerId(proof.first.signer) in self._peers
-        if known or allowance is None or not allowance.spend(now):
+        asked = [allowance] if member else [allowance, self._all]
+        if known or not all(one is not None and one.has(now) for one in asked):
             return []
+        for one in filter(None, asked):
+            one.left -= 1
         return self._convict(proof, member=member, source=sender)
 
     def _convict(

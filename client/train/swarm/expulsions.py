@@ -6,6 +6,7 @@ forgets it in membership, and does not link it again for the rest of the run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ from protocol.wire.parts import Proof
 PASS_TO_ALL_UP_TO: Final = 8
 """Siblings; of more, some are drawn anew for every statement."""
 PASS_FANOUT: Final = 3
+SAVE_EVERY_S: Final = 2.0
+"""Writing waits for the disk, and identities that convict themselves cost nothing."""
 
 
 class Expulsions:
@@ -44,6 +47,8 @@ class Expulsions:
         self.expelled = Expelled(network.peer_id, swarm)
         self._heard = Heard(swarm)
         self._path: Path | None = None
+        self._due: float | None = None
+        self._saved_at = -math.inf
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
         """Expel whom the proofs of a file convict, and save to it from now on."""
@@ -129,7 +134,8 @@ class Expulsions:
         return self._perform(self.expelled.receive(sender, proof, now, member=member))
 
     def _is_member(self, proof: Proof) -> bool:
-        return self._membership.roster.member(PeerId(proof.first.signer)) is not None
+        member = self._membership.roster.member(PeerId(proof.first.signer))
+        return member is not None and member.linked
 
     def _perform(self, effects: Sequence[Effect | Expel]) -> list[MembershipEffect]:
         out = [effect for effect in effects if isinstance(effect, Expel)]
@@ -149,12 +155,23 @@ class Expulsions:
         return effects
 
     def _save(self) -> None:
-        if self._path is None:
+        """Write the proofs, now or when the last writing is long enough ago."""
+        self._due = max(self._ports.now(), self._saved_at + SAVE_EVERY_S)
+        self.tick(self._ports.now())
+
+    def tick(self, now: float) -> None:
+        """Write the proofs if that is due."""
+        if self._due is None or now < self._due or self._path is None:
             return
+        self._due, self._saved_at = None, now
         try:
             save_proofs(self._path, self.expelled.proofs)
         except OSError as error:  # a full disk must not stop training
             self._warn(f"the proofs of who was expelled cannot be written: {error.strerror}")
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self._due if self._path is not None else None
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("membership", words, "warning"))

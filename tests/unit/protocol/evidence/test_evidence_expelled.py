@@ -9,7 +9,9 @@ from protocol.errors import RemoteProtocolError
 from protocol.evidence.expelled import (
     MAX_PROOFS,
     MAX_PROOFS_OF_LINK,
+    MAX_PROOFS_OF_STRANGERS,
     PROOFS_OF_LINK_PER_S,
+    PROOFS_OF_STRANGERS_PER_S,
     Expel,
     Expelled,
 )
@@ -107,6 +109,23 @@ def test_a_link_brings_so_many_proofs_at_once() -> None:
     assert machine.receive(ALICE, last, later - 0.1, member=True) == []
     assert machine.receive(BORIS, last, NOW, member=True)  # the others have their own allowance
     assert machine.receive(ALICE, proof_of(501), later, member=True)
+
+
+def test_all_links_together_bring_so_many_proofs_about_strangers() -> None:
+    """Each is sent on to every link."""
+    links = [peer(number) for number in range(1, 11)]
+    machine = linked(*links)
+    for number in range(100, 100 + 10 * MAX_PROOFS_OF_LINK):
+        machine.receive(links[number % 10], proof_of(number), NOW, member=False)
+    assert len(machine) == MAX_PROOFS_OF_STRANGERS
+    later = NOW + 2 / PROOFS_OF_STRANGERS_PER_S
+    for number in range(400, 405):
+        machine.receive(links[number % 10], proof_of(number), later, member=False)
+    assert len(machine) == MAX_PROOFS_OF_STRANGERS + 2
+    machine = linked(*links)
+    for number in range(100, 100 + 8 * MAX_PROOFS_OF_LINK):
+        machine.receive(links[number % 10], proof_of(number), NOW, member=False)
+    assert machine.receive(links[0], proof_of(500), NOW, member=True)  # one that works beside us
 
 
 def test_proofs_of_invented_identities_give_way_to_those_of_members() -> None:
