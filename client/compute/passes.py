@@ -81,7 +81,7 @@ def forward_backward(
     slot.check_counted(request.microbatch, counted=False)
     loss, gradient = loss_and_gradient(replica, slot, request, payloads)
     slot.count(request.microbatch)
-    replica.usual.count(request.microbatch)
+    replica.outliers.count(request.microbatch)
     return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
 
 
@@ -99,7 +99,7 @@ def backward(
     if not 1 <= len(payloads) <= 2:
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
-    replica.usual.check(gradient, "backward", request.microbatch)
+    replica.outliers.check(gradient, "backward", request.microbatch)
 
     def run() -> tuple[bool, list[memoryview]]:
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
@@ -113,7 +113,7 @@ def backward(
 
     recomputed, sent_back = within_memory(replica, run)
     slot.count(request.microbatch)
-    replica.usual.count(request.microbatch)
+    replica.outliers.count(request.microbatch)
     return BackwardDone(recomputed=recomputed), sent_back
 
 
@@ -165,7 +165,7 @@ def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
         OutlierTensor: it is.
     """
     if not replica.part.embeds:
-        replica.usual.check(x, "forward", microbatch)
+        replica.outliers.check(x, "forward", microbatch)
 
 
 def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import ShapeError, StaleRequest
+from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
 from client.compute.slot import Slot, open_slots
-from client.compute.usual import Usual
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
@@ -50,7 +50,7 @@ class Replica:
     wire: Wire
     graphs_kept: int
     """In all slots together."""
-    usual: Usual
+    outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
@@ -210,8 +210,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     optimizer = flat_optimizer(request.optimizer)(flat.values, flat.decay_size, request.optimizer)
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
-    usual = Usual({"forward": request.stage, "backward": behind})
-    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, usual, samples)
+    outliers = OutlierFilter({"forward": request.stage, "backward": behind})
+    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, outliers, samples)
 
 
 def _part(request: OpenStage) -> StageSlice:

@@ -37,7 +37,7 @@ MAX_SEEN = 256
 """Most tensors that are not counted yet."""
 
 
-class Usual:
+class OutlierFilter:
     """The sizes of the tensors that one stage receives.
 
     Args:

@@ -6,40 +6,40 @@ import pytest
 import torch
 
 from client.compute.errors import OutlierTensor
-from client.compute.usual import LEAST, MAX_SEEN, WIDTH, WINDOW, Usual
+from client.compute.outliers import LEAST, MAX_SEEN, WIDTH, WINDOW, OutlierFilter
 
 
 def tensor(log2_size: float) -> torch.Tensor:
     return torch.full((4, 8), 2.0**log2_size)
 
 
-def learned(log2_size: float = -3.0, passed: int = 1) -> Usual:
-    usual = Usual({"forward": passed, "backward": 1})
+def learned(log2_size: float = -3.0, passed: int = 1) -> OutlierFilter:
+    outliers = OutlierFilter({"forward": passed, "backward": 1})
     for microbatch in range(WINDOW):
-        usual.check(tensor(log2_size), "forward", microbatch)
-        usual.count(microbatch)
-    return usual
+        outliers.check(tensor(log2_size), "forward", microbatch)
+        outliers.count(microbatch)
+    return outliers
 
 
 @pytest.mark.parametrize("size", [60.0, 100.0, -60.0, -126.0])
 def test_the_absurd_is_refused_from_the_start(size: float) -> None:
     with pytest.raises(OutlierTensor) as refused:
-        Usual({"forward": 1}).check(tensor(size), "forward", 0)
+        OutlierFilter({"forward": 1}).check(tensor(size), "forward", 0)
     assert refused.value.part == 0
 
 
 def test_zeros_and_what_overflows_are_refused() -> None:
     for numbers in (torch.zeros(4), torch.full((4,), 3e38)):
         with pytest.raises(OutlierTensor):
-            Usual({"forward": 1}).check(numbers, "forward", 0)
+            OutlierFilter({"forward": 1}).check(numbers, "forward", 0)
 
 
 @pytest.mark.parametrize("away", [WIDTH + 0.5, -WIDTH - 0.5])
 def test_what_is_far_from_the_usual_is_refused(away: float) -> None:
-    usual = learned(-3.0)
+    outliers = learned(-3.0)
     with pytest.raises(OutlierTensor):
-        usual.check(tensor(-3.0 + away), "forward", 999)
-    usual.check(tensor(-3.0 + away / 1.2), "forward", 999)
+        outliers.check(tensor(-3.0 + away), "forward", 999)
+    outliers.check(tensor(-3.0 + away / 1.2), "forward", 999)
 
 
 def test_one_large_number_among_many_is_found() -> None:
@@ -56,25 +56,25 @@ def test_what_an_honest_stage_lets_through_is_not_refused_by_the_next() -> None:
 
 
 def test_only_what_is_counted_teaches() -> None:
-    usual = learned(-3.0)
+    outliers = learned(-3.0)
     for microbatch in range(1000, 1000 + 4 * MAX_SEEN):
-        usual.check(tensor(4.0), "forward", microbatch)
-    assert len(usual._seen) == MAX_SEEN
+        outliers.check(tensor(4.0), "forward", microbatch)
+    assert len(outliers._seen) == MAX_SEEN
     with pytest.raises(OutlierTensor):
-        usual.check(tensor(9.0), "forward", 9999)
+        outliers.check(tensor(9.0), "forward", 9999)
 
 
 def test_the_usual_follows_training() -> None:
-    usual = Usual({"forward": 1})
+    outliers = OutlierFilter({"forward": 1})
     for microbatch in range(40 * WINDOW):
-        usual.check(tensor(-10.0 + microbatch / WINDOW), "forward", microbatch)
-        usual.count(microbatch)
+        outliers.check(tensor(-10.0 + microbatch / WINDOW), "forward", microbatch)
+        outliers.count(microbatch)
 
 
 def test_a_few_strange_ones_shift_nothing() -> None:
-    usual = learned(-3.0)
+    outliers = learned(-3.0)
     for microbatch in range(1000, 1000 + LEAST):
-        usual.check(tensor(6.0), "forward", microbatch)
-        usual.count(microbatch)
+        outliers.check(tensor(6.0), "forward", microbatch)
+        outliers.count(microbatch)
     with pytest.raises(OutlierTensor):
-        usual.check(tensor(8.0), "forward", 9999)
+        outliers.check(tensor(8.0), "forward", 9999)
