@@ -14,7 +14,7 @@ class StagePrice(Struct, frozen=True):
     layers: int
     flops: float
     """The manifest's value: measured seconds at the founder's speed, otherwise computed."""
-    reckoned_flops: float
+    counted_flops: float
     """Multiplications and additions, counted."""
     seconds: float | None
     """Measured on one thread of the founder's machine; None: computed only."""
@@ -25,6 +25,6 @@ def table(prices: Sequence[StagePrice]) -> str:
     lines = ["stage  layers  GFLOP/microbatch  estimated measured"]
     for each in prices:
         seconds = "-" if each.seconds is None else f"{1000 * each.seconds:.1f} ms"
-        figures = f"{each.flops / 1e9:>16.3f}  {each.reckoned_flops / 1e9:>8.3f}"
+        figures = f"{each.flops / 1e9:>16.3f}  {each.counted_flops / 1e9:>8.3f}"
         lines.append(f"{each.stage:>5}  {each.layers:>6}  {figures}  {seconds:>8}")
     return "\n".join(lines)

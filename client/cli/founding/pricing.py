@@ -102,13 +102,13 @@ def price(
 
 
 def _price(spec: ModelSpec, part: StageSlice, sequences: int, prices: Prices | None) -> StagePrice:
-    reckoned = float(flops_per_token(spec, part) * sequences * spec.context)
+    counted = float(flops_per_token(spec, part) * sequences * spec.context)
     seconds = None if prices is None else prices.seconds(part)
     return StagePrice(
         stage=part.index,
         layers=part.last_layer - part.first_layer,
-        flops=reckoned if prices is None or seconds is None else seconds * prices.flop_per_s,
-        reckoned_flops=reckoned,
+        flops=counted if prices is None or seconds is None else seconds * prices.flop_per_s,
+        counted_flops=counted,
         seconds=seconds,
     )
 

@@ -76,7 +76,7 @@ class CoreSharing:
         self._find_cores = look_at_cores
         self._user = os.geteuid() if user is None else user
         self._posted: Notice | None = None
-        self.share = self._reckon(look_at_cores(), [])
+        self.share = self._share_of(look_at_cores(), [])
 
     @property
     def threads(self) -> int:
@@ -110,7 +110,7 @@ class CoreSharing:
         """Publish our state and compute our present share."""
         cores = self._find_cores()
         self._post(cores, computing)
-        self.share = self._reckon(cores, self._board.others())
+        self.share = self._share_of(cores, self._board.others())
 
     def _post(self, cores: Cores, computing: bool) -> None:
         notice = Notice(
@@ -125,7 +125,7 @@ class CoreSharing:
                 self._board.post(notice)
                 self._posted = notice
 
-    def _reckon(self, cores: Cores, others: list[Seen]) -> Share:
+    def _share_of(self, cores: Cores, others: list[Seen]) -> Share:
         computing = [seen for seen in others if seen.notice.computing]
         beside = [seen for seen in computing if seen.notice.mask & _mask(cores)]
         volunteers = 1 + len(beside)

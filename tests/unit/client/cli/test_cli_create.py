@@ -194,13 +194,13 @@ def test_stages_of_one_kind_are_measured_once_and_cost_the_same() -> None:
     assert founding.prices[0].seconds != founding.prices[1].seconds
 
 
-def test_without_measuring_costs_are_reckoned() -> None:
+def test_without_measuring_costs_are_counted() -> None:
     founding = found_swarm(
         SIGNER.peer, RunChoices(stages=2, measure=False), ModelChoices(), OptimizerChoices()
     )
     for price in founding.prices:
         assert price.seconds is None
-        assert price.flops == price.reckoned_flops > 0
+        assert price.flops == price.counted_flops > 0
 
 
 def test_the_table_of_prices_is_in_text_and_json(within: Within, tmp_path: Path) -> None:
