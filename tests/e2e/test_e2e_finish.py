@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
-from tests.support.e2e_local import HOST, found, killed_at_the_end, parsed, volunteer, wait_for
+from tests.support.e2e_local import HOST, founded, parsed, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
@@ -21,14 +19,9 @@ FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 
 @pytest.fixture
 def swarm() -> Iterator[LocalSwarm]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        folder = Path(name)
-        run = RunChoices(
-            name="finish", stages=2, steps=5000, sequences=2, microbatches=6, measure=False
-        )
-        found(folder, "v1", run)
-        with killed_at_the_end(folder) as processes:
-            yield processes
+    yield from founded(
+        RunChoices(name="finish", stages=2, steps=5000, sequences=2, microbatches=6, measure=False)
+    )
 
 
 def _snapshots(members: list[Member]) -> list[Snapshot] | None:

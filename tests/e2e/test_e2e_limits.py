@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,22 +15,20 @@ from client.cli.founding.options import ModelChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
-from tests.support.e2e_local import HOST, found, killed_at_the_end, volunteer, wait_for
+from tests.support.e2e_local import HOST, TINY, beyond, founded, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 RATE = 200_000
 
 
-def _swarm(stages: int, model: ModelChoices | None = None) -> Iterator[LocalSwarm]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        folder = Path(name)
-        run = RunChoices(
+def _swarm(stages: int, model: ModelChoices = TINY) -> Iterator[LocalSwarm]:
+    yield from founded(
+        RunChoices(
             name="limits", stages=stages, steps=5000, sequences=4, microbatches=6, measure=False
-        )
-        found(folder, "v1", run, *([model] if model else []))
-        with killed_at_the_end(folder) as processes:
-            yield processes
+        ),
+        model,
+    )
 
 
 @pytest.fixture
@@ -43,11 +40,6 @@ def one_stage() -> Iterator[LocalSwarm]:
 def two_stages() -> Iterator[LocalSwarm]:
     """Wide boundaries: far more to send than the limit lets through."""
     yield from _swarm(2, ModelChoices(layers=2, width=128, heads=2, context=128))
-
-
-def _beyond(member: Member, step: int) -> Snapshot | None:
-    now = member.snapshot()
-    return now if now is not None and now.step > step else None
 
 
 def _held(member: Member, reason: str) -> Snapshot | None:
@@ -72,7 +64,7 @@ def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSw
     report = volunteer(members[1].home, "status").stdout
     assert "MB of 1.0 MB today" in report
     at = held.step
-    wait_for(lambda: _beyond(members[0], at + 5), "the run goes on", members)
+    wait_for(lambda: beyond(members[0], at + 5), "the run goes on", members)
 
     members[1].ask_to_stop()
     assert members[1].process.wait(60) == ExitCode.OK
@@ -111,22 +103,22 @@ def test_it_leaves_while_somebody_is_there_and_comes_back(
     held = wait_for(lambda: _held(member, "somebody uses"), "somebody is there", [member])
     assert held.step == 0
     says("yes")
-    trained = wait_for(lambda: _beyond(member, 2), "nobody is there, and it trains", [member])
+    trained = wait_for(lambda: beyond(member, 2), "nobody is there, and it trains", [member])
     assert trained.paused is None
     says("no")
     held = wait_for(lambda: _held(member, "somebody uses"), "they are back", [member])
     assert held.seats == []
     says("yes")
-    wait_for(lambda: _beyond(member, held.step + 2), "and gone again", [member])
+    wait_for(lambda: beyond(member, held.step + 2), "and gone again", [member])
 
 
 def test_a_limited_line_carries_no_more_and_trains_on(two_stages: LocalSwarm) -> None:
     members = [two_stages.start("v1", (*FLAGS, "--upload-limit", "200kB/s"))]
     members[0].wait_until_it_answers(60.0)
     members.append(two_stages.start("v2", FLAGS))
-    first = wait_for(lambda: _beyond(members[0], 0), "they train", members)
+    first = wait_for(lambda: beyond(members[0], 0), "they train", members)
     began = time.monotonic()
-    last = wait_for(lambda: _beyond(members[0], first.step + 3), "they go on", members)
+    last = wait_for(lambda: beyond(members[0], first.step + 3), "they go on", members)
     while (taken_s := time.monotonic() - began) < 8:
         last = wait_for(members[0].snapshot, "it answers", members)
         time.sleep(0.1)

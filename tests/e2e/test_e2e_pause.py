@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +14,7 @@ from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.paths import runtime_folder
-from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import HOST, beyond, founded, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
@@ -24,14 +22,9 @@ FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 
 @pytest.fixture
 def swarm() -> Iterator[LocalSwarm]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        folder = Path(name)
-        run = RunChoices(
-            name="pause", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
-        )
-        found(folder, "v1", run)
-        with killed_at_the_end(folder) as processes:
-            yield processes
+    yield from founded(
+        RunChoices(name="pause", stages=1, steps=5000, sequences=2, microbatches=4, measure=False)
+    )
 
 
 def _control(member: Member) -> ControlClient:
@@ -53,11 +46,6 @@ def _paused(member: Member) -> Snapshot | None:
     if now is None or now.state != "paused" or now.worker.state != "stopped":
         return None
     return None if psutil.Process(now.pid).children(recursive=True) else now
-
-
-def _beyond(member: Member, step: int) -> Snapshot | None:
-    now = member.snapshot()
-    return now if now is not None and now.step > step else None
 
 
 def _whole_rss(pid: int) -> int:
@@ -84,7 +72,7 @@ def test_a_paused_volunteer_frees_its_memory_and_comes_back(swarm: LocalSwarm) -
 
     at = paused.step
     for member in members:  # one trains on, the other looks on
-        wait_for(lambda m=member: _beyond(m, at + 5), "the run goes on", members)
+        wait_for(lambda m=member: beyond(m, at + 5), "the run goes on", members)
 
     assert pauser.process.send_signal(15) is None
     assert pauser.process.wait(60) == ExitCode.OK

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from client.cli.founding.options import RunChoices
-from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
@@ -23,6 +22,7 @@ from tests.support.e2e_local import (
     HOST,
     JOIN,
     found,
+    in_state,
     killed_at_the_end,
     parsed,
     volunteer,
@@ -62,16 +62,6 @@ def _run(steps: int, **changes: object) -> RunChoices:
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def _when(member: Member, members: list[Member], state: str, step: int = 0) -> Snapshot:
-    """Wait until a volunteer is in this state and the swarm has done ``step`` steps."""
-
-    def look() -> Snapshot | None:
-        now = member.snapshot()
-        return now if now is not None and now.state == state and now.step >= step else None
-
-    return wait_for(look, f"{member.name} {state}", members)
-
-
 def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
     first = processes.start("volunteer-1", (*FLAGS, *flags))
     first.wait_until_it_answers(60.0)
@@ -87,7 +77,7 @@ def test_two_volunteers_train_what_one_process_trains(
     members = _start(processes, 2)
     losses: dict[int, float] = {}
     for member in members:
-        _when(member, members, "done")
+        in_state(member, members, "done")
     for event in members[0].new_events():
         if event.kind == "StepCommitted":
             losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
@@ -120,7 +110,7 @@ def test_two_volunteers_train_what_one_process_trains(
 def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
-    _when(members[0], members, "training", step=1)
+    in_state(members[0], members, "training", step=1)
     process = psutil.Process(members[0].process.pid)
     assert process.memory_info().rss < MAX_NODE_BYTES
     libraries = {Path(place.path).name for place in process.memory_maps()}
@@ -130,7 +120,7 @@ def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm)
 def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
-    _when(members[0], members, "training", step=1)
+    in_state(members[0], members, "training", step=1)
     answer = parsed(volunteer(members[0].home, "status", "--json"))
     assert answer["swarm"] == swarm.swarm
     assert [len(stage["replicas"]) for stage in answer["stages"]] == [1, 1]
@@ -144,7 +134,7 @@ def test_a_signal_stops_in_order(
 ) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
-    worker = _when(members[0], members, "training", step=1).worker.pid
+    worker = in_state(members[0], members, "training", step=1).worker.pid
     members[0].process.send_signal(number)
     assert members[0].process.wait(120) == ExitCode.OK
     assert list((members[0].home / "data" / "checkpoints" / swarm.swarm).glob("*.safetensors"))
@@ -211,7 +201,7 @@ def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: Local
 def test_the_model_is_fetched_from_a_running_swarm(folder: Path, processes: LocalSwarm) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=50_000, checkpoint_every=100))
     members = _start(processes, 2)
-    _when(members[0], members, "training", step=101)
+    in_state(members[0], members, "training", step=101)
     command = ("sample", "--swarm", str(swarm.invite), "--json")
     done = volunteer(folder / "guest", *command, timeout_s=300)  # the swarm trains on meanwhile
     answer = parsed(done)

@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from protocol.invite import parse_swarm_file
-from tests.support.e2e_local import HOST, environment, killed_at_the_end, volunteer, wait_for
+from tests.support.e2e_local import (
+    HOST,
+    environment,
+    in_state,
+    killed_at_the_end,
+    volunteer,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -57,14 +63,6 @@ def _create(home: Path, book: Path, out: Path) -> TextStore:
     return TextStore(home_folders(home).texts)
 
 
-def _when(member: Member, members: list[Member], state: str) -> Snapshot:
-    def look() -> Snapshot | None:
-        now = member.snapshot()
-        return now if now is not None and now.state == state else None
-
-    return wait_for(look, f"{member.name} {state}", members)
-
-
 def _first_line(member: Member) -> bool:
     told = volunteer(member.home, "logs").stdout
     return "takes part in e2e" in told and f"reached at /ip4/{HOST}/tcp/" in told
@@ -82,7 +80,7 @@ def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
     wait_for(lambda: _first_line(founder) or None, "it says what it is", [founder])
     second = processes.start("volunteer-2", FLAGS)
     members = [founder, second]
-    now = _when(second, members, "training")
+    now = in_state(second, members, "training")
     assert [seat.stage for seat in now.seats] == [0]
     digest = parse_swarm_file((folder / "x.swarm").read_text()).manifest.data.digest
     assert TextStore(home_folders(second.home).texts).path(digest).read_bytes() == words
@@ -95,11 +93,11 @@ def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     for kept in store.folder.iterdir():
         kept.unlink()
     founder = processes.start("volunteer-1", FLAGS)
-    now = _when(founder, [founder], "waiting")
+    now = in_state(founder, [founder], "waiting")
     words = now.reason
     assert words.startswith("the text book.txt is missing: join with --data FILE")
     assert words in volunteer(founder.home, "status").stdout
     assert words in volunteer(founder.home, "doctor").stdout
     assert words in volunteer(founder.home, "logs").stdout
     helper = processes.start("volunteer-2", (*FLAGS, "--data", str(book)))
-    _when(founder, [founder, helper], "training")
+    in_state(founder, [founder, helper], "training")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +10,16 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import LimitsView
 from client.lab.local_swarm import LocalSwarm, Member
 from client.limits.local_volunteers import Board
-from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import HOST, founded, wait_for
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def swarm() -> Iterator[LocalSwarm]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        folder = Path(name)
-        run = RunChoices(name="cores", stages=1, steps=50_000, microbatches=4, measure=False)
-        found(folder, "v1", run)
-        with killed_at_the_end(folder) as processes:
-            yield processes
+    yield from founded(
+        RunChoices(name="cores", stages=1, steps=50_000, microbatches=4, measure=False)
+    )
 
 
 def _computing() -> dict[int, int]:

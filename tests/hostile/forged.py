@@ -106,11 +106,11 @@ async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> No
     async for heard in stranger.heard:
         match heard.message:
             case BlobQuery(kind="state", stage=stage, version=asked) if asked in (None, version):
-                digests = [_digest(piece) for piece in _pieces(states[stage])]
+                digests = [digest_of(piece) for piece in pieces_of(states[stage])]
                 offer = BlobOffer("state", stage, version, len(states[stage]), digests)
                 await stranger.say(heard.peer, offer)
             case ChunkRequest(kind="state", stage=stage, version=asked, index=index):
-                pieces = _pieces(states[stage])
+                pieces = pieces_of(states[stage])
                 if asked == version and index < len(pieces):
                     chunk = Chunk("state", stage, version, index)
                     await stranger.say(heard.peer, chunk, pieces[index])
@@ -140,9 +140,9 @@ def _data(state: bytes) -> bytes:
     return state[8 + int.from_bytes(state[:8], "little") :]
 
 
-def _pieces(data: bytes) -> list[bytes]:
+def pieces_of(data: bytes) -> list[bytes]:
     return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
 
 
-def _digest(piece: bytes) -> bytes:
+def digest_of(piece: bytes) -> bytes:
     return hashlib.blake2b(piece, digest_size=32).digest()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +21,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.reach.home import free_port
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
-from client.lab.local_swarm import LocalSwarm
+from client.lab.local_swarm import LocalSwarm, Member, environment
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private, runtime_folder
 from protocol.address import Address
@@ -32,12 +32,6 @@ HOST = "127.0.0.1"
 JOIN = ("join", "--headless", "--listen-host", HOST, "--threads", "1", "--swarm")
 TINY = ModelChoices(layers=2, width=32, heads=2, context=16)
 Found = TypeVar("Found")
-
-
-def environment(home: Path) -> dict[str, str]:
-    """The environment of a volunteer, without the settings of whoever runs the tests."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("VOLUNTEER_")}
-    return {**kept, "VOLUNTEER_HOME": str(home)}
 
 
 def volunteer(
@@ -77,6 +71,30 @@ def killed_at_the_end(folder: Path) -> Iterator[LocalSwarm]:
         finally:
             for member in swarm.members:
                 member.kill()
+
+
+def founded(run: RunChoices, model: ModelChoices = TINY) -> Iterator[LocalSwarm]:
+    """A swarm in a short folder of its own, for fixtures: no volunteer runs yet."""
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        found(Path(name), "v1", run, model)
+        with killed_at_the_end(Path(name)) as processes:
+            yield processes
+
+
+def beyond(member: Member, step: int) -> Snapshot | None:
+    """The snapshot of a member that knows of a step after this one."""
+    now = member.snapshot()
+    return now if now is not None and now.step > step else None
+
+
+def in_state(member: Member, members: list[Member], state: str, step: int = 0) -> Snapshot:
+    """Wait until a member is in this state and the swarm has done ``step`` steps."""
+
+    def look() -> Snapshot | None:
+        now = member.snapshot()
+        return now if now is not None and now.state == state and now.step >= step else None
+
+    return wait_for(look, f"{member.name} {state}", members)
 
 
 def started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:

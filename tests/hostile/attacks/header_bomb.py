@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 
@@ -10,9 +9,9 @@ import msgspec
 import trio
 
 from client.train.transfer.state_size import data_bytes
-from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Heartbeat
 from tests.hostile.attack import Attack
+from tests.hostile.forged import digest_of, pieces_of
 from tests.hostile.stranger import Stranger
 
 STAGE = 0
@@ -35,13 +34,13 @@ async def attack(stranger: Stranger) -> None:
                     stranger.seats = [ours]
             case BlobQuery(kind="state", stage=stage, version=version):
                 data = bomb(stranger, stage, version or 0)
-                digests = [_digest(piece) for piece in _pieces(data)]
+                digests = [digest_of(piece) for piece in pieces_of(data)]
                 offer = BlobOffer("state", stage, version or 0, len(data), digests)
                 await stranger.say(heard.peer, offer)
             case ChunkRequest(kind="state", stage=stage, version=version, index=index):
                 taken += 1
                 print(f"{taken} chunks of it were taken", file=sys.stderr, flush=True)
-                piece = _pieces(bomb(stranger, stage, version))[index]
+                piece = pieces_of(bomb(stranger, stage, version))[index]
                 await stranger.say(heard.peer, Chunk("state", stage, version, index), piece)
             case _:
                 await trio.lowlevel.checkpoint()
@@ -63,14 +62,6 @@ def bomb(stranger: Stranger, stage: int, version: int) -> bytes:
     header = {"__metadata__": metadata, **dict.fromkeys(names, tensor)}
     text = json.dumps(header, separators=(",", ":")).encode()
     return len(text).to_bytes(8, "little") + text + bytes(data_bytes(stranger.manifest, stage))
-
-
-def _pieces(data: bytes) -> list[bytes]:
-    return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
-
-
-def _digest(piece: bytes) -> bytes:
-    return hashlib.blake2b(piece, digest_size=32).digest()
 
 
 ATTACK = Attack(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,11 @@ def within(
     """The same command line, run in this process."""
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
     return Within(capsys)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
+    """A short home for ``within``, because a socket's path must be short."""
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        yield Path(name)

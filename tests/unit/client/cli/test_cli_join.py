@@ -8,9 +8,7 @@ import json
 import os
 import stat
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,13 +48,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        yield Path(name)
 
 
 # --- consent -------------------------------------------------------------------------------------
