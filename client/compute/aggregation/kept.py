@@ -5,9 +5,11 @@ compared. The rules compare each replica's mean over its microbatches. Nobody we
 `HEAVIEST` times the (lower) median replica, however much it did or says it did. The result is the
 robust mean times the step's microbatches. Contributions without a microbatch are left out.
 
-Two replicas have no majority, so all that helps is norms. A mean's norm is bounded by `ABOVE_OTHER`
-times the other's, or by `ABOVE_USUAL` times the norm that the step's mean gradient has had lately
-where that is more. The latter comes from the optimizer's second moment, which is part of the
+Two replicas have no majority, so all that helps is norms. The mean with the larger norm is clipped
+to the other's: then a lie can stop the learning, and not turn it around, for which one that is a
+little larger than the truth suffices with Adam. So that silence does not stop it, too, the bound is
+`ABOVE_USUAL` times the norm that the step's mean gradient has had lately where the other's is less
+than `SILENT` of that. It comes from the optimizer's second moment, which is part of the
 state: newcomers have it, and it fits any cut into segments. Without it (the first step) nothing is
 bounded. A direction is not compared with the past: the gradients of honest replicas point against
 the optimizer's first moment at high learning rates, and a liar's that are turned around along it.
@@ -25,8 +27,8 @@ from torch import Tensor
 from client.compute.aggregation.rule import Aggregation
 
 HEAVIEST = 2
-ABOVE_OTHER = 1.25  # of eight microbatches each, honest norms differ by less than that
-ABOVE_USUAL = math.sqrt(2)  # noise makes the mean of half of the microbatches larger by as much
+SILENT = 1 / 8  # honest norms fall to a half within the memory of the second moment
+ABOVE_USUAL = 2.0  # half of it is left when the other is silent, and must not become less and less
 
 
 class Kept(Aggregation):
@@ -89,13 +91,12 @@ def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) 
         microbatches: of each; their own means have these norms divided by it.
         usual: norm of the step's mean gradient lately.
     """
-    total = sum(microbatches)
 
     def factor(norm: float, count: int, other: float, others: int) -> float:
-        beside = ABOVE_OTHER * other / others * max(1.0, math.sqrt(others / count))
-        before = ABOVE_USUAL * usual * math.sqrt(total / count)
-        bound = count * max(beside, before)
-        return bound / norm if norm > bound else 1.0
+        bound = other / others * max(1.0, math.sqrt(others / count))
+        if bound < SILENT * usual:
+            bound = ABOVE_USUAL * usual
+        return count * bound / norm if norm > count * bound else 1.0
 
     one, two = zip(norms, microbatches, strict=True)
     return list(starmap(factor, ((*one, *two), (*two, *one))))

@@ -120,22 +120,27 @@ def rms(counts) -> float:
 
 
 @pytest.mark.parametrize("name", ROBUST)
-@pytest.mark.parametrize("factor", [-10, 1e4])
-def test_of_two_replicas_one_gets_no_louder_than_the_other_or_history(name, factor) -> None:
+@pytest.mark.parametrize("factor", [-10, -1.3, 1e4])
+def test_of_two_replicas_none_outdoes_the_other(name, factor) -> None:
+    """A result that points against the honest one is followed at full speed by Adam, however small
+    it is; with the other's norm as a bound its part along it is 0 at least but for noise."""
     counts = [8, 8]
     first, second = honest(counts)
     found = mean_of(name, [factor * first, second], counts, rms(counts))
-    assert found.norm() < 1.5 * rms(counts)
-    assert torch.dot(found, second / 8) > -0.5 * rms(counts) ** 2
-    assert relative_error(mean_of("sum", [factor * first, second], counts), gradient()) > 4
+    assert found.norm() < 1.2 * rms(counts)
+    assert torch.dot(found, second / 8) > 0
+    for liar_first in ([-10 * second, second], [-1.3 * second, second]):
+        assert mean_of(name, liar_first, counts, rms(counts)).norm() < 1e-3 * rms(counts)
+    wrong = mean_of("sum", [-10 * first, second], counts)
+    assert torch.dot(wrong, second) < 0
 
 
 @pytest.mark.parametrize("name", ROBUST)
 @pytest.mark.parametrize("counts", [[8, 8], [14, 2], [1, 1]])
-def test_two_honest_replicas_lose_nothing(name, counts) -> None:
+def test_two_honest_replicas_lose_little(name, counts) -> None:
     sent = honest(counts)
     exact = mean_of("sum", sent, counts)
-    assert torch.equal(mean_of(name, sent, counts, rms(counts)), exact)
+    assert relative_error(mean_of(name, sent, counts, rms(counts)), exact) < 0.05
     assert torch.equal(mean_of(name, sent, counts, usual=0.0), exact)
 
 
