@@ -78,7 +78,7 @@ def _check_rate(bytes_per_s: int) -> int:
 
 def _check_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
-        raise ValueError(f"{name!r} is no device; there are auto, cpu, cuda and cuda:0, cuda:1 ...")
+        raise ValueError(f"{name!r} is not a device; use auto, cpu, cuda, or cuda:0, cuda:1 ...")
     return name
 
 
@@ -377,7 +377,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, object, str]]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", "check --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}", "mend the file") from error
+        raise ConfigError(f"{path} is not TOML: {error}", "correct the file") from error
     for key, value in table.items():
         yield _known(key, str(path)), value, str(path)
 
@@ -395,7 +395,9 @@ def _known(key: str, where: str, prefix: str = "") -> str:
         return key
     near = difflib.get_close_matches(key, SETTINGS, n=1)
     spelled = [prefix + (name.upper() if prefix else name) for name in (key, *near)]
-    hint = f"did you mean {spelled[1]}?" if near else "see volunteer config for all settings"
+    hint = (
+        f"did you mean {spelled[1]}?" if near else "run volunteer config show to list the settings"
+    )
     raise ConfigError(f"unknown setting {spelled[0]!r} in {where}", hint)
 
 

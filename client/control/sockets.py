@@ -64,7 +64,7 @@ def prepare_folder(folder: Path, group: int | None = None) -> None:
     except OSError as error:
         raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise SocketFolderError(f"{folder} does not belong to you; remove it")
+        raise SocketFolderError(f"{folder} is not a folder that you own; remove it")
     if status.st_mode & (0o077 if group is None else 0o027):
         raise SocketFolderError(f"other users can enter {folder}; run: chmod 700 {folder}")
 

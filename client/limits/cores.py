@@ -88,8 +88,8 @@ def check_threads(threads: int) -> None:
     if threads > most:
         raise UserError(
             f"{threads} threads are more than the {plural_cores(most)} that may be used here",
-            f"give at most --threads {most}, or leave it out: "
-            "volunteers of one machine share its cores by themselves",
+            f"use at most --threads {most}, or leave it out: "
+            "volunteers of one machine share its cores automatically",
             ExitCode.CONFIG,
         )
 

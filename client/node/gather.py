@@ -241,7 +241,7 @@ async def _copy_newest(
                 for stage in range(swarm.manifest.stage_count)
             ]
         except DiskFailed as error:
-            next_step = "make room, or let TMPDIR name a folder on another disk"
+            next_step = "free space, or set TMPDIR to a folder on another disk"
             raise UserError(str(error), next_step) from error
         except DownloadFailed as error:
             say(f"version {chosen.version}: {error}")
@@ -316,7 +316,7 @@ async def _copy(
         checked(info, swarm.swarm, swarm.manifest.stage_count)
         named = chosen.hashes[stage].hex()
         if (info.stage, info.version, info.hash) != (stage, version, named):
-            raise CheckpointError("it is not the state that its holders say they have")
+            raise CheckpointError("its hash differs from the one that its holders announced")
     except CheckpointUnreadable as error:  # our own disk failed: no donor lied
         path.unlink(missing_ok=True)
         raise DiskFailed(f"stage {stage}: {error}") from error

@@ -123,7 +123,7 @@ async def run_node(
     signer = ensure_identity(make_private(folders.data))
     seed = load_identity(folders.data)
     if seed is None:
-        raise UserError(f"the identity in {folders.data} vanished", "start again")
+        raise UserError(f"the identity in {folders.data} vanished", "start the volunteer again")
     with IdentityLock(folders.data):
         _note_begin(folders, options.target)
         return await _run(options, folders, signer, seed, on_event, stop)

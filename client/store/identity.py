@@ -39,7 +39,7 @@ def load_identity(folder: Path) -> bytes | None:
     except OSError as error:
         raise UserError(
             f"cannot read the identity {path}: {error.strerror}",
-            "make it a plain file of yours, or restore it from a backup",
+            "make it a plain file that you own, or restore it from a backup",
             ExitCode.REFUSED,
         ) from error
     try:
@@ -69,12 +69,12 @@ def ensure_identity(folder: Path) -> Signer:
         except OSError as error:
             raise UserError(
                 f"cannot write an identity to {folder}: {error.strerror}",
-                f"make room or make it writable, or set {HOME_VARIABLE} to another folder",
+                f"free space or make it writable, or set {HOME_VARIABLE} to another folder",
                 ExitCode.CONFIG,
             ) from error
         seed = load_identity(folder)
     if seed is None:
-        raise UserError(f"the identity in {folder} vanished", "look who removes files there")
+        raise UserError(f"the identity in {folder} vanished", "find out what removes files there")
     return Signer(seed)
 
 
@@ -129,7 +129,7 @@ def already_runs(process: str) -> UserError:
     """Return the error for a second process with the same identity."""
     return UserError(
         f"process {process} already runs with this identity",
-        "look at it with: volunteer attach; for a second volunteer on this machine set "
+        "show it with: volunteer attach; for a second volunteer on this machine set "
         f"{HOME_VARIABLE} to another folder",
         ExitCode.TEMPORARY,
     )
@@ -155,11 +155,13 @@ def _create(path: Path) -> None:
 def _refuse_shared(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise UserError(
-            f"the identity {path} is not a file of yours", "use your own", ExitCode.REFUSED
+            f"the identity {path} is not a file that you own",
+            "use your own identity file",
+            ExitCode.REFUSED,
         )
     if status.st_mode & 0o077:
         raise UserError(
             f"others can read the identity {path}",
-            f"mend it with: chmod 600 {path} (and if others may have read it, remove it)",
+            f"run: chmod 600 {path} (if others may have read it, remove it)",
             ExitCode.REFUSED,
         )

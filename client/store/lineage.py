@@ -51,7 +51,7 @@ def load_lineage(folder: Path, stages: int, steps: int) -> tuple[Lineage, str]:
     if found is None:
         return Lineage(), ""
     if len(found.hashes) != (stages if found.version else 0):
-        return Lineage(), _set_aside(path, "it has not a state for every stage")
+        return Lineage(), _set_aside(path, "it lacks the state of some stage")
     if found.version > steps:
         return Lineage(), _set_aside(path, f"the run has {steps} steps, and it begins later")
     if found.number > HIGHEST_NUMBER:

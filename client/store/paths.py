@@ -162,8 +162,8 @@ def make_own(folder: Path) -> Path:
     status = _own_folder(folder)
     if status.st_mode & 0o022:
         raise UserError(
-            f"others may write to {folder}",
-            f"mend it with: chmod go-w {folder}",
+            f"other users can write to {folder}",
+            f"run: chmod go-w {folder}",
             ExitCode.REFUSED,
         )
     return folder
@@ -180,5 +180,5 @@ def _own_folder(folder: Path) -> os.stat_result:
             ExitCode.CONFIG,
         ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise UserError(f"{folder} is not a folder of yours", "remove it", ExitCode.REFUSED)
+        raise UserError(f"{folder} is not a folder that you own", "remove it", ExitCode.REFUSED)
     return status

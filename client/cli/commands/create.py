@@ -236,10 +236,11 @@ def describe(manifest: Manifest) -> str:
     """Return a description of a swarm for a volunteer that may join, in a few lines."""
     model = manifest.model
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    layers = " + ".join(map(str, manifest.layers_per_stage))
     return (
         f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
         f"context {model.context}, {parameter_count(manifest):,} parameters\n"
-        f"{manifest.stage_count} stages of {manifest.layers_per_stage} layers; "
+        f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
         f"{_averaging(manifest)}"

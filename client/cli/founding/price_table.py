@@ -22,9 +22,9 @@ class StagePrice(Struct, frozen=True):
 
 def table(prices: Sequence[StagePrice]) -> str:
     """Return the prices as text, one line per stage."""
-    lines = ["stage  layers  GFLOP/microbatch  estimated measured"]
+    lines = ["stage  layers  GFLOP/microbatch  estimated  measured"]
     for each in prices:
         seconds = "-" if each.seconds is None else f"{1000 * each.seconds:.1f} ms"
-        figures = f"{each.flops / 1e9:>16.3f}  {each.counted_flops / 1e9:>8.3f}"
+        figures = f"{each.flops / 1e9:>16.3f}  {each.counted_flops / 1e9:>9.3f}"
         lines.append(f"{each.stage:>5}  {each.layers:>6}  {figures}  {seconds:>8}")
     return "\n".join(lines)

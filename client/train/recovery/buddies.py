@@ -285,7 +285,7 @@ class Buddies:
             if one.lineage.era == era and (copy.stage, copy.version) == (stage, version)
         )
         if said and info.hash != max(said, key=lambda h: (said[h], h)):
-            raise CheckpointError("it is not the state that its holders say they have")
+            raise CheckpointError("its hash differs from the one that its holders announced")
 
     def _check_room(self, stage: int) -> None:
         needed = data_bytes(self._manifest, stage) + SPARE_BYTES
@@ -296,7 +296,7 @@ class Buddies:
         """Report once that there is no room, until there is again."""
         if not self._said_full:
             self._said_full = True
-            words = f"no copies of neighbouring stages are kept: {problem}; make room on the disk"
+            words = f"no copies of neighbouring stages are kept: {problem}; free space on the disk"
             self._ports.perform(Explain("transfer", words, "warning"))
 
     # --- being kept --------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
         ({}, {}, "announce = ['203.0.113.7:4001']", "announce", "correct"),
         ({}, {}, "dial_timeout_s = nan", "dial_timeout_s", "correct"),
-        ({}, {}, "threads = ", "not TOML", "mend"),
+        ({}, {}, "threads = ", "not TOML", "correct"),
         ({}, {"VOLUNTEER_DIAL_TIMEOUT_S": "nan"}, "", "VOLUNTEER_DIAL_TIMEOUT_S", "correct"),
     ],
 )

@@ -135,7 +135,7 @@ def test_what_is_no_secret_may_be_read_by_others_but_not_written(tmp_path: Path)
     tmp_path.chmod(0o755)
     assert make_own(tmp_path) == tmp_path
     tmp_path.chmod(0o775)
-    with pytest.raises(UserError, match="others may write") as caught:
+    with pytest.raises(UserError, match="other users can write") as caught:
         make_own(tmp_path)
     assert f"chmod go-w {tmp_path}" in caught.value.next_step
 
@@ -146,7 +146,7 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
         make_private(tmp_path / "file")
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(UserError, match="not a folder of yours"):
+    with pytest.raises(UserError, match="not a folder that you own"):
         make_private(tmp_path / "link")
 
 

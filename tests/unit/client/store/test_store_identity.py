@@ -64,11 +64,11 @@ def test_links_folders_and_pipes_are_no_keys(tmp_path: Path) -> None:
         load_identity(tmp_path)
     (tmp_path / KEY_FILE).unlink()
     (tmp_path / KEY_FILE).mkdir()
-    with pytest.raises(UserError, match="not a file of yours"):
+    with pytest.raises(UserError, match="not a file that you own"):
         load_identity(tmp_path)
     (tmp_path / KEY_FILE).rmdir()
     os.mkfifo(tmp_path / KEY_FILE)
-    with pytest.raises(UserError, match="not a file of yours"):
+    with pytest.raises(UserError, match="not a file that you own"):
         load_identity(tmp_path)
 
 
