@@ -94,11 +94,6 @@ def _layout(spec: ModelSpec, part: StageSlice) -> Stage:
         return Stage(spec, part)
 
 
-def global_names(stage: nn.Module) -> tuple[str, ...]:
-    """The stage's parameter names, in the whole model's order; the same in every cut."""
-    return tuple(name for name, _ in stage.named_parameters())
-
-
 def merge_states(states: Iterable[Mapping[str, Tensor]]) -> State:
     """The union of the stages' states, tensors shared.
 

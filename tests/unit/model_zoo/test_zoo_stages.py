@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count, whole_slice
-from model_zoo.stages import Stage, build_stage, global_names, load_stage, merge_states, summed_loss
+from model_zoo.stages import Stage, build_stage, load_stage, merge_states, summed_loss
 from model_zoo.whole import build_whole, load_whole
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
@@ -95,11 +95,12 @@ def test_building_leaves_the_global_generator_alone(spec: ModelSpec) -> None:
 
 
 def test_names_are_global(spec: ModelSpec) -> None:
-    first, middle, last = build_all(spec, (1, 2, 1))
-    assert "embed.token.weight" in global_names(first)
-    assert {n.split(".")[1] for n in global_names(middle) if n.startswith("blocks.")} == {"1", "2"}
-    assert "head.proj.weight" in global_names(last)
-    assert not any(n.startswith(("embed.", "head.")) for n in global_names(middle))
+    stages = build_all(spec, (1, 2, 1))
+    first, middle, last = ([name for name, _ in stage.named_parameters()] for stage in stages)
+    assert "embed.token.weight" in first
+    assert {n.split(".")[1] for n in middle if n.startswith("blocks.")} == {"1", "2"}
+    assert "head.proj.weight" in last
+    assert not any(n.startswith(("embed.", "head.")) for n in middle)
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +26,9 @@ from tests.support.nodes import node_of
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        find_home().signer()
-        yield Path(name)
+def home(home: Path) -> Path:
+    find_home().signer()
+    return home
 
 
 @pytest.fixture(scope="module")

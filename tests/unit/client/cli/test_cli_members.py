@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,11 +45,9 @@ class Club(FakeProvider):
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        find_home().signer()
-        yield Path(name)
+def home(home: Path) -> Path:
+    find_home().signer()
+    return home
 
 
 def test_who_answers_for_whom_is_a_tree(home: Path, within: Within) -> None:
