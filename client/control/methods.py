@@ -62,7 +62,7 @@ class Provider(Protocol):
         """Return a fresh invite with members that can be reached now.
 
         Raises:
-            Impossible: it shall be good for one member only, and the swarm is not of that kind.
+            Impossible: it was to be for one member only, which this swarm does not support.
         """
 
     def members(self) -> Membership:
@@ -72,7 +72,7 @@ class Provider(Protocol):
         """Expel a member, named by its peer id or the end of that.
 
         Raises:
-            Impossible: there is no such member, or it is not ours to expel.
+            Impossible: there is no such member, or we may not expel it.
         """
 
 

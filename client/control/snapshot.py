@@ -196,11 +196,11 @@ class LimitsView(Struct, frozen=True, kw_only=True):
 
 
 class ExpelledView(Struct, frozen=True, kw_only=True):
-    """Somebody that a proof has put out of the swarm for the rest of the run."""
+    """A member that a proof has expelled from the swarm for the rest of the run."""
 
     peer: str
     reason: str
-    """What the proof shows, in one sentence."""
+    """The fault shown by the proof, in one sentence."""
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     """Invitations between the founder and it."""
     linked: bool
     ours: bool
-    """We may expel it: we have invited it, or somebody who has."""
+    """Whether we may expel it: we have invited it, or one of its inviters."""
     expelled_by: str = ""
     """Empty: it belongs to the swarm."""
     reason: str = ""
@@ -255,7 +255,7 @@ class Membership(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     by_invitation: bool
-    """False: nobody vouches for anybody in this swarm, and nobody can be expelled."""
+    """False: members of this swarm do not vouch for others, and none can be expelled."""
     members: list[InvitedMember]
 
 

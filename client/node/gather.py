@@ -52,7 +52,7 @@ DOWNLOAD_S = 3600.0
 ATTEMPTS = 5
 Progress = Callable[[str], None]
 Lend = Callable[[SwarmFile, PeerId], Kept]
-"""Vouches for a key of our own that only looks on."""
+"""Vouches for a key of our own that only observes."""
 
 
 class Observer:
@@ -153,7 +153,7 @@ async def gather(
         out_dir: folder for the files.
         dial_timeout_s: limit for reaching a member.
         say: gets progress in words.
-        lend: vouches for the key with which we look on, where members do that.
+        lend: vouches for our observing key, in a swarm whose members vouch.
 
     Returns:
         The swarm, and one checkpoint file per stage in pipeline order.

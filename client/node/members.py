@@ -1,4 +1,4 @@
-"""Who belongs to a swarm that is entered by invitation, for the control interface."""
+"""The members of a swarm that is entered by invitation, for the control interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.vouching.register import Register
 
 
 def describe_members(register: Register, linked: Collection[PeerId]) -> list[InvitedMember]:
-    """Return the members met and those expelled, as a tree: each below who has invited it.
+    """Return the members met and those expelled, as a tree: each below its inviter.
 
     Args:
         register: of this node.

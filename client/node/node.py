@@ -277,7 +277,8 @@ class Node:
     def invite(self, *, once: bool) -> InviteView:
         """Return a fresh invite: ourselves, and the members met lately that are linked now.
 
-        Where members vouch for those they invite, it names us alone: it has to be shown to us.
+        Where members vouch for those they invite, it names us alone, because the newcomer has to
+        show it to us.
         """
         if isinstance(self._engine.handshake.admission, Vouching):
             return self._ticket_invite(self._engine.handshake.admission, once)
@@ -415,7 +416,7 @@ class Node:
         engine.shelf.closed_because = self._serves_nothing_because
 
     def _load_register(self) -> Register | None:
-        """Return who belongs to the swarm; None: its members do not vouch for each other.
+        """Return the register of members; None: members do not vouch for each other.
 
         Raises:
             UserError: we do not belong to it, and have no invite.

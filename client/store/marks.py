@@ -1,4 +1,4 @@
-"""The file of our own word: the newest statements that we have signed.
+"""The file of the newest statements that we have signed.
 
 It is written in place with one call before each new statement is sent, without waiting for the
 disk. So it survives the death of the process, but may be some seconds old after a power loss. It
@@ -29,18 +29,18 @@ class Kept(Struct, frozen=True, array_like=True):
 
     marks: list[Mark]
     boot: str = ""
-    """Of the machine's boot in which it was written; empty: the system names none."""
+    """Id of the machine's boot in which it was written; empty: the system has none."""
 
 
 _decoder = msgspec.msgpack.Decoder(Kept)
 
 
 class DamagedMarks(Exception):
-    """The file exists but its content is not what was written."""
+    """The file exists but its content is damaged."""
 
 
 def this_boot() -> str:
-    """Return what names this boot of the machine; empty where the system names none."""
+    """Return the id of this boot of the machine; empty where the system has none."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -48,7 +48,7 @@ def this_boot() -> str:
 
 
 class MarksFile:
-    """One file; it is opened for each write, so that nobody has to close it."""
+    """One file, which is opened for each write and needs no closing."""
 
     def __init__(self, path: Path) -> None:
         """Make the folder; raises ``OSError``."""
@@ -56,7 +56,7 @@ class MarksFile:
         self._path = path
 
     def read(self) -> Kept | None:
-        """Return what was written last, None before; raises ``DamagedMarks`` and ``OSError``."""
+        """Return the newest content, None without any; raises ``DamagedMarks`` and ``OSError``."""
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES)

@@ -1,4 +1,4 @@
-"""What signing and verifying cost: the share of the nodes' CPU in a swarm of 2 x 2 that trains.
+"""Measures the cost of signatures: the share of the nodes' CPU in a training swarm of 2 x 2.
 
     python -m tests.bench.evidence [--seconds 30] [--json]
 

@@ -1,4 +1,5 @@
-"""Second seats and single moves in whole swarms: who holds what besides its home, who moves."""
+"""Second seats and single moves in whole swarms: the stages held besides the home, and the
+moves."""
 
 from __future__ import annotations
 

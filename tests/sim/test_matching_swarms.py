@@ -159,7 +159,8 @@ def test_leaving_withdraws_and_is_final() -> None:
 
 
 def test_a_serving_peer_outlives_every_steward() -> None:
-    """Stewards crash one after the other; who serves goes on serving, and the next ones know."""
+    """Stewards crash one after the other; serving members keep serving, and the next stewards know
+    them."""
     for seed in range(10):
         world = swarm(8, 2, seed, STORMY, design=STAYING)
         settle(world, 8)

@@ -1,4 +1,4 @@
-"""Rounds between executors, by hand: who accumulates, contributes and sums what."""
+"""Rounds between executors, by hand: the accumulating, contributing and summing replicas."""
 
 from client.compute.requests import Contribute, ForwardBackward, Reduce
 from tests.support.compute_stages import opened, tokens_of

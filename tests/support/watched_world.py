@@ -1,4 +1,5 @@
-"""A world that watches: who serves what in truth, and what every voluntary change does to it."""
+"""A world that watches: the true servers of each stage, and the effect of every voluntary
+change."""
 
 from __future__ import annotations
 

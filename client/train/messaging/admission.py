@@ -1,4 +1,4 @@
-"""Who is admitted to the swarm: anybody, who knows its secret, or whom a member has vouched for."""
+"""Admission to the swarm: open, by its secret, or by a member's voucher."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Admission(Protocol):
     """How a swarm admits its members; the handshake asks it."""
 
     private: bool
-    """Whether only members may know what the swarm trains."""
+    """Whether only members may get the manifest."""
 
     def proof(self, peer: PeerId) -> bytes:
-        """Return what our Hello shows to a peer."""
+        """Return the credential of our Hello to a peer."""
 
     def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Decide on a peer by what its Hello shows.
+        """Decide on a peer by the credential of its Hello.
 
         Raises:
             RemoteProtocolError: it is malformed or forged.
         """
 
     def admitted(self, peer: PeerId) -> None:
-        """A peer was admitted just now."""
+        """A peer was admitted."""
 
     def bars(self, peer: PeerId) -> bool:
-        """Whether a peer is known to be refused, so that it need not be called."""
+        """Whether a peer would be refused, so that dialling it is useless."""
 
 
 class Open:
-    """Anybody may join."""
+    """Every peer may join."""
 
     private = False
 
@@ -62,7 +62,7 @@ class Open:
 
 
 class Secret:
-    """Whoever has the secret of the invite may join."""
+    """A peer that has the secret of the invite may join."""
 
     private = True
 
@@ -70,11 +70,11 @@ class Secret:
         self._secret, self._swarm, self._me = secret, swarm, me
 
     def proof(self, peer: PeerId) -> bytes:
-        """Return the proof that we know it, for this peer alone."""
+        """Return a proof that we know it, valid for this peer alone."""
         return admission_proof(self._secret, self._swarm, self._me, peer)
 
     def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit who knows it."""
+        """Admit a peer that knows it."""
         known = len(shown) == PROOF_BYTES
         if known and admission_holds(self._secret, self._swarm, peer, self._me, shown):
             return YES
@@ -89,20 +89,20 @@ class Secret:
 
 
 class Vouching:
-    """Whom a member has vouched for may join, until that is taken back.
+    """A peer that a member has vouched for may join, until the voucher is revoked.
 
-    What the swarm trains is no secret: who decides about an invite may read it first.
+    The manifest is no secret: the holder of an invite may read it before deciding.
 
     Args:
-        register: who belongs to the swarm.
+        register: the members of the swarm.
         ticket: of our own invite, until it is redeemed.
         ports: the node.
         wall: Unix seconds.
-        keep: writes the register down.
+        keep: saves the register.
         linked: the peers admitted now.
-        greet: says Hello once more.
-        cut: ends the link with a member that was expelled, and says why.
-        out: called with the reason when the swarm does not want us, or no longer.
+        greet: sends our Hello again.
+        cut: ends the link of an expelled member, with the reason.
+        out: called with the reason when the swarm refuses or expels us.
     """
 
     private = False
@@ -130,7 +130,7 @@ class Vouching:
         return self.register.proof(peer, self._ticket)
 
     def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit who belongs to the swarm, and vouch for who brings a ticket of ours."""
+        """Admit members of the swarm, and vouch for a peer with a ticket of ours."""
         if not shown:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._wall())
@@ -138,11 +138,11 @@ class Vouching:
             self._welcome[peer] = Vouched(list(chain))
             self._save()
         if (entry := self.register.why_out(peer)) is not None:
-            self._tell(peer, [entry.whole])  # it need not take our word for it
+            self._tell(peer, [entry.whole])  # it can verify that itself
         return answer
 
     def admitted(self, peer: PeerId) -> None:
-        """Give a newcomer its chain, and tell who was expelled."""
+        """Send a newcomer its chain, and the expelled members."""
         if (welcome := self._welcome.pop(peer, None)) is not None:
             self._ports.send(peer, welcome)
             self._ports.perform(Explain("membership", f"{short(peer)} has redeemed our invite"))
@@ -153,30 +153,30 @@ class Vouching:
         return self.register.why_out(peer) is not None
 
     def vouched(self, message: Vouched) -> None:
-        """A member has vouched for us: say so to everybody.
+        """A member has vouched for us: send the chain to all peers.
 
         Raises:
-            RemoteProtocolError: the chain does not hold, or is another's.
+            RemoteProtocolError: the chain is invalid, or another peer's.
         """
         if self.register.take_chain(message.chain):
             self._save()
             self._greet()
 
     def expulsions(self, sender: PeerId, message: ExpulsionList) -> None:
-        """Take what a member tells of expulsions; what is news goes on to all others.
+        """Handle a member's expulsions; new ones are passed on to all others.
 
         Raises:
-            RemoteProtocolError: one of them does not hold.
+            RemoteProtocolError: one of them is invalid.
         """
         news = [one for one in message.expulsions if self.register.take_expulsion(one)]
         if news:
             self._spread(news, sender)
 
     def expel(self, member: PeerId, reason: str) -> None:
-        """Expel a member, and whoever came in through it.
+        """Expel a member, with all members that it has invited.
 
         Raises:
-            LocalProtocolError: it is not ours to expel.
+            LocalProtocolError: we may not expel it.
         """
         self._spread([self.register.expel(member, reason, self._wall())], None)
 
@@ -192,20 +192,20 @@ class Vouching:
         self.look_at_ourselves()
 
     def look_at_ourselves(self) -> None:
-        """Say so if we were expelled."""
+        """Report if we were expelled."""
         if not (answer := self.register.own_answer()):
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
-        """A peer says goodbye; before anybody has vouched for us that ends the attempt."""
+        """Handle a peer's Goodbye; before a member has vouched for us it ends the attempt."""
         if not self.register.is_member:
             self._out(f"the swarm refuses us: {reason}")
 
     def draw_ticket(self, secret: bytes, uses: int) -> Ticket:
-        """Return a ticket for a new invite of ours, of 32 random bytes and for so many members.
+        """Return a ticket for a new invite of ours, with 32 random bytes and a number of members.
 
         Raises:
-            LocalProtocolError: we may not invite anybody.
+            LocalProtocolError: we may not invite.
         """
         ticket = self.register.draw_ticket(secret, uses, self._wall())
         self._save()

@@ -27,10 +27,10 @@ from protocol.wire.messages import PassedOn
 from protocol.wire.parts import Proof
 
 PASS_TO_ALL_UP_TO: Final = 8
-"""Siblings; of more, some are drawn anew for every statement."""
+"""Siblings; of more, a sample is drawn for every statement."""
 PASS_FANOUT: Final = 3
 SAVE_EVERY_S: Final = 2.0
-"""Writing waits for the disk, and identities that convict themselves cost nothing."""
+"""Shortest time between writes: a write waits for the disk, and convicted identities are free."""
 
 
 class Expulsions:
@@ -51,7 +51,7 @@ class Expulsions:
         self._saved_at = -math.inf
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
-        """Expel whom the proofs of a file convict, and save to it from now on."""
+        """Expel the members convicted by the proofs of a file, and save to it from now on."""
         self._path = path
         try:
             found, bad = self.expelled.restore(load_proofs(path))
@@ -63,26 +63,26 @@ class Expulsions:
         return self._act(found)
 
     def link_up(self, peer: PeerId) -> None:
-        """Tell a new link who is out."""
+        """Send a new link the proofs."""
         for effect in self.expelled.link_up(peer, self._ports.now()):
             self._ports.perform(effect)
 
     def link_down(self, peer: PeerId) -> None:
-        """A link is gone."""
+        """A link has ended."""
         self.expelled.link_down(peer)
         self._heard.forget(peer)
 
     def stated(
         self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
     ) -> list[MembershipEffect]:
-        """Take what decides a round from its author, and tell its statement to our siblings.
+        """Handle a decision of a round from its author, and pass its statement on to our siblings.
 
         Raises:
             RemoteProtocolError: it is not signed, or not by its author.
         """
         there = siblings(message.stage)
         if author not in there:
-            return []  # the seat takes nothing of it either
+            return []  # the seat ignores it, too
         envelope, found = self._heard.take(author, message)
         if envelope is not None:
             others = [peer for peer in there if peer != author]
@@ -97,11 +97,11 @@ class Expulsions:
     def passed_on(
         self, sender: PeerId, envelope: Envelope, siblings: Callable[[int], list[PeerId]]
     ) -> list[MembershipEffect]:
-        """Take a statement that a sibling passes on; of others nothing is kept, so that they
-        displace nothing.
+        """Handle a statement passed on by a sibling; those of other peers are not kept, so that
+        they displace nothing.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: it is no statement.
         """
         there = siblings(parse_statement(envelope.body).stage)
         if PeerId(envelope.signer) in self.expelled or sender not in there:
@@ -118,14 +118,14 @@ class Expulsions:
         return effects
 
     def contradicted(self, held: Envelope, other: Envelope) -> list[MembershipEffect]:
-        """Two records with one number have come to us; both signatures are verified."""
+        """Two records with one number have arrived; both signatures are verified."""
         proof = contradiction(held, other)
         if proof is None:
             return []
         return self._perform(self.expelled.found(proof, member=self._is_member(proof)))
 
     def receive(self, sender: PeerId, proof: Proof) -> list[MembershipEffect]:
-        """Take a proof that a peer has brought.
+        """Handle a proof from a peer.
 
         Raises:
             RemoteProtocolError: it proves nothing.
@@ -155,12 +155,12 @@ class Expulsions:
         return effects
 
     def _save(self) -> None:
-        """Write the proofs, now or when the last writing is long enough ago."""
+        """Save the proofs, now or once the last write is long enough ago."""
         self._due = max(self._ports.now(), self._saved_at + SAVE_EVERY_S)
         self.tick(self._ports.now())
 
     def tick(self, now: float) -> None:
-        """Write the proofs if that is due."""
+        """Save the proofs if that is due."""
         if self._due is None or now < self._due or self._path is None:
             return
         self._due, self._saved_at = None, now

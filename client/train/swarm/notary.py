@@ -1,9 +1,9 @@
-"""The notary signs what decides a round, and nothing that contradicts what it signed before.
+"""The notary signs the decisions of rounds, and nothing that contradicts its earlier signatures.
 
-Plans, Readys and commits pass it on their way out. What it has signed lies on the disk before it
-is sent, so that the next process of this home keeps our word. After a reboot the file may be old
+Plans, Readys and commits pass it on their way out. Each statement is on the disk before it is sent,
+so that the next process of this home does not contradict it. After a reboot the file may be old
 (power loss, a home from a backup): then the first attempts of the step at which a stage is taken
-are left out. State: our word and the last signatures.
+are left out. State: our newest statements and the last signatures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.ids import SwarmId
 from protocol.wire.envelope import Signer
 
 REMEMBERED: Final = 32
-"""A plan goes to every member of a round, and again to who did not get it."""
+"""A plan is sent to every member of a round, and again to those that did not get it."""
 LEFT_OUT: Final = 64
 """Attempts of a step that an old file may not know of; hardly any step needs so many."""
 
@@ -48,7 +48,7 @@ class Notary:
         self._signatures: OrderedDict[tuple[str, Statement], bytes] = OrderedDict()
 
     def keep_in(self, path: Path) -> None:
-        """Take up the word of the process before, and write ours to a file from now on."""
+        """Load the statements of the previous process, and save ours to its file from now on."""
         try:
             self._file = MarksFile(path)
             if (kept := self._file.read()) is not None:
@@ -63,7 +63,7 @@ class Notary:
         """Return step and attempt up to which we may have signed in a stage and lineage.
 
         Args:
-            stage, era: where a seat is opened.
+            stage, era: of the seat.
             step: at which it begins.
         """
         promise = self._word.promise(stage, era)

@@ -12,7 +12,7 @@ from tests.hostile.attack import Attack, Bounds, Distorter, Outgoing
 
 
 class TwoPlans(Distorter):
-    """Names other electors to each second member: who decides in a split is another one there."""
+    """Names other electors to each second member: in a split another member decides."""
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Sign another plan of the same attempt for the member of highest id."""

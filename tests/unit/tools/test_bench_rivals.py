@@ -1,4 +1,4 @@
-"""The pure parts of the comparison with others: what is kept, resumed, put in ratio and printed."""
+"""The pure parts of the comparison with others: keeping, resuming, ratios and printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregation rules: what every one promises, and what a worker does with one that is no sum."""
+"""Aggregation rules: the contract of every rule, and a worker with one that is no sum."""
 
 import sys
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""From recorded logs to figures: what a fault cost is read off, not believed."""
+"""From recorded logs to figures: the costs of faults are derived from observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces are read strictly: what they say happens, and what makes no sense is named by its line."""
+"""Traces are read strictly: their events are replayed, and invalid lines are named."""
 
 from __future__ import annotations
 

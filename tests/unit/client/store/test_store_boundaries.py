@@ -1,4 +1,4 @@
-"""Boundaries: what was put comes back, wherever it lay, within both budgets."""
+"""Boundaries: stored bytes come back from memory or disk, within both budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of sessions: what is expected, and that no end of a process loses it."""
+"""The history of sessions: the expectation, and its survival of any end of the process."""
 
 from __future__ import annotations
 

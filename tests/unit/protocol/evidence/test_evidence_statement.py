@@ -1,4 +1,4 @@
-"""What plans, Readys and commits state, and how two statements of one author meet."""
+"""The statements of plans, Readys and commits, and conflicts between two of one author."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_we_say_the_same_again_or_something_newer() -> None:
     assert word.may_say("plan", said(1))
     assert not word.may_say("plan", said(1, b"e" * 32))
     assert word.may_say("plan", said(2, b"e" * 32))
-    assert not word.may_say("plan", said(1))  # whoever still needs it gets a later one
+    assert not word.may_say("plan", said(1))  # members that still need it get a later one
     assert word.may_say("plan", said(1, step=8))
     assert not word.may_say("plan", said(9))
 
@@ -246,7 +246,7 @@ def test_kinds_stages_and_lineages_are_apart() -> None:
     word = OwnWord()
     assert word.may_say("plan", said(3))
     assert word.may_say("commit", said(2))
-    assert word.may_say("plan", said(1, era=4))  # who goes back to the lineage that most follow
+    assert word.may_say("plan", said(1, era=4))  # it returns to the most followed lineage
     assert word.may_say("plan", replace(said(1), stage=0))
     assert not word.may_say("plan", said(1))
 

@@ -1,4 +1,4 @@
-"""Chains of vouches: who can show that they belong to a swarm."""
+"""Chains of vouches: proofs of membership in a swarm."""
 
 from __future__ import annotations
 

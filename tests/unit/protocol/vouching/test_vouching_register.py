@@ -1,4 +1,4 @@
-"""The register: who is let in by an invite, and who is out when somebody is expelled."""
+"""The register: admission by an invite, and the effects of an expulsion."""
 
 from __future__ import annotations
 
