@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -117,16 +116,11 @@ def steps_until_caught(budget: float, cheats: float) -> list[int]:
 def cost(model: ModelSpec, count: int) -> float:
     """Return how long an audit takes, relative to the work that it checks."""
     ratios = []
-    for _ in range(max(3, count // 4)):
-        swarm = AuditedStage(1, (8, 8), model=model)
+    for number in range(max(4, count // 2)):
+        swarm = AuditedStage(number % 2, (8, 8), model=model)
         swarm.train(WARM_UP)
-        begun = time.perf_counter()
-        swarm.train(1)
-        trained = time.perf_counter()
-        swarm.audit()
-        audited = time.perf_counter()
-        both = len(swarm.members) * 2  # each microbatch passes a stage here and the one beside
-        ratios.append((audited - trained - (trained - begun)) / ((trained - begun) / both))
+        audited = swarm.audit()
+        ratios.append(audited.seconds / swarm.worked_s)
     return statistics.median(ratios)
 
 

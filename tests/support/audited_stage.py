@@ -94,6 +94,8 @@ class AuditedStage:
     threads: Sequence[int] = (1, 1)
     step: int = 0
     work: dict[int, Sent] = field(default_factory=dict)
+    worked_s: float = 0.0
+    """Seconds that the audited member has computed for the passes of the step."""
 
     def __post_init__(self) -> None:
         half = self.model.layers // 2
@@ -125,6 +127,7 @@ class AuditedStage:
     def compute(self, lie: Lie = Lie()) -> None:  # noqa: B008
         """All replicas compute their microbatches of the step."""
         self.work.clear()
+        self.worked_s = 0.0
         first = 1000 * self.step
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
             torch.set_num_threads(self.threads[place] if place <= AUDITOR else 1)
@@ -147,11 +150,14 @@ class AuditedStage:
         tokens = self._tokens(microbatch)
         how = {"step": self.step, "microbatch": microbatch}
         inner, last = (self.beside, member) if self.audited else (member, self.beside)
-        _, (boundary,) = inner.call(Forward(**how), tokens)
-        _, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
+        forward, (boundary,) = inner.call(Forward(**how), tokens)
+        both, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
+        audits = member is self.members[LIAR]
         if self.audited:
+            self.worked_s += both.seconds * audits
             return Sent(tokens, [boundary], [gradient])
-        inner.call(Backward(**how), gradient)
+        backward, _ = inner.call(Backward(**how), gradient)
+        self.worked_s += (forward.seconds + backward.seconds) * audits
         return Sent(tokens, [gradient, tokens], [boundary])
 
     def contribute(self) -> list[list[bytes]]:
@@ -259,6 +265,7 @@ class AuditedStage:
                 reply, _ = auditor.ask(request, *payloads)
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
+                done.seconds += reply.seconds
                 done.boundary = max(done.boundary, reply.activation, reply.gradient)
                 return audit.recomputed(reply.activation, reply.gradient, 0.0)
             case CompareTask(step, _, bounds, segments):
@@ -268,6 +275,7 @@ class AuditedStage:
                 )
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
+                done.seconds += reply.seconds
                 done.compared = reply
                 return audit.compared(reply.deviation, reply.along)
             case Judged(_, _, grade, words):
@@ -325,6 +333,8 @@ class Audited:
     compared: ContributionCompared = ContributionCompared(deviation=0, along=0, explained=0)  # noqa: RUF009
     grade: Grade | None = None
     words: str = ""
+    seconds: float = 0.0
+    """That the auditor computed for it, but for the copy of the version."""
 
 
 @contextmanager
