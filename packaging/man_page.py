@@ -167,12 +167,17 @@ def _text(text: str) -> list[str]:
     sentences = re.split(r"(?<=[.!?;:]) (?=[A-Z\[])", " ".join(text.split()))
     lines = []
     for sentence in sentences:
-        lines += textwrap.wrap(sentence, WIDTH - 6, break_on_hyphens=False, break_long_words=False)
-    return [_line(line) for line in lines]
+        escaped = _escaped(sentence)  # quotes and hyphens get longer
+        lines += textwrap.wrap(escaped, WIDTH, break_on_hyphens=False, break_long_words=False)
+    return [_guarded(line) for line in lines]
 
 
 def _line(text: str) -> str:
-    escaped = _escaped(text)
+    return _guarded(_escaped(text))
+
+
+def _guarded(escaped: str) -> str:
+    """Return a line that roff does not take for a request."""
     return "\\&" + escaped if escaped.startswith((".", "'")) else escaped
 
 
