@@ -250,9 +250,9 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_client.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report = None if self.finished else self._reporter.due
+        report, telling = (None, None) if self.finished else (self._reporter.due, self._telling.due)
         look = self._obstruction.look_at if self.serving and not self.finished else None
-        others = (leases, report, look, self._telling.due, self.standing.next_deadline())
+        others = (leases, report, look, telling, self.standing.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------

@@ -46,3 +46,15 @@ def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     world.after(world.random.uniform(0.5, 3.0), lambda: world.kill(victim))
     run(world)
     assert all(p.hash == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)
+
+
+def test_who_has_finished_waits_for_nothing() -> None:
+    """A deadline that has passed and stays makes a node tick a hundred times a second."""
+    world = run(TrainingWorld(WorldConfig(stages=2, replicas=2, steps=3)))
+    later = world.agenda.now + 60.0
+    for peer in world.peers.values():
+        assert peer.seat is not None
+        assert peer.seat.finished
+        peer.seat.tick(later)
+        due = peer.seat.next_deadline()
+        assert due is None or due > later
