@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from client.lab.simulate.market.audit import Instance, blocking_pairs
+from client.lab.simulate.market.stability import Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling

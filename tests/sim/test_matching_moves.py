@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from client.lab.simulate.market.audit import blocking_pairs
+from client.lab.simulate.market.stability import blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, tally

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from client.lab.simulate.market.audit import Instance
+from client.lab.simulate.market.stability import Instance
 from protocol.ids import PeerId, Stage
 from protocol.matching.exchange import load, wishes
 from protocol.matching.exchange.load import Basis

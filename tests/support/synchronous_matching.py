@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from client.lab.simulate.market.audit import Instance
+from client.lab.simulate.market.stability import Instance
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.choice import Proposer

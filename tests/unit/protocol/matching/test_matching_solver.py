@@ -7,7 +7,7 @@ import warnings
 
 from matching.games import HospitalResident
 
-from client.lab.simulate.market.audit import BlockingPair, Instance, blocking_pairs
+from client.lab.simulate.market.stability import BlockingPair, Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.matching.choice import Proposer
 from protocol.matching.pool import Limits
