@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from client.lab.simulate.chaos import schedule
+from client.lab.simulate.chaos.liar import MENU
 from protocol import limits
+from protocol.answer import YES
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
@@ -26,6 +28,7 @@ from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
+from protocol.seat.seat import Seat
 
 Patch = pytest.MonkeyPatch
 
@@ -211,6 +214,19 @@ def forgets_its_word(patch: Patch) -> None:
     patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
 
 
+def blames_without_a_majority(patch: Patch) -> None:
+    """Who could not close the step anyway names those who hold it up: when a time aside is over the
+    next one begins before there is a majority again, for longer each time."""
+    original = Seat._watch
+
+    def watch(self: Seat, now: float) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(Quorum, "holds", lambda self, now: YES)
+            return original(self, now)
+
+    patch.setattr(Seat, "_watch", watch)
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -226,5 +242,6 @@ MUTANTS = (
     Mutant(forgets_its_word, 20, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
+    Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )

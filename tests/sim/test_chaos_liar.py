@@ -9,11 +9,11 @@ from client.lab.simulate.chaos.liar import MENU
 from client.lab.simulate.chaos.many import Tally, run_many
 from client.lab.simulate.chaos.replay import log_hash, run_once
 
-OPEN = frozenset({199, 203})
-"""Runs that a liar still breaks, 2 of 250 (protocol/README.md, section 8). In 199 it keeps changing
-``moved``, so nobody follows a roll-back until all are so stalled that they believe its record; in
-203 a second version is never reached. They are to be mended; none may be added."""
-ONCE_BROKE = (100, 102, 118, 142, 164, 179, 219)
+OPEN = frozenset({199})
+"""Runs that a liar still breaks, 1 of 250 (protocol/README.md, section 8). It keeps changing
+``moved``, so nobody follows a roll-back until all are so stalled that they believe its record. To
+be mended, and not to be added to."""
+ONCE_BROKE = (100, 102, 118, 142, 164, 179, 203, 219)
 """Seeds beyond the first hundred that showed a fault."""
 SEEDS = [seed for seed in (*range(100), *ONCE_BROKE) if seed not in OPEN]
 """More of them: make seeds."""
