@@ -186,6 +186,8 @@ class Recovery:
         self.open = False
         """Whether it is settled from which version a stage without state begins."""
         self._stored: dict[PeerId, Stored] = {}
+        self._before: dict[PeerId, Stored] = {}
+        """What each author said last before it followed a lineage after more roll-backs."""
         self._context = RecoveryContext()
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
@@ -233,6 +235,8 @@ class Recovery:
         """
         if author == self._me or self._stored.get(author) == stored:
             return []
+        if (before := self._stored.get(author)) and before.lineage.number < stored.lineage.number:
+            self._before[author] = before
         self._stored[author] = stored
         self.evidence.heard(author, stored)
         self._changed_at = now
@@ -262,6 +266,7 @@ class Recovery:
         """A record expired."""
         if author != self._me:
             self._stored.pop(author, None)
+            self._before.pop(author, None)
 
     def versions(self, view: SwarmView) -> tuple[int | None, ...]:
         """Return by stage the newest version that is served there (None: nobody does).
@@ -675,8 +680,19 @@ class Recovery:
         version, reached = lineage.version, self._reached()
         if reached is not None and version > reached and len(self._who_has(version)) < 2:
             return False
-        known = believed(self.stored_live(), version, self._stages, self.weigh, self._me)
+        said = self._said_before(lineage)
+        known = believed(said, version, self._stages, self.weigh, self._me)
         return not lineage.version or known == lineage.hashes
+
+    def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:
+        """Return what live members said before they followed a lineage: a copy that is named only
+        along with the decision to begin there is no reason for it."""
+        stored = self.stored_live()
+        if not self.evidence.any:
+            return stored  # we have only just come
+        after = {p for p, one in stored.items() if one.lineage.number >= lineage.number}
+        before = {p: self._before[p] for p in after - {self._me} if p in self._before}
+        return {p: one for p, one in stored.items() if p not in after or p == self._me} | before
 
     def _who_has(self, version: int) -> set[PeerId]:
         """Return the members with a voice that report a version on their disks."""

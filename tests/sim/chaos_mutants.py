@@ -227,6 +227,11 @@ def blames_without_a_majority(patch: Patch) -> None:
     patch.setattr(Seat, "_watch", watch)
 
 
+def believes_what_a_decision_names(patch: Patch) -> None:
+    """Copies that are named only along with the decision to begin at them are reason enough."""
+    patch.setattr(Recovery, "_said_before", lambda self, lineage: self.stored_live())
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -243,5 +248,6 @@ MUTANTS = (
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
+    Mutant(believes_what_a_decision_names, 199, "L1", lies=MENU),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )

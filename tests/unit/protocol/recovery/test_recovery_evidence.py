@@ -279,6 +279,19 @@ class TestHealth:
             said = stored((0, 20), (1, 20), lineage=lineage(1, version))
             assert adopted(made.receive(SIBLING, said, 30.5)) is None
 
+    def test_what_is_named_only_with_the_decision_is_no_reason_for_it(self) -> None:
+        """A proven liar alone has, it says, a version that nobody had told of; of the state of our
+        own stage we can tell, of that of the other stage we cannot."""
+        new = Lineage(1 << 32, 26, (digest(0, 26), digest(1, 26, forged=9)))
+        copies = tuple(Copy(stage, 26, state) for stage, state in enumerate(new.hashes))
+        for told_before in (False, True):
+            made = training(SIBLING, NEXT)
+            made.update(context(27, None, quorum=False), 30.0)
+            if told_before:
+                assert adopted(made.receive(NEXT, Stored(SEED, copies), 30.5)) is None
+            effects = made.receive(NEXT, Stored(new, copies), 31.0)
+            assert (adopted(effects) == new) == told_before
+
     def test_the_last_step_of_the_run_stands(self) -> None:
         made = training(NEXT, until=30, steps=30)
         assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 20)), 500.0)) is None
