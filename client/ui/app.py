@@ -73,7 +73,6 @@ class VolunteerApp(App[int]):
     #keys { background: $surface; }
     #body { height: 1fr; background: $background; }
     #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
-    #filter.-shown { display: block; }
     Pane { height: 1fr; }
     Toned { background: $background; }
 
@@ -369,8 +368,8 @@ class VolunteerApp(App[int]):
             return
         field = self.query_one("#filter", Input)
         field.value = self.pane.filter_text
-        field.add_class("-shown")
-        field.focus()
+        field.display = True
+        self.screen.set_focus(field)  # at once: keys that come next are its own, and not commands
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""
@@ -390,7 +389,7 @@ class VolunteerApp(App[int]):
         self.pane.take_focus()
 
     def _hide_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-shown")
+        self.query_one("#filter", Input).display = False
 
     def action_sort(self) -> None:
         """Sort another way."""

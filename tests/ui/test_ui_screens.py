@@ -395,7 +395,7 @@ def test_filtering_and_sorting_peers() -> None:
         await on.press("slash", *"connected")
         assert "shown, by state" in on.text()
         await on.press("enter")
-        assert not on.app.query_one("#filter", Input).has_class("-shown")
+        assert not on.app.query_one("#filter", Input).display
         assert len(on.app.query_one("#peer-table", Listing).rows) == everybody - 1
         await on.press("s")
         assert "by round trip" in on.text()
@@ -417,6 +417,16 @@ def test_digits_in_the_filter_do_not_change_the_tab() -> None:
         await on.press("7")
         await on.press("6")
         assert on.app.pane.filter_text == "step 2"
+
+    play(scene)
+
+
+def test_the_filter_has_the_keyboard_at_once() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("6")
+        on.app.action_filter()
+        assert on.app.focused is on.app.query_one("#filter", Input), "a d behind it leaves nothing"
 
     play(scene)
 
