@@ -11,14 +11,14 @@ echo "$@" >>"{notes}"
 case $1 in
 finish)
     [ -e "{folder}/can-finish" ] || exit 3
-    kill -HUP "$(cat "{folder}/pid")"
+    kill -USR2 "$(cat "{folder}/pid")"
     exit 0
     ;;
 esac
 echo $$ >"{folder}/pid"
 [ ! -e "{folder}/ends-with" ] || exit "$(cat "{folder}/ends-with")"
 trap 'echo SIGTERM >>"{notes}"; sleep 0.3; echo "said goodbye" >>"{notes}"; exit 0' TERM
-trap 'echo "finished" >>"{notes}"; exit 0' HUP
+trap 'echo "finished" >>"{notes}"; exit 0' USR2
 echo ready >>"{notes}"
 while :; do sleep 0.05; done
 """
