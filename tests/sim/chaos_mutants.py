@@ -202,6 +202,18 @@ def believes_adverts(patch: Patch) -> None:
     patch.setattr(Recovery, "_would_choose", lambda self, lineage: True)
 
 
+def rolls_back_like_it_closes(patch: Patch) -> None:
+    """A peer that is set aside does not count for a roll-back either: two survivors of three
+    electors that have set each other aside wait for a majority without end."""
+    patch.setattr(Quorum, "may_roll_back", Quorum.holds)
+
+
+def forgets_its_word(patch: Patch) -> None:
+    """A process knows nothing of what the one before it has signed, and asks nobody."""
+    patch.setattr(OwnWord, "promise", lambda self, stage, era: (0, 0))
+    patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
+
+
 def blames_without_a_majority(patch: Patch) -> None:
     """Who could not close the step anyway names those who hold it up: when a time aside is over the
     next one begins before there is a majority again, for longer each time."""
@@ -213,20 +225,6 @@ def blames_without_a_majority(patch: Patch) -> None:
             return original(self, now)
 
     patch.setattr(Seat, "_watch", watch)
-
-
-def rolls_back_like_it_closes(patch: Patch) -> None:
-    """A peer that is set aside does not count for a roll-back either: two survivors of three
-    electors that have set each other aside wait for a majority without end, as long as they also
-    blame each other without one."""
-    blames_without_a_majority(patch)
-    patch.setattr(Quorum, "may_roll_back", Quorum.holds)
-
-
-def forgets_its_word(patch: Patch) -> None:
-    """A process knows nothing of what the one before it has signed, and asks nobody."""
-    patch.setattr(OwnWord, "promise", lambda self, stage, era: (0, 0))
-    patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
 
 
 def believes_what_a_decision_names(patch: Patch) -> None:
