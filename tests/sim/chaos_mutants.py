@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from client.lab.simulate.chaos import schedule
-from client.lab.simulate.chaos.liar import MENU
 from protocol import limits
-from protocol.answer import YES
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
@@ -28,7 +26,6 @@ from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
-from protocol.seat.seat import Seat
 
 Patch = pytest.MonkeyPatch
 
@@ -214,19 +211,6 @@ def forgets_its_word(patch: Patch) -> None:
     patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
 
 
-def blames_without_a_majority(patch: Patch) -> None:
-    """Who could not close the step anyway names those who hold it up: when a time aside is over the
-    next one begins before there is a majority again, for longer each time."""
-    original = Seat._watch
-
-    def watch(self: Seat, now: float) -> Any:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(Quorum, "holds", lambda self, now: YES)
-            return original(self, now)
-
-    patch.setattr(Seat, "_watch", watch)
-
-
 def believes_what_a_decision_names(patch: Patch) -> None:
     """Copies that are named only along with the decision to begin at them are reason enough."""
     patch.setattr(Recovery, "_said_before", lambda self, lineage: self.stored_live())
@@ -247,7 +231,6 @@ MUTANTS = (
     Mutant(forgets_its_word, 20, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
-    Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
     Mutant(believes_what_a_decision_names, 199, "L1", lies=MENU),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )
