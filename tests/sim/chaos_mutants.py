@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from client.lab.simulate.chaos import schedule
+from client.lab.simulate.chaos.liar import MENU
 from protocol import limits
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId

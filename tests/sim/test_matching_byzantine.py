@@ -111,7 +111,7 @@ def forged(
 
 def encoded(body: bodies.Body) -> tuple[str, bytes]:
     kind = KINDS[type(body)]
-    return kind, (exchange.encode if exchange.is_ours(kind) else bodies.encode_body)(body)
+    return kind, bodies.encode_body(body)
 
 
 FUZZ = settings(
