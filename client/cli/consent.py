@@ -90,8 +90,7 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     model, data = manifest.model, manifest.data
     parameters = sum(stage.parameters for stage in manifest.stages)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    who = "whoever has the invite" if manifest.policy.private else "anybody"
-    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {who}:"
+    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {_admitted(manifest)}:"
     yield f"  founder    {manifest.founder}"
     yield (
         f"  model      {model.architecture}, {parameters:,} parameters, {model.layers} layers of "
@@ -104,6 +103,12 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     if manifest.aggregation_name != SUM:
         rule = RULES[manifest.aggregation_name]
         yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
+
+
+def _admitted(manifest: Manifest) -> str:
+    if manifest.policy.vouched is True:
+        return "those whom a member invites"
+    return "whoever has the invite" if manifest.policy.private else "anybody"
 
 
 def traffic_bytes(manifest: Manifest) -> float:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from client.store.atomic import write_atomic
+from client.store.packed import load_packed, save_packed
 from protocol.matching.record import MatchRecord
 
 MAX_RECORDS: Final = 64
@@ -26,10 +25,6 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     records: Annotated[tuple[MatchRecord, ...], Meta(max_length=MAX_RECORDS)]
 
 
-class DamagedFile(Exception):
-    """The file exists but does not contain match records."""
-
-
 def load_records(path: Path) -> tuple[MatchRecord, ...]:
     """Return the records of a file, unverified; none if there is no file.
 
@@ -37,17 +32,8 @@ def load_records(path: Path) -> tuple[MatchRecord, ...]:
         DamagedFile: it is too long or malformed.
         OSError: it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            encoded = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        return ()
-    if len(encoded) > MAX_FILE_BYTES:
-        raise DamagedFile(f"{path} is longer than {MAX_FILE_BYTES} bytes")
-    try:
-        return msgspec.msgpack.decode(encoded, type=_File).records
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
+    file = load_packed(path, _File, MAX_FILE_BYTES)
+    return file.records if file else ()
 
 
 def save_records(path: Path, records: Sequence[MatchRecord]) -> None:
@@ -56,5 +42,4 @@ def save_records(path: Path, records: Sequence[MatchRecord]) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; the old file stays.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, msgspec.msgpack.encode(_File(1, tuple(records[-MAX_RECORDS:]))))
+    save_packed(path, _File(1, tuple(records[-MAX_RECORDS:])))

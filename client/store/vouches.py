@@ -11,10 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from client.store.atomic import write_atomic
-from client.store.paths import create_folders
+from client.store.packed import DamagedFile, load_packed, save_packed
 from protocol.vouching.register import Kept
 
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
@@ -24,21 +21,15 @@ SET_ASIDE: Final = ".unusable"
 def load_vouches(path: Path) -> tuple[Kept, str]:
     """Return what is kept (nothing without a file), and a warning if the file was set aside."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        return msgspec.msgpack.decode(raw, type=Kept), ""
-    except FileNotFoundError:
-        return Kept(), ""
+        return load_packed(path, Kept, MAX_FILE_BYTES) or Kept(), ""
     except OSError as error:
         return Kept(), f"{path} cannot be read: {error.strerror}"
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except DamagedFile as error:
         with contextlib.suppress(OSError):
             os.replace(path, path.with_name(path.name + SET_ASIDE))
-        words = "ask a member for a new invite"
-        return Kept(), f"{path} cannot be used and was set aside: {error}; {words}"
+        return Kept(), f"{error}; it was set aside: ask a member for a new invite"
 
 
 def save_vouches(path: Path, kept: Kept) -> None:
     """Save it, readable by its owner alone; raises ``OSError`` if the disk refuses."""
-    create_folders(path.parent)
-    write_atomic(path, msgspec.msgpack.encode(kept))
+    save_packed(path, kept)

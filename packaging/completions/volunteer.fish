@@ -527,7 +527,7 @@ complete -c volunteer -n '__fish_volunteer_using_command pause' -l version -d 'D
 complete -c volunteer -n '__fish_volunteer_using_command pause' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
 complete -c volunteer -n '__fish_volunteer_using_command pause' -l for -r -d 'Go on by itself after so long, such as 30m or 2h.'
 complete -c volunteer -n '__fish_volunteer_using_command pause' -l until -r -d 'Go on by itself then, such as 18:00 or "2026-11-22 08:00".'
-complete -c volunteer -n '__fish_volunteer_using_command pause' -l reason -r -d 'Why, for whoever looks at it.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l reason -r -d 'The reason, shown in the status.'
 complete -c volunteer -n '__fish_volunteer_using_command pause' -l json -d 'Print JSON.'
 
 # Options for: peers

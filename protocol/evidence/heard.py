@@ -97,7 +97,7 @@ class Heard:
         held: Envelope,
         told: OrderedDict[Spot, Envelope],
     ) -> list[Penalise]:
-        """Blame whoever passed on what its author never signed; forget it."""
+        """Blame the peer that passed on what its author never signed; forget it."""
         for who, said in ((sender, envelope), (other, held)):
             try:
                 verify(said, self._swarm)

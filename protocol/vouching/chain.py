@@ -3,7 +3,7 @@
 The founder, whom the manifest names, vouches for the members that it invites, and each of them for
 those that it invites. A member shows its chain in its Hello: the first vouch is the founder's, each
 next one is signed by the member that the vouch before names, and the last one names the member
-itself. Everybody who knows the manifest can check it, whoever is online. Pure functions.
+itself. Everybody who knows the manifest can check it, without asking anybody. Pure functions.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def vouch(signer: Signer, chain: Chain, member: PeerId, issued: int, swarm: Swar
 
 
 def members_of(chain: Sequence[Envelope], founder: PeerId, swarm: SwarmId) -> tuple[PeerId, ...]:
-    """Return whom a chain leads through, after the founder; its owner is the last.
+    """Return the members that a chain leads through, after the founder; its owner is the last.
 
     Args:
         chain: as it was shown.
-        founder: whom the manifest names.
+        founder: the founder, from the manifest.
         swarm: id of the swarm.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The register of one volunteer: who belongs to the swarm, and who was expelled by whom.
+"""The register of one volunteer: the members of the swarm, and the expelled ones.
 
 A member is expelled by the founder, or by a member that its chain leads through: whoever vouches
 can take that back. Everybody below the expelled one is out with it. An expulsion carries the chain
@@ -39,7 +39,7 @@ from protocol.wire.parts import Expulsion
 EXPEL: Final = "expel"
 MAX_EXPULSIONS: Final = 1024
 MAX_MET: Final = 4096
-"""Members whose chains are remembered; whom we met longest ago is forgotten first."""
+"""The most members whose chains are remembered; the oldest is forgotten first."""
 
 
 class Expelled(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -51,20 +51,20 @@ class Expelled(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class ShownChain(Struct, frozen=True, tag="chain", array_like=True, forbid_unknown_fields=True):
-    """What a member shows in its Hello."""
+    """The credential in a member's Hello."""
 
     chain: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_VOUCHES)]
 
 
 class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unknown_fields=True):
-    """What the bearer of an invite shows to the member that made it."""
+    """The credential that the bearer of an invite shows to the member that made it."""
 
     name: Annotated[bytes, Meta(min_length=16, max_length=16)]
     proof: Hash32
 
 
 class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is kept on disk of one swarm."""
+    """The state of one swarm's register, as kept on disk."""
 
     chain: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_VOUCHES)] = ()
     expulsions: Annotated[tuple[Expulsion, ...], Meta(max_length=MAX_EXPULSIONS)] = ()
@@ -87,13 +87,13 @@ _decoder = msgspec.msgpack.Decoder(ShownChain | ShownTicket)
 
 
 class Register:
-    """See the module's docstring.
+    """The register of one volunteer.
 
     Args:
-        signer: ourselves.
-        founder: whom the manifest names.
+        signer: our key.
+        founder: the founder, from the manifest.
         swarm: id of the swarm.
-        kept: what an earlier process wrote down; what of it does not hold is left out.
+        kept: the state from disk; the parts that do not verify are left out.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Register:
         self._met: dict[PeerId, tuple[PeerId, ...]] = {}
         self._chains: dict[PeerId, Chain] = {}
         self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
-        """By author and member."""
+        """The expulsions that count, by author and member."""
         for expulsion in kept.expulsions:
             try:
                 self.take_expulsion(expulsion)
@@ -119,17 +119,17 @@ class Register:
 
     @property
     def me(self) -> PeerId:
-        """Ourselves."""
+        """Our own id."""
         return self._signer.peer
 
     @property
     def founder(self) -> PeerId:
-        """Who vouches first."""
+        """The member that vouches first."""
         return self._founder
 
     @property
     def kept(self) -> Kept:
-        """What is to be written down."""
+        """The state that the driver keeps on disk."""
         return Kept(self.chain, self.expulsions, self.tickets)
 
     @property
@@ -209,7 +209,10 @@ class Register:
         return YES, chain
 
     def path(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Return through whom a member was invited, itself last; empty: the founder, or unknown."""
+        """Return the members below the founder that a member's chain leads through, itself last.
+
+        The founder and unknown members have none.
+        """
         return self._met.get(peer, ())
 
     def describe(self, expulsion: Expulsion) -> str:

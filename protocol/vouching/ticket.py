@@ -1,6 +1,6 @@
-"""Tickets: what an invite carries until its bearer is vouched for.
+"""Tickets: the secrets that invites carry until their bearers are vouched for.
 
-Whoever makes an invite draws 32 random bytes, keeps them and writes them into the invite. The
+The member that makes an invite draws 32 random bytes, keeps them and writes them into the invite. The
 bearer proves that it has them, without showing them, to that one member, which then vouches for the
 bearer's key. So an invite can be good for one use, it expires, and an invite that gets into wrong
 hands later is worth nothing. Pure functions; times are Unix seconds.
@@ -23,7 +23,7 @@ TICKET_BYTES: Final = 32
 TICKET_LIFE_S: Final = 7 * 24 * 3600.0
 MAX_USES: Final = 64
 MAX_TICKETS: Final = 256
-"""That one member has given away at a time."""
+"""The most tickets that one member keeps at a time."""
 _NAME_BYTES: Final = 16
 _PERSON: Final = b"volunteer/1/tkt"
 

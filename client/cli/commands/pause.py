@@ -46,7 +46,7 @@ def pause(
     until
         Go on by itself then, such as 18:00 or "2026-11-22 08:00".
     reason
-        Why, for whoever looks at it.
+        The reason, shown in the status.
     """
     if lasting is not None and until is not None:
         raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)

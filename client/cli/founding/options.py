@@ -41,7 +41,7 @@ OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
 class RunChoices:
-    """What is trained, on what, cut into how many stages."""
+    """The model, its data, and the number of stages."""
 
     preset: PresetName = "tiny"
     """Ready-made shape and settings to start from."""

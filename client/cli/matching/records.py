@@ -10,7 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.errors import UserError
-from client.store.agreements import DamagedFile, load_records
+from client.store.agreements import load_records
+from client.store.packed import DamagedFile
 from protocol.errors import RemoteProtocolError
 from protocol.invite import SwarmFile
 from protocol.matching.preferences import MICRO

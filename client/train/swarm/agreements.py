@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from client.store.agreements import MAX_RECORDS, DamagedFile, load_records, save_records
+from client.store.agreements import MAX_RECORDS, load_records, save_records
+from client.store.packed import DamagedFile
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, parse_peer_id, short

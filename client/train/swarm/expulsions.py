@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from client.net.network import Network
-from client.store.proofs import DamagedProofs, load_proofs, save_proofs
+from client.store.packed import DamagedFile
+from client.store.proofs import load_proofs, save_proofs
 from client.train.ports import Ports
 from protocol.effects import Effect, Explain, Penalise
 from protocol.evidence.expelled import Expel, Expelled
@@ -55,7 +56,7 @@ class Expulsions:
         self._path = path
         try:
             found, bad = self.expelled.restore(load_proofs(path))
-        except (DamagedProofs, OSError) as error:
+        except (DamagedFile, OSError) as error:
             self._warn(f"the proofs of who was expelled cannot be read, beginning anew: {error}")
             return []
         if bad:

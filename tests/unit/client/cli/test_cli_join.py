@@ -60,8 +60,16 @@ def swarm(tmp_path: Path) -> SwarmFile:
     return _found("mine", text)
 
 
-def _found(name: str, text: Path) -> SwarmFile:
-    choices = RunChoices(name=name, data=str(text), stages=2, steps=100, measure=False)
+def _found(name: str, text: Path, *, private: bool = False, vouched: bool = False) -> SwarmFile:
+    choices = RunChoices(
+        name=name,
+        data=str(text),
+        stages=2,
+        steps=100,
+        measure=False,
+        private=private,
+        vouched=vouched,
+    )
     model = ModelChoices(layers=2, width=32, heads=2, context=16)
     founder = Signer(b"\x07" * 32)
     founding = found_swarm(founder.peer, choices, model, OptimizerChoices())
@@ -106,6 +114,22 @@ def test_the_prompt_says_what_the_swarm_is_and_what_it_costs(
         assert words in one_line, words
     assert len(asked.splitlines()) <= 24
     assert max(map(len, asked.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("private", "vouched", "words"),
+    [
+        (False, False, "open to anybody"),
+        (True, False, "open to whoever has the invite"),
+        (False, True, "open to those whom a member invites"),
+    ],
+)
+def test_the_prompt_says_who_is_admitted(
+    swarm: SwarmFile, tmp_path: Path, private: bool, vouched: bool, words: str
+) -> None:
+    founded = _found("other", tmp_path / "book.txt", private=private, vouched=vouched)
+    first, *_ = consent.introduction(founded.manifest, founded.swarm)
+    assert first.endswith(f"{words}:")
 
 
 def test_traffic_is_what_the_busiest_stage_sends_and_receives(swarm: SwarmFile) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
-from client.store.proofs import MAX_FILE_BYTES, DamagedProofs, load_proofs, save_proofs
+from client.store.packed import DamagedFile
+from client.store.proofs import MAX_FILE_BYTES, load_proofs, save_proofs
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import Statement
 from protocol.evidence.word import Mark
@@ -41,10 +42,10 @@ def test_damaged_proofs_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(DamagedProofs):
+        with pytest.raises(DamagedFile):
             load_proofs(path)
     path.write_bytes(bytes(MAX_FILE_BYTES + 1))
-    with pytest.raises(DamagedProofs, match="longer"):
+    with pytest.raises(DamagedFile, match="longer"):
         load_proofs(path)
 
 

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from client.store import agreements as store
-from client.store.agreements import MAX_RECORDS, DamagedFile, load_records, save_records
+from client.store.agreements import MAX_RECORDS, load_records, save_records
+from client.store.packed import DamagedFile
 from client.train.swarm.agreements import REMEMBERED_PROPOSALS, REWRITE_S, Agreements
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
