@@ -154,6 +154,16 @@ COMMANDS: Final[dict[str, Command]] = {
         "List who belongs to a swarm that is entered by invitation, and who invited whom.",
         (("members --json", "for programs"),),
     ),
+    "evidence": Command(
+        WATCH,
+        "Show, save and check the proofs by which members were expelled.",
+        (
+            ("evidence ls", "who was expelled in the only swarm known here, and why"),
+            ("evidence save proofs.bin", "a file for others"),
+            ("evidence verify proofs.bin", "on any machine; exit code 1 if a proof is bad"),
+        ),
+        nested=True,
+    ),
     "stages": Command(
         WATCH, "List the model's stages and who serves them.", (("stages", "as a table"),)
     ),

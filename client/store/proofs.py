@@ -1,12 +1,14 @@
 """The file of a swarm's proofs: the expelled members, with the evidence.
 
-One small file per swarm, the oldest proof first. The proofs are stored unverified; the reader
-checks the signatures (``protocol.evidence``).
+One small file per swarm, the oldest proof first; and copies of it to show to others, which name the
+swarm. The proofs are stored unverified; the reader checks the signatures (``protocol.evidence``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import ENOENT
+from os import strerror
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -14,7 +16,9 @@ from msgspec import Meta, Struct
 
 from client.store.packed import load_packed, save_packed
 from protocol.evidence.expelled import MAX_PROOFS
+from protocol.ids import SwarmId
 from protocol.limits import MAX_ENVELOPE_BODY_BYTES
+from protocol.wire.fields import SwarmText
 from protocol.wire.parts import Proof
 
 MAX_FILE_BYTES: Final = MAX_PROOFS * 2 * (MAX_ENVELOPE_BODY_BYTES + 256)
@@ -22,6 +26,12 @@ MAX_FILE_BYTES: Final = MAX_PROOFS * 2 * (MAX_ENVELOPE_BODY_BYTES + 256)
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1]
+    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)]
+
+
+class _Shown(Struct, frozen=True, forbid_unknown_fields=True):
+    schema_version: Literal[1]
+    swarm: SwarmText
     proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)]
 
 
@@ -43,3 +53,25 @@ def save_proofs(path: Path, proofs: Sequence[Proof]) -> None:
         OSError: the disk is full or the folder cannot be written; the old file stays.
     """
     save_packed(path, _File(1, tuple(proofs)))
+
+
+def load_shown_proofs(path: Path) -> tuple[SwarmId, tuple[Proof, ...]]:
+    """Return the swarm and the proofs of a file made by ``show_proofs``, unverified.
+
+    Raises:
+        DamagedFile: it is too long or malformed.
+        OSError: it does not exist or cannot be read.
+    """
+    file = load_packed(path, _Shown, MAX_FILE_BYTES)
+    if file is None:
+        raise FileNotFoundError(ENOENT, strerror(ENOENT), str(path))
+    return SwarmId(file.swarm), file.proofs
+
+
+def show_proofs(path: Path, swarm: SwarmId, proofs: Sequence[Proof]) -> None:
+    """Write proofs to a file for others.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written.
+    """
+    save_packed(path, _Shown(1, swarm, tuple(proofs)))

@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
-    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -99,6 +99,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the voluntee
 complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
 complete -c volunteer -n __fish_use_subcommand -a 'peers' -d 'List the members of the swarm and the stages they hold.'
 complete -c volunteer -n __fish_use_subcommand -a 'members' -d 'List who belongs to a swarm that is entered by invitation, and who invited whom.'
+complete -c volunteer -n __fish_use_subcommand -a 'evidence' -d 'Show, save and check the proofs by which members were expelled.'
 complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\''s stages and who serves them.'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this volunteer has its stages, and who agreed to it.'
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
@@ -378,6 +379,36 @@ complete -c volunteer -n '__fish_volunteer_using_command events' -s f -d 'Go on 
 complete -c volunteer -n '__fish_volunteer_using_command events' -l since -r -d 'Only what happened since then: 10m (ago), 18:00, or "2026-11-22 08:00".'
 complete -c volunteer -n '__fish_volunteer_using_command events' -l level -x -a 'debug info warning error' -d 'Least important events to print; debug: also those for programs.'
 complete -c volunteer -n '__fish_volunteer_using_command events' -l json -d 'Print one JSON document per line.'
+
+# Subcommands for: evidence
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'ls' -d 'List the members that proofs have expelled, each proof checked; returns 1 if on…'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'save' -d 'Save the proofs in a file that anybody can check with volunteer evidence verify.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'verify' -d 'Check the proofs of a file: signatures, swarm and contradiction; returns 1 if o…'
+# Options for: evidence
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -l version -d 'Display application version.'
+
+# Options for: evidence ls
+complete -c volunteer -n '__fish_volunteer_using_command evidence ls' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence ls' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence ls' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence ls' -l swarm -r -d 'Name or beginning of the id of the swarm, where several are known.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence ls' -l json -d 'Print JSON.'
+
+# Options for: evidence save
+complete -c volunteer -n '__fish_volunteer_using_command evidence save' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence save' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence save' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence save' -l out -r -F -d 'The file, which must not exist yet.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence save' -l swarm -r -d 'Name or beginning of the id of the swarm, where several are known.'
+
+# Options for: evidence verify
+complete -c volunteer -n '__fish_volunteer_using_command evidence verify' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence verify' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence verify' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence verify' -l file -r -F -d 'A file of volunteer evidence save.'
+complete -c volunteer -n '__fish_volunteer_using_command evidence verify' -l json -d 'Print JSON.'
 
 # Options for: expel
 complete -c volunteer -n '__fish_volunteer_using_command expel' -l help -d 'Display this message and exit.'

@@ -87,7 +87,7 @@ def _expelled_lines(now: Snapshot) -> list[str]:
     """Return who was expelled last, and how many more there are."""
     lines = [f"expelled  {out.reason}" for out in now.expelled[-MOST_EXPELLED:]]
     more = len(now.expelled) - len(lines)
-    return [*lines, *([f"expelled  {more} more: volunteer status --json"] if more else [])]
+    return [*lines, *([f"expelled  {more} more: volunteer evidence ls"] if more else [])]
 
 
 def _error_lines(now: Snapshot) -> list[str]:

@@ -71,7 +71,7 @@ def test_the_report_names_who_was_expelled_last_and_why() -> None:
     lines = status_report(example_snapshot(expelled=out)).splitlines()
     told = [line for line in lines if line.startswith("expelled")]
     assert told[0] == "expelled  p5 signed two plans"
-    assert told[-1] == "expelled  5 more: volunteer status --json"
+    assert told[-1] == "expelled  5 more: volunteer evidence ls"
     assert len(told) == 5
 
 
