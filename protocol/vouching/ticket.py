@@ -1,9 +1,9 @@
 """Tickets: the secrets that invites carry until their bearers are vouched for.
 
-The member that makes an invite draws 32 random bytes, keeps them and writes them into the invite. The
-bearer proves that it has them, without showing them, to that one member, which then vouches for the
-bearer's key. So an invite can be good for one use, it expires, and an invite that gets into wrong
-hands later is worth nothing. Pure functions; times are Unix seconds.
+The member that makes an invite draws 32 random bytes, keeps them and writes them into the invite.
+The bearer proves that it has them, without showing them, to that one member, which then vouches for
+the bearer's key. So an invite can be good for one use, it expires, and an invite that gets into
+wrong hands later is worth nothing. Pure functions; times are Unix seconds.
 """
 
 from __future__ import annotations
