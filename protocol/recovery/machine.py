@@ -320,6 +320,11 @@ class Recovery:
         """Return when ``tick`` has something to do."""
         return min((at for at in (self._due, self._refresh_at) if at is not None), default=None)
 
+    def has_left(self, peer: PeerId) -> bool:
+        """Whether a peer follows a later lineage than ours, by its own record."""
+        said = self._stored.get(peer)
+        return said is not None and order(said.lineage) > order(self.lineage)
+
     def stored_live(self) -> dict[PeerId, Stored]:
         """Return the stored records of live members."""
         return {p: s for p, s in self._stored.items() if p in self._context.live or p == self._me}

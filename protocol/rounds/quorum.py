@@ -19,6 +19,9 @@ A replica that was cut off from its majority, or suspended, looks around before 
 newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
 that has only just started: it has not met all the replicas that begin where it does.
 
+An elector that follows a later lineage does not count: it has given up ours, with what it closed
+there, and a replica that was away might close those steps again with its help.
+
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
 
@@ -28,7 +31,7 @@ Holds the electors and the roll of the last plan. Before the first plan these ar
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
@@ -101,10 +104,17 @@ class Quorum:
         me: our id.
         stage: ours.
         touch: None if all peers in the view are in touch, as in worlds without partitions.
+        has_left: whether a peer follows a later lineage than ours, by its own record.
     """
 
-    def __init__(self, me: PeerId, stage: int, touch: Touch | None) -> None:
-        self._me, self._stage, self._touch = me, stage, touch
+    def __init__(
+        self,
+        me: PeerId,
+        stage: int,
+        touch: Touch | None,
+        has_left: Callable[[PeerId], bool] = lambda _peer: False,
+    ) -> None:
+        self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
         self.missing: tuple[PeerId, ...] = ()
@@ -192,7 +202,9 @@ class Quorum:
         return self._is_majority(lost)
 
     def _counts(self, elector: PeerId, now: float) -> bool:
-        return elector == self._me or self._touch is None or self._touch.present(elector, now)
+        if elector == self._me or self._touch is None:
+            return True
+        return self._touch.present(elector, now) and not self._has_left(elector)
 
     def _lost_us(self, elector: PeerId, now: float) -> bool:
         return elector != self._me and self._says_lost(elector, self._me, now)

@@ -118,6 +118,7 @@ class Seat:
         serving: False to join as an observer.
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
+        has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         delayed: whether the run uses the one-step-delayed update.
     """
@@ -133,6 +134,7 @@ class Seat:
         serving: bool,
         era: int = 0,
         touch: Touch | None = None,
+        has_left: Callable[[PeerId], bool] = lambda _peer: False,
         promise: tuple[int, int] = (0, 0),
         delayed: bool = False,
     ) -> None:
@@ -148,7 +150,7 @@ class Seat:
         self._ledger_before: frozenset[int] = frozenset()
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
-        self.quorum = Quorum(place.me, place.stage, touch)
+        self.quorum = Quorum(place.me, place.stage, touch, has_left)
         self.pipeline = Pipeline(place, step, delayed=delayed)
         self.member = RoundMember(
             place, size, step, accumulator=self.pipeline, loaded=serving, promise=promise

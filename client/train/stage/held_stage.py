@@ -365,6 +365,7 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             touch=terms.history.touch,
+            has_left=terms.history.machine.has_left,
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             delayed=manifest.delayed,
         )

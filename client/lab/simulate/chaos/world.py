@@ -219,6 +219,7 @@ class ChaosWorld(ChaosSwarm):
             serving=serving,
             era=era,
             touch=volunteer.contacts,
+            has_left=volunteer.recovery.has_left,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
         )

@@ -269,6 +269,18 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
     assert adopted(made.tick(90.0 + STUCK_S + LOST_S)) is not None
 
 
+def test_who_names_a_later_lineage_has_left_ours() -> None:
+    other = PEERS[1]
+    later, latest = (Lineage((n << 32) + 7, 20, (digest(0, 20), digest(1, 20))) for n in (1, 2))
+    made = machine(PEERS[0], (0, 20), lineage=later)
+    assert not made.has_left(other), "nothing is known of it"
+    for now, (lineage, has_left) in enumerate([(SEED, False), (later, False), (latest, True)]):
+        made.receive(other, stored((0, 20), lineage=lineage), float(now))
+        assert made.has_left(other) == has_left
+    made.forget(other)
+    assert not made.has_left(other)
+
+
 class TestBegin:
     """A member that comes back without a state must not begin where others have long been."""
 

@@ -322,6 +322,22 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("gone", ["nobody", "leavers", "others"])
+def test_who_follows_a_later_lineage_does_not_count_for_ours(gone: str) -> None:
+    """It may have closed the step in ours; a replica that slept would close it again with its
+    help. It counts neither for us nor for the loss of a replica."""
+    me, missing, *others = PEERS[:5]
+    left = {"nobody": set[PeerId](), "leavers": set(others), "others": set(PEERS[5:])}[gone]
+    now = 100.0 + LOST_AFTER_S + 1
+    side = set(PEERS[:5]) - {missing}
+    contacts = contacts_of(me, side, since=100.0, now=now, everybody=PEERS[:5])
+    made = Quorum(me, STAGE, contacts, left.__contains__)
+    made.settle(PEERS[:5], PEERS[:5], 100.0)
+    may = gone != "leavers"
+    assert bool(made.holds(now)) == bool(made.may_go_on_without({missing}, now)) == may
+    assert made.may_roll_back(now), "a roll-back closes nothing"
+
+
 class TestRollingBack:
     """An unfulfilled wait divides two replicas; a roll-back needs both."""
 
