@@ -290,9 +290,12 @@ class Seat:
         return {r.peer for r in self._view.serving(stage)} - after
 
     def _watch(self, now: float) -> list[SeatEffect]:
-        """Look for the peers that the step waits for, by us and by others' claims."""
+        """Look for the peers that the step waits for, by us and by others' claims.
+
+        Without a majority of the electors we could not close the step anyway: then we blame nobody.
+        """
         waits: list[Wait] = []
-        if self.serving and not self.finished:
+        if self.serving and not self.finished and self.quorum.holds(now):
             led_by = self.current_leader() if self.member.plan_followed is None else None
             leases = self.place.first and bool(self.may_train())
             others = self.leader.awaited(led_by, now, leases=leases, own=self._part())

@@ -15,6 +15,7 @@ import pytest
 from client.lab.simulate.chaos import schedule
 from client.lab.simulate.chaos.liar import MENU
 from protocol import limits
+from protocol.answer import YES
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
@@ -27,6 +28,7 @@ from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
+from protocol.seat.seat import Seat
 
 Patch = pytest.MonkeyPatch
 
@@ -200,9 +202,29 @@ def believes_adverts(patch: Patch) -> None:
     patch.setattr(Recovery, "_would_choose", lambda self, lineage: True)
 
 
+def blames_without_a_majority(patch: Patch) -> None:
+    """Who could not close the step anyway names those who hold it up: when a time aside is over the
+    next one begins before there is a majority again, for longer each time."""
+    original = Seat._watch
+
+    def watch(self: Seat, now: float) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(Quorum, "holds", lambda self, now: YES)
+            return original(self, now)
+
+    patch.setattr(Seat, "_watch", watch)
+
+
+def counts_who_has_left(patch: Patch) -> None:
+    """Electors that follow a later lineage help to close a step of ours."""
+    patch.setattr(Recovery, "has_left", lambda self, peer: False)
+
+
 def rolls_back_like_it_closes(patch: Patch) -> None:
     """A peer that is set aside does not count for a roll-back either: two survivors of three
-    electors that have set each other aside wait for a majority without end."""
+    electors that have set each other aside wait for a majority without end, as long as they also
+    blame each other without one."""
+    blames_without_a_majority(patch)
     patch.setattr(Quorum, "may_roll_back", Quorum.holds)
 
 
@@ -213,7 +235,9 @@ def forgets_its_word(patch: Patch) -> None:
 
 
 def believes_what_a_decision_names(patch: Patch) -> None:
-    """Copies that are named only along with the decision to begin at them are reason enough."""
+    """Copies that are named only along with the decision to begin at them are reason enough. It is
+    noticed where electors that have left still vote, so that two lineages go on side by side."""
+    counts_who_has_left(patch)
     patch.setattr(Recovery, "_said_before", lambda self, lineage: self.stored_live())
 
 
@@ -232,6 +256,8 @@ MUTANTS = (
     Mutant(forgets_its_word, 20, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
+    Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
+    Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(believes_what_a_decision_names, 199, "L1", lies=MENU),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )

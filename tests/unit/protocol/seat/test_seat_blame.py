@@ -1,0 +1,62 @@
+"""Whom a seat names as holding its step up."""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.contacts import Contacts
+from protocol.pipeline.place import Place
+from protocol.rounds.obstruction import FIRST_S, LEAST_S, TIMES
+from protocol.rounds.quorum import LOOK_AROUND_S
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+
+ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))
+STEP = 7
+LONGEST_S = FIRST_S * max(TIMES.values())
+
+
+class TestWithoutAMajority:
+    """A step that cannot be closed for want of a majority is nobody's fault. Replicas that had
+    set most others aside blamed those whom they still heard, at once when their time was over: in
+    the end each had set all others aside, for longer each time, and none had a majority again.
+    """
+
+    def setup_method(self) -> None:
+        self.contacts = Contacts()
+        self.seat = Seat(
+            Place(ME, 1, 2, 4),
+            size=64,
+            steps=99,
+            tokens_per_step=1,
+            step=STEP,
+            serving=True,
+            touch=self.contacts,
+        )
+        self.seat.quorum.settle([ME, SIBLING], [ME, SIBLING, *BEFORE], 0.0)
+        before = [Replica(peer, STEP, True) for peer in BEFORE]
+        ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
+        self.view = SwarmView.of([before, ours])
+
+    def wait(self, since: float, until: float, there: list[PeerId]) -> bool:
+        """Hear these until then; return whether the sibling, which says nothing of the step, is
+        named."""
+        named = False
+        for second in range(round(since), round(until)):
+            self.contacts.said(second, second)
+            for peer in there:
+                self.contacts.heard(peer, (), (1,), second, second)
+            self.seat.update_view(self.view, second)
+            named |= SIBLING in self.seat.status(1.0).missing
+        return named
+
+    def test_nobody_is_named(self) -> None:
+        assert not self.wait(0, 2 * LONGEST_S, [SIBLING])
+
+    def test_who_has_it_names_who_holds_the_step_up(self) -> None:
+        assert self.wait(0, 2 * LONGEST_S, [SIBLING, *BEFORE])
+
+    def test_a_sibling_has_all_its_time_once_there_is_one(self) -> None:
+        met = 2 * LONGEST_S
+        self.wait(0, met, [SIBLING])
+        assert not self.wait(met, met + LOOK_AROUND_S + LEAST_S, [SIBLING, *BEFORE])
+        assert self.wait(met + LOOK_AROUND_S + LEAST_S, met + 2 * LONGEST_S, [SIBLING, *BEFORE])
