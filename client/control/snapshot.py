@@ -279,6 +279,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Replicas of the last stage that vouch for the loss; 0: this node's own loss, or nobody's."""
     tokens_per_s: float
     own_tokens_per_s: float
+    """Our part of it: the mean of our shares of the stages, times the whole."""
     seats: list[SeatView]
     stages: list[StageView]
     peers: list[PeerView]

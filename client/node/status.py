@@ -282,8 +282,9 @@ def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
 
 
 def _own_share(engine: Engine, held_stages: HeldStages) -> float:
-    """Our share of the work of each stage we hold, added up."""
-    return sum(_share_of(engine, stage) for stage in held_stages.held)
+    """Our share of the work of the whole model: the mean of our shares of its stages."""
+    shares = (_share_of(engine, stage) for stage in held_stages.held)
+    return sum(shares) / engine.manifest.stage_count
 
 
 def _share_of(engine: Engine, stage: int) -> float:

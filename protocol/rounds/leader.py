@@ -357,8 +357,9 @@ class RoundLeader:
             return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
         if not members:
-            silent = self._silent(self._serving_step())
-            self.may_plan = no(f"{_names(silent) or 'nobody'} has not reported its ledger")
+            silent = _names(self._silent(self._serving_step()))
+            reason = f"{silent} has not reported its ledger" if silent else "nobody serves it yet"
+            self.may_plan = no(reason)
             return effects
         may_be_decided = unfinished(self.reports, members, self._place.me, self._own_attempt)
         whole = YES if may_be_decided is not None else self._is_complete(members, now, own)

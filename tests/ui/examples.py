@@ -48,7 +48,7 @@ def snapshot(**changes: object) -> Snapshot:
         "steps": 10,
         "loss": 2.5,
         "tokens_per_s": 1000.0,
-        "own_tokens_per_s": 500.0,
+        "own_tokens_per_s": 250.0,
         "seats": [SeatView(stage=0, version=5, state="serving")],
         "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))],
         "peers": [

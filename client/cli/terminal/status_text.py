@@ -80,7 +80,7 @@ def _pace_lines(now: Snapshot) -> list[str]:
     if now.state == "done":
         return [f"next      {WHEN_DONE}"]
     swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
-    return [f"speed     {swarm} tokens in the swarm, {own} here"]
+    return [f"speed     {swarm} tokens in the swarm, {own} of it here"]
 
 
 def _expelled_lines(now: Snapshot) -> list[str]:

@@ -161,9 +161,9 @@ def _seats(now: Snapshot) -> list[Line]:
 
 
 def _share(now: Snapshot) -> Line:
-    if now.tokens_per_s <= 0 or not now.stages:
+    if now.tokens_per_s <= 0:
         return line(("none yet", "muted"))
-    part = 100 * now.own_tokens_per_s / now.tokens_per_s / len(now.stages)
+    part = 100 * now.own_tokens_per_s / now.tokens_per_s
     return line(f"{part:.0f} %", (" of all work", "muted"))
 
 

@@ -66,6 +66,12 @@ def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     assert seat.may_close().reason in seat.why()
 
 
+def test_who_leads_a_step_that_nobody_serves_says_so() -> None:
+    made = leading(Replica(ME, STEP - 1, True))
+    made.tick(1.0)
+    assert made.may_plan.reason == "nobody serves it yet"
+
+
 def test_who_leads_says_what_the_step_lacks() -> None:
     made = leading(HERE, THERE)
     made.report(ME, report([12]), 0.0)
