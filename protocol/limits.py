@@ -55,3 +55,9 @@ MAX_VOUCHES = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
 MAX_ADMISSION_BYTES = 4096
 MAX_EXPULSIONS_PER_MESSAGE = 16
+MAX_SEATS_OF_PART = 8
+"""Replicas that a waypoint names of a stage; fewer in runs of more than eight stages."""
+MAX_CERTIFIED_STAGES = 64
+"""A waypoint of more stages does not fit a header; such runs have none."""
+MAX_PART_BYTES = 640
+"""The part of a waypoint about one stage, encoded."""

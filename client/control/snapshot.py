@@ -314,4 +314,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)
     """The peers whose proofs are kept, the last convicted last."""
+    certified_version: int = 0
+    """The newest version of the run that its members certify, by signatures that lead from the
+    founder to it; 0: there is none."""
+    certified_links: int = 0
+    """How many links lead to it."""
     schema_version: int = SCHEMA_VERSION

@@ -385,7 +385,12 @@ class Node:
         engine.kept_links = KeptLinks((*met, *swarm.peers))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
-        engine.keep_evidence(folders.proofs(name), folders.numbers(name), folders.marks(name))
+        engine.keep_evidence(
+            folders.proofs(name),
+            folders.numbers(name),
+            folders.marks(name),
+            folders.waypoints(name),
+        )
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
             engine,
@@ -397,6 +402,7 @@ class Node:
             engine.shelf,
             {address.peer for address in met if address.peer is not None},
         )
+        engine.waypoints.begin(history)
         site = Site(
             self._options.settings,
             self._options.data_path,

@@ -69,6 +69,7 @@ def take_snapshot(
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
+    waypoint = engine.waypoints.machine.newest
     error = engine.event_sink.last_error
     return Snapshot(
         version=__version__,
@@ -116,6 +117,8 @@ def take_snapshot(
             ExpelledView(peer=proof.first.signer, reason=words_of(proof))
             for proof in engine.expulsions.expelled.proofs
         ],
+        certified_version=0 if waypoint is None else waypoint.version,
+        certified_links=len(engine.waypoints.machine.chain),
     )
 
 

@@ -92,6 +92,10 @@ class Folders:
         """What we have signed last in one swarm."""
         return self.data / "evidence" / f"{swarm}.marks"
 
+    def waypoints(self, swarm: str) -> Path:
+        """The chain of certified versions of one swarm."""
+        return self.data / "evidence" / f"{swarm}.waypoints"
+
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
     """Return the folders for this environment; ``data`` overrides the data folder alone."""

@@ -28,6 +28,7 @@ from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
 from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
+from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.expulsions import Expulsions
@@ -62,10 +63,12 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
+from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
     BlobOffer,
     BlobQuery,
+    ChainLink,
     ChunkRequest,
     Evidence,
     ExpulsionList,
@@ -115,6 +118,15 @@ class Engine:
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
+        self.waypoints = WaypointDriver(
+            self,
+            signer.peer,
+            manifest,
+            swarm,
+            self.notary.signed_part,
+            lambda held, other: self._members(self.expulsions.contradicted(held, other)),
+            lambda: self.history,
+        )
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -188,10 +200,15 @@ class Engine:
 
     # --- running ---------------------------------------------------------------------------
 
-    def keep_evidence(self, proofs: Path, numbers: Path, marks: Path) -> None:
-        """Keep in files who is expelled, and what we have signed; call it at first."""
+    def keep_evidence(
+        self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
+    ) -> None:
+        """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
+        at first."""
         self.numbers = Numbers(numbers)
         self.notary.keep_in(marks)
+        if chain is not None:
+            self.waypoints.keep_in(chain)
         self._members(self.expulsions.keep_in(proofs))
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
@@ -297,6 +314,7 @@ class Engine:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
             self.expulsions.link_down(peer)
+            self.waypoints.link_down(peer)
             if self.held_stages is not None:
                 self.held_stages.peer_lost(peer)
 
@@ -308,6 +326,7 @@ class Engine:
             self.network.admit(peer)
             self._members(self.membership.link_up(peer, self.now()))
             self.expulsions.link_up(peer)
+            self.waypoints.link_up(peer)
             self.text.linked(peer)
 
     def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
@@ -358,6 +377,10 @@ class Engine:
     def on_passed_on(self, peer: PeerId, message: PassedOn, payload: bytes) -> None:
         """Compare what a leader has told somebody else with what it has told us."""
         self._members(self.expulsions.passed_on(peer, message.statement, self._siblings))
+
+    def on_chain_link(self, peer: PeerId, message: ChainLink, payload: bytes) -> None:
+        """Take a link of a peer's chain of waypoints."""
+        self.waypoints.link(peer, message)
 
     def _siblings(self, stage: int) -> list[PeerId]:
         """Return the other holders of a stage that we are linked with."""
@@ -418,6 +441,8 @@ class Engine:
                 case RecordChanged() | RecordGone() if effect.kind == STORED:
                     if self.history is not None:
                         self.history.record(effect)
+                case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
+                    self._waypoint(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():
@@ -440,6 +465,10 @@ class Engine:
         elif self.matching is not None and record.signer != self.signer.peer:
             said = (record.signer, record.kind, record.body)
             self.matched(self.matching.receive_record(*said, self.now()))
+
+    def _waypoint(self, record: RecordChanged | RecordGone) -> None:
+        with self.error_boundary.against(PeerId(record.key), WAYPOINT):
+            self.waypoints.record(record)
 
     def _refresh(self) -> None:
         """Pass a changed view on, once per event and not once per effect."""
@@ -469,6 +498,7 @@ class Engine:
             self.text.view_changed(served=bool(view.serving(0)))
             if self.history is not None:
                 self.history.update(roster, view)
+            self.waypoints.update(era, view)
 
     def _text_changed(self) -> None:
         """Tell the matching and the swarm whether this volunteer can take stage 0."""
@@ -539,6 +569,7 @@ class Engine:
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
+        self.waypoints.closed(committed)
         if self.held_stages is not None:
             self._progress_report.closed(committed, self.held_stages.view)
 

@@ -17,6 +17,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED
+from protocol.waypoints.part import PART, parse_part
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof
@@ -38,12 +39,17 @@ def _place_of_statement(body: bytes) -> Place:
     return said.stage, said.era, said.step, said.attempt
 
 
+def _place_of_part(body: bytes) -> Place:
+    return parse_part(body).place
+
+
 RECORDS: Final = frozenset((ADVERT, STORED))
 """The kinds of records whose numbers an honest author never uses twice."""
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
         **dict.fromkeys(RECORDS, _place_of_record),
         **dict.fromkeys(STATEMENTS, _place_of_statement),
+        PART: _place_of_part,
     }
 )
 """The kinds of signed bodies of which two can contradict each other, and how a body names its

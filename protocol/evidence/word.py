@@ -14,9 +14,12 @@ from typing import Final
 from msgspec import Struct
 
 from protocol.evidence.statement import STATEMENTS, Statement
+from protocol.waypoints.part import PART
 
-MAX_MARKS: Final = 96
-"""Three kinds of four stages in eight lineages; the oldest is forgotten."""
+MAX_MARKS: Final = 256
+"""Four kinds of eight stages in eight lineages; the oldest is forgotten."""
+MARKED: Final = STATEMENTS | {PART}
+"""The kinds of which we sign one body for each number."""
 
 
 class Mark(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -36,7 +39,7 @@ class OwnWord:
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._marks: dict[tuple[str, int, int], Mark] = {}
         for mark in marks:
-            if mark.kind in STATEMENTS:
+            if mark.kind in MARKED:
                 self._put(mark)
 
     @property

@@ -55,7 +55,7 @@ def way_in(
         history: the recovery machine, which knows the lineage.
         now: monotonic seconds.
     """
-    lineage = history.lineage
+    lineage, view = history.lineage, history.evidence.vetted(view)
     others = [replica for replica in view.serving(stage) if replica.peer != me]
     begun = any(view.committed(s) > lineage.version for s in range(len(view.stages)))
     if history.open and any(replica.version > lineage.version for replica in others):
@@ -76,7 +76,7 @@ def _missing(stage: int, history: Recovery, now: float, *, begun: bool) -> str:
 
 
 def admission(
-    stage: int, sender: PeerId, admit: Admit, view: SwarmView, lineage: Lineage
+    stage: int, sender: PeerId, admit: Admit, view: SwarmView, history: Recovery
 ) -> Admit | None:
     """Return the admission with the donors that count; None if it does not count.
 
@@ -88,8 +88,9 @@ def admission(
         sender: the peer that sent the admission.
         admit: its message.
         view: the live replicas of our lineage.
-        lineage: the lineage that we follow.
+        history: the recovery machine: the lineage that we follow, and who counts for a newcomer.
     """
+    lineage, view = history.lineage, history.evidence.vetted(view)
     serving = {replica.peer for replica in view.serving(stage)}
     donors = [donor for donor in admit.donors if donor in serving]
     ours = admit.stage == stage and admit.era == lineage.era

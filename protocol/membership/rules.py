@@ -27,15 +27,18 @@ from protocol.membership.shared import (
     subjects,
 )
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
+from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
 
 MAX_ADVERTS: Final = 8192
 MAX_STORED: Final = 1024
 """Records of stored checkpoints; in a larger swarm some copies are not advertised."""
+MAX_WAYPOINTS: Final = 512
 MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
 STORED_TTL_S: Final = 600
+WAYPOINT_TTL_S: Final = 600
 MEASURED_TTL_S: Final = 600
 """Measurements stay valid for a while after their author is gone: they are about others."""
 
@@ -75,12 +78,17 @@ def record_kinds(
         parse_stored(record.body, record.key, signer, stages)
         return None
 
+    def check_waypoint(signer: PeerId, record: Record) -> str | None:
+        parse_said(record.body, record.key, signer, stages)
+        return None
+
     stored = min(max_adverts, MAX_STORED)
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert, binding=True),
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
+        WAYPOINT: Kind(min(max_adverts, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, check_waypoint),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
     }
 
@@ -108,5 +116,10 @@ def ttl_s(kind: str, members: int) -> int:
     """
     if kind == ADVERT:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
-    lives = {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S, STORED: STORED_TTL_S}
+    lives = {
+        PROGRESS: PROGRESS_TTL_S,
+        MEASURED: MEASURED_TTL_S,
+        STORED: STORED_TTL_S,
+        WAYPOINT: WAYPOINT_TTL_S,
+    }
     return lives.get(kind, SHARED_TTL_S)

@@ -198,6 +198,10 @@ class Committed:
     """Attempt of the round that closed it; 1 where nothing went wrong."""
     own_loss: float | None = None
     """Mean token loss of our own microbatches in it; None: there were none."""
+    era: int = 0
+    """Of the seat."""
+    roll: tuple[PeerId, ...] = ()
+    """Members of the plan that made it."""
     with_whom: frozenset[PeerId] = frozenset()
     """The peers whose work is in it, as far as it came to us: contributions and sums of the round,
     activations and gradients of what we counted."""

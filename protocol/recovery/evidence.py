@@ -8,11 +8,14 @@ have named. Our last commit bounds the version that can exist by now.
 
 State: proven peers and their last records, hashes and the last commit, all bounded. ``Kept`` is its
 form on disk. Times are monotonic seconds.
+
+A newcomer has worked with nobody. If a chain of waypoints (``protocol/waypoints``) leads from the
+manifest to a version, the members that the last one names are proven to the newcomer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -20,6 +23,7 @@ from msgspec import Meta, Struct
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.recovery.stored import Copy, Lineage, Stored, belongs
+from protocol.view import SwarmView
 from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
 
 MAX_PROVEN: Final = 256
@@ -78,7 +82,12 @@ class Evidence:
 
     @property
     def any(self) -> bool:
-        """Whether we have ever closed a step; otherwise no peer is proven."""
+        """Whether any peer may be proven: we have closed a step, or a waypoint names members."""
+        return bool(self._stages or self._proven)
+
+    @property
+    def worked(self) -> bool:
+        """Whether we have ever closed a step."""
         return bool(self._stages)
 
     def kept(self) -> Kept:
@@ -125,6 +134,20 @@ class Evidence:
             del self._made[old]
         return news
 
+    def certify(self, version: int, hashes: Sequence[bytes], peers: Collection[PeerId]) -> None:
+        """Begin with what a waypoint says, as long as we have seen nothing ourselves.
+
+        Args:
+            version: the certified version.
+            hashes: of its state, by stage; none if it is of another lineage than ours.
+            peers: the members that it names.
+        """
+        if self.worked:
+            return
+        self._proven = dict.fromkeys(sorted(peers)[:MAX_PROVEN])
+        self.version = version
+        self._made = {(stage, version): digest for stage, digest in enumerate(hashes)}
+
     def reopened(self, stage: int) -> None:
         """Note that our seat restarts from others' state; the versions it made before may have
         differed from theirs."""
@@ -155,6 +178,17 @@ class Evidence:
         """Whether we have worked with a peer."""
         return peer in self._proven
 
+    def vetted(self, view: SwarmView) -> SwarmView:
+        """Return the view of a newcomer that knows a waypoint: where a member that it names serves
+        a stage, no other replica of that stage counts. To all others it is the view as it is."""
+        if self.worked or not self._proven:
+            return view
+        stages = []
+        for stage, replicas in enumerate(view.stages):
+            known = {r.peer for r in view.serving(stage) if r.peer in self._proven}
+            stages.append([r for r in replicas if not known or r.peer in known or not r.serving])
+        return SwarmView.of(stages, view.unseen)
+
     def is_near(self, stage: int) -> bool:
         """Whether we have served a stage or a neighbour of it: there we know the replicas."""
         return not self._stages.isdisjoint((stage - 1, stage, stage + 1))
@@ -177,7 +211,7 @@ class Evidence:
 
     def reach(self, now: float) -> int:
         """Return the newest version that there can be, as far as we know."""
-        if not self.any:
+        if not self.worked:
             return limits.MAX_STEP
         rate = max(FASTEST_STEPS_PER_S, FASTER / self._step_s if self._step_s else 0.0)
         ahead = min(max(0.0, now - self._at) * rate, limits.MAX_STEP)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -191,6 +191,8 @@ class Recovery:
         self._context = RecoveryContext()
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
+        self._waypoint: tuple[int, int, tuple[bytes, ...], frozenset[PeerId]] | None = None
+        """The end of the chain that a newcomer begins with: era, version, hashes, members."""
         self._seen: dict[int, int] = {}
         """The same by stage."""
         self._changed_at = 0.0
@@ -262,6 +264,35 @@ class Recovery:
                 self.evidence.heard(peer, self._stored[peer])
         return news
 
+    def certify(
+        self,
+        era: int,
+        version: int,
+        hashes: Sequence[bytes],
+        peers: Collection[PeerId],
+        now: float,
+    ) -> list[RecoveryEffect]:
+        """Take the end of a chain of waypoints: to a newcomer the members that it names are proven.
+
+        Args:
+            era: of its lineage.
+            version: the certified version.
+            hashes: of its state, by stage.
+            peers: the replicas that it names.
+            now: monotonic seconds.
+        """
+        if self.evidence.worked:
+            return []
+        self._waypoint = era, version, tuple(hashes), frozenset(peers) - {self._me}
+        self._begin_certified()
+        return self._look(now)
+
+    def _begin_certified(self) -> None:
+        if self._waypoint is not None:
+            era, version, hashes, peers = self._waypoint
+            ours = hashes if era == self.lineage.era else ()
+            self.evidence.certify(version, ours, peers)
+
     def forget(self, author: PeerId) -> None:
         """A record expired."""
         if author != self._me:
@@ -274,9 +305,10 @@ class Recovery:
         One that is alone far ahead of all others, and of what we have made ourselves, is not
         believed: no stage is.
         """
+        view = self.evidence.vetted(view)
         said = {r.peer: r.version for stage in range(self._stages) for r in view.serving(stage)}
         others = sorted((v for peer, v in said.items() if peer != self._me), reverse=True)
-        alone = len(others) < 2 and not self.evidence.any
+        alone = len(others) < 2 and not self.evidence.worked
         second = max(self.evidence.version, *others[1:2], said.get(self._me, 0))
         most = MAX_STEP if alone else second + AHEAD_STEPS
         return tuple(
@@ -693,7 +725,7 @@ class Recovery:
         """Return what live members said before they followed a lineage: a copy that is named only
         along with the decision to begin there is no reason for it."""
         stored = self.stored_live()
-        if not self.evidence.any:
+        if not self.evidence.worked:
             return stored  # we have only just come
         after = {p for p, one in stored.items() if one.lineage.number >= lineage.number}
         before = {p: self._before[p] for p in after - {self._me} if p in self._before}
@@ -720,7 +752,7 @@ class Recovery:
             return False
         if self._newest >= self._steps:
             return True
-        last = self.evidence.closed_at if self.evidence.any else self._rose_at
+        last = self.evidence.closed_at if self.evidence.worked else self._rose_at
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
 
     def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
@@ -764,6 +796,7 @@ class Recovery:
     ) -> list[RecoveryEffect]:
         self.evidence.begin(self.lineage, lineage)
         was_open, self.lineage, self.open = self.open, lineage, True
+        self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = self._rose_at = None

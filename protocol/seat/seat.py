@@ -501,6 +501,8 @@ class Seat:
         if outcome.error:
             return list(self.member.not_applied(outcome))
         loss = self._open.commit_loss if self.place.last else None
+        plan = self.member.plan_followed
+        roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
@@ -510,11 +512,13 @@ class Seat:
             counted=self.member.counted,
             attempt=self.member.applied[0],
             own_loss=self._own_loss(),
+            era=self.era,
+            roll=roll,
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
         self._made_by = self.member.applied
-        if plan := self.member.plan_followed:
-            self.quorum.settle([member.peer for member in plan.members], plan.electors, now)
+        if plan is not None:
+            self.quorum.settle(roll, plan.electors, now)
         self._ledger_before = frozenset(self.pipeline.done())
         self.step, self._open = self.step + 1, _OpenStep()
         self._confirmed.start_step(self.step)

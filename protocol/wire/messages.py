@@ -39,6 +39,7 @@ from protocol.wire.parts import (
     PlanMember,
     Proof,
     SeatStatus,
+    WaypointLink,
 )
 
 
@@ -135,6 +136,13 @@ class Heartbeat(Wire, frozen=True):
     """Peers the sender has lost: silent for too long, or their connection ended."""
     echo: Count = 0
     """One more than the newest ``seq`` that the sender has received from the other side."""
+
+
+class ChainLink(Wire, frozen=True):
+    """One link of the sender's chain of waypoints; ``index`` 0 begins the chain anew."""
+
+    index: Annotated[int, Meta(ge=0, le=255)]
+    link: WaypointLink
 
 
 class Signed(Wire, frozen=True):
@@ -394,7 +402,7 @@ class Chunk(Wire, frozen=True):
 
 
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouched | ExpulsionList
-Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn
+Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest

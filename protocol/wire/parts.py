@@ -71,6 +71,24 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     the electors has lost them."""
 
 
+class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One stage's part of a waypoint, and the signatures of its witnesses (``waypoints/``)."""
+
+    body: Annotated[bytes, Meta(max_length=limits.MAX_PART_BYTES)]
+    signatures: Annotated[
+        tuple[tuple[PeerText, Annotated[bytes, Meta(min_length=64, max_length=64)]], ...],
+        Meta(min_length=1, max_length=3 * limits.MAX_SEATS_OF_PART),
+    ]
+
+
+class WaypointLink(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One certified version of the whole run, by stage."""
+
+    parts: Annotated[
+        tuple[CertifiedPart, ...], Meta(min_length=1, max_length=limits.MAX_CERTIFIED_STAGES)
+    ]
+
+
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     peer: PeerText
     counted: Bitmap

@@ -18,6 +18,7 @@ from protocol.wire.messages import (
     Backward,
     BlobOffer,
     BlobQuery,
+    ChainLink,
     Chunk,
     ChunkRequest,
     Commit,
@@ -113,6 +114,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Heartbeat: Route("node", "on_membership"),
         Evidence: Route("node", "on_evidence"),
         PassedOn: Route("node", "on_passed_on"),
+        ChainLink: Route("node", "on_chain_link", "peer"),
         Signed: Route("node", "on_signed"),
         # blobs: those that are asked for, those that are fetched
         BlobQuery: Route("node", "on_blob_query", "peer"),

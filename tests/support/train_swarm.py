@@ -49,6 +49,7 @@ from tests.support.memory_network import MemoryHub, open_memory_hub
 LIMIT_S = 600.0
 """Virtual seconds that anything may take."""
 PLENTY_BYTES = 2**33
+FOUNDER = Signer(bytes(range(32)))
 
 
 class RecordingEngine(Engine):
@@ -123,7 +124,7 @@ class TestSwarm:
         text = folder / "text"
         if not text.exists():
             text.write_text("the quick brown fox jumps over the lazy dog " * 400)
-        run, founder = RunChoices(**{**_fields(run), "data": str(text)}), Signer(bytes(range(32)))
+        run, founder = RunChoices(**{**_fields(run), "data": str(text)}), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=2, context=16)
         manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
         self.file: SwarmFile = sign(manifest, founder, ())
@@ -139,11 +140,13 @@ class TestSwarm:
         copies: Path | None = None,
         *,
         text: bool = True,
+        founder: bool = False,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
-        lie on its disk; ``text``: it has the training text."""
+        lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest.
+        """
         number = len(self.volunteers) + len(self.dead)
-        signer = Signer(bytes([number + 1]) * 32)
+        signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
         losses: dict[int, float] = {}
         engine = RecordingEngine(
             self.hub.join(signer.peer),

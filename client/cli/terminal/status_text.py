@@ -45,6 +45,7 @@ def status_report(now: Snapshot) -> str:
         f"restarted{_reasons(now.counters.restarts_led)}, "
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
+        *_certified_lines(now),
         *_expelled_lines(now),
         *_error_lines(now),
     ]
@@ -81,6 +82,14 @@ def _pace_lines(now: Snapshot) -> list[str]:
         return [f"next      {WHEN_DONE}"]
     swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
     return [f"speed     {swarm} tokens in the swarm, {own} of it here"]
+
+
+def _certified_lines(now: Snapshot) -> list[str]:
+    """Return the newest version that members certify, if there is one."""
+    if not now.certified_version:
+        return []
+    links = "one link" if now.certified_links == 1 else f"{now.certified_links} links"
+    return [f"certified version {now.certified_version}, {links} from the founder's signature"]
 
 
 def _expelled_lines(now: Snapshot) -> list[str]:

@@ -42,6 +42,7 @@ from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, Recovery
 from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
+from protocol.waypoints.chain import Waypoint
 
 COMPANY_EVERY_S: Final = 1.0
 """Shortest time between two writes of the present members."""
@@ -200,6 +201,11 @@ class History:
         of = (committed.stage, committed.version, state)
         if self.machine.closed(*of, committed.with_whom, now):
             self._stale.set()
+
+    def certified(self, waypoint: Waypoint) -> None:
+        """A chain of waypoints leads to this version: a newcomer begins with it."""
+        of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
+        self._perform(self.machine.certify(*of, self._ports.now()))
 
     def reopened(self, stage: int) -> None:
         """A seat of ours cannot use its state and takes that of others."""

@@ -409,7 +409,7 @@ class StageAcquisition:
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts."""
-        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.lineage)
+        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)

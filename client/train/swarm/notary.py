@@ -1,9 +1,10 @@
 """The notary signs the decisions of rounds, and nothing that contradicts its earlier signatures.
 
-Plans, Readys and commits pass it on their way out. Each statement is on the disk before it is sent,
-so that the next process of this home does not contradict it. After a reboot the file may be old
-(power loss, a home from a backup): then the first attempts of the step at which a stage is taken
-are left out. State: our newest statements and the last signatures.
+Plans, Readys, commits and parts of waypoints pass it on their way out. Each statement is on the
+disk before it is sent, so that the next process of this home does not contradict it. After a reboot
+the file may be old (power loss, a home from a backup): then the first attempts of the step at which
+a stage is taken, and its first waypoint, are left out. State: our newest statements and the last
+signatures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from protocol.effects import Explain
 from protocol.evidence.statement import Decisive, Statement, encode_statement, statement_of
 from protocol.evidence.word import OwnWord
 from protocol.ids import SwarmId
+from protocol.waypoints.part import PART, Part, digest_of, encode_part
 from protocol.wire.envelope import Signer
 
 REMEMBERED: Final = 32
@@ -45,6 +47,8 @@ class Notary:
         """Whether the file that we found may lack what was signed last."""
         self._taken: set[int] = set()
         """Stages in which a seat of this process has begun."""
+        self._certified: set[int] = set()
+        """Stages of which this process could have signed a waypoint's part."""
         self._signatures: OrderedDict[tuple[str, Statement], bytes] = OrderedDict()
 
     def keep_in(self, path: Path) -> None:
@@ -92,6 +96,18 @@ class Notary:
             while len(self._signatures) > REMEMBERED:
                 self._signatures.popitem(last=False)
         return replace(message, signature=signature)
+
+    def signed_part(self, part: Part) -> bytes | None:
+        """Return our signature of a waypoint's part; None: we have signed another one, or may have:
+        after a reboot the first part of each stage is left out, like the first attempts."""
+        body = encode_part(part)
+        statement = Statement(part.stage, part.era, part.version, 0, digest_of(body))
+        if not self._mark(PART, statement):
+            return None
+        if self._old and part.stage not in self._certified:
+            self._certified.add(part.stage)
+            return None
+        return self._signer.sign(PART, body, self._swarm).signature
 
     def _mark(self, kind: str, statement: Statement) -> bool:
         is_new = self._word.is_new(kind, statement)

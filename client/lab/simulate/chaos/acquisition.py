@@ -82,8 +82,8 @@ class Acquisitions:
         """A leader admits us at its version."""
         if volunteer.held.state is not State.ACQUIRING:
             return
-        view, lineage = volunteer.believes(self._swarm.config.stages), volunteer.recovery.lineage
-        admit = admission(volunteer.stage, sender, told, view, lineage)
+        view = volunteer.believes(self._swarm.config.stages)
+        admit = admission(volunteer.stage, sender, told, view, volunteer.recovery)
         if admit is None:
             return
         self._swarm.open_seat(volunteer, admit.version, serving=False, admit=admit)

@@ -1,0 +1,144 @@
+"""Drives the waypoints of our swarm: signs, spreads, keeps them on disk, and shows newcomers ours.
+
+``protocol.waypoints`` decides what is signed and what is certified. The notary signs; the history
+of the run begins with the end of the chain where this volunteer has seen nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from client.store.waypoints import DamagedChain, load_chain, save_chain
+from client.train.ports import Ports
+from client.train.recovery.history import History
+from protocol.effects import Explain
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Manifest
+from protocol.membership.view import RecordChanged, RecordGone
+from protocol.pipeline.effects import Committed
+from protocol.view import SwarmView
+from protocol.waypoints.machine import Certified, Sign, TwoParts, WaypointEffect, Waypoints
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import ChainLink
+
+
+class WaypointDriver:
+    """See the module's docstring.
+
+    Args:
+        me: our id.
+        sign: signs a part of ours (``Notary.signed_part``).
+        contradicted: takes two bodies of one author that cannot both be true.
+        history: the history of the run; None while we only look on.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        me: PeerId,
+        manifest: Manifest,
+        swarm: SwarmId,
+        sign: Sign,
+        contradicted: Callable[[Envelope, Envelope], None],
+        history: Callable[[], History | None],
+    ) -> None:
+        self._ports, self._contradicted, self._history = ports, contradicted, history
+        self._stages = manifest.stage_count
+        self._path: Path | None = None
+        self.machine = Waypoints(
+            me,
+            PeerId(manifest.founder),
+            manifest.stage_count,
+            manifest.policy.checkpoint_every,
+            manifest.steps,
+            swarm,
+            sign,
+            self._proves,
+            int(time.time() * 1000),
+        )
+
+    def keep_in(self, path: Path) -> None:
+        """Take the chain of a file, and save ours to it from now on."""
+        self._path = path
+        try:
+            effects = self.machine.restore(load_chain(path))
+        except (DamagedChain, OSError, RemoteProtocolError) as error:
+            words = f"the chain of waypoints cannot be used, beginning anew: {error}"
+            self._ports.perform(Explain("membership", words, "warning"))
+            return
+        self._perform(effects, save=False)
+
+    def begin(self, history: History) -> None:
+        """Show the history of a newcomer what we have read from our disk."""
+        if (newest := self.machine.newest) is not None:
+            history.certified(newest)
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def link_up(self, peer: PeerId) -> None:
+        """Show a new link our chain."""
+        self._perform(self.machine.link_up(peer, self._ports.now()))
+
+    def link_down(self, peer: PeerId) -> None:
+        """A link has ended."""
+        self.machine.link_down(peer)
+
+    def link(self, peer: PeerId, message: ChainLink) -> None:
+        """Take a link of a peer's chain.
+
+        Raises:
+            RemoteProtocolError: it does not follow from the one before.
+        """
+        self._perform(self.machine.link(peer, message, self._ports.now()))
+
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Handle a member's record of what it has signed, or its expiry.
+
+        Raises:
+            RemoteProtocolError: a part with a bad signature.
+        """
+        if isinstance(record, RecordGone):
+            self.machine.forget(PeerId(record.key))
+        else:
+            self._perform(self.machine.receive(record.signer, record.body))
+
+    def closed(self, committed: Committed) -> None:
+        """A seat of ours has closed a step."""
+        made = committed.stage, committed.era, committed.version, bytes.fromhex(committed.hash)
+        self._perform(self.machine.closed(*made, committed.roll))
+
+    def update(self, era: int, view: SwarmView) -> None:
+        """Take a new view of our lineage."""
+        serving = [[r.peer for r in view.serving(stage)] for stage in range(self._stages)]
+        self._perform(self.machine.update(era, serving))
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _proves(self, peer: PeerId) -> bool:
+        history = self._history()
+        return history is not None and history.machine.evidence.proves(peer)
+
+    def _perform(self, effects: Sequence[WaypointEffect], *, save: bool = True) -> None:
+        for effect in effects:
+            match effect:
+                case Certified(waypoint):
+                    if save:
+                        self._save()
+                    if (history := self._history()) is not None:
+                        history.certified(waypoint)
+                case TwoParts(held, other):
+                    self._contradicted(held, other)
+                case _:
+                    self._ports.perform(effect)
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        try:
+            save_chain(self._path, self.machine.chain)
+        except OSError as error:  # a full disk must not stop training
+            words = f"the chain of waypoints cannot be written: {error.strerror}"
+            self._ports.perform(Explain("membership", words, "warning"))

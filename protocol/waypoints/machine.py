@@ -1,0 +1,385 @@
+"""Makes, keeps and shows waypoints: versions of the run that a newcomer can check alone.
+
+Every so many steps each replica signs its stage's part, and the part of a neighbouring stage once
+most of the replicas that it has worked with there state the same. The parts spread as records, so
+every member puts the links together itself. The chain is sent to each new link. It is kept as short
+as it can be: a new link follows the oldest one whose witnesses have signed it, and the founder
+alone only where no other does.
+
+    parts of all stages signed by enough witnesses -> link -> chain -> newcomers
+
+State: signed parts by author, our own, the chain, and the allowance of each link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.effects import Publish, Send
+from protocol.ids import PeerId, SwarmId
+from protocol.limits import MAX_CERTIFIED_STAGES
+from protocol.waypoints.chain import (
+    MAX_LINKS,
+    Waypoint,
+    beginning,
+    check_link,
+    envelopes,
+    is_certified,
+    order_of,
+    waypoint_of,
+)
+from protocol.waypoints.part import (
+    WAYPOINT,
+    Part,
+    SignedPart,
+    encode_part,
+    encode_said,
+    parse_part,
+    parse_said,
+    part_of,
+    spacing,
+)
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import ChainLink
+from protocol.wire.parts import CertifiedPart, WaypointLink
+
+KEPT_VERSIONS: Final = 2
+"""Of each author and stage: a faster stage may be at the next waypoint already."""
+LINKS_PER_S: Final = 0.1
+"""Links that a peer may bring after its first ``MAX_LINKS``; verifying them costs time."""
+
+Sign = Callable[[Part], bytes | None]
+"""Signs a part; None: it contradicts what we have signed, and is not said."""
+Place = tuple[int, int]
+"""Era and version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """Our chain has a new end; it is to be saved."""
+
+    waypoint: Waypoint
+
+
+@dataclass(frozen=True, slots=True)
+class TwoParts:
+    """One author has signed two parts of one version; both signatures are verified."""
+
+    held: Envelope
+    other: Envelope
+
+
+WaypointEffect = Publish | Send | Certified | TwoParts
+
+
+class Waypoints:
+    """See the module's docstring.
+
+    Args:
+        me: our id.
+        founder: the manifest's.
+        stages: number of stages of the run.
+        every: steps between two checkpoints.
+        steps: of the whole run.
+        swarm: in which the signatures hold.
+        sign: signs our parts.
+        proves: whether we have worked with a peer.
+        seq: number of our first record; has to rise over restarts (unix milliseconds do).
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        founder: PeerId,
+        stages: int,
+        every: int,
+        steps: int,
+        swarm: SwarmId,
+        sign: Sign,
+        proves: Callable[[PeerId], bool],
+        seq: int = 0,
+    ) -> None:
+        self._me, self._stages, self._steps, self._swarm = me, stages, steps, swarm
+        self._every, self._sign, self._proves, self._seq = spacing(every), sign, proves, seq
+        self._beginning = beginning(founder, stages)
+        self._links: list[tuple[WaypointLink, Waypoint]] = []
+        self._era = 0
+        self._serving: tuple[tuple[PeerId, ...], ...] = ((),) * stages
+        self._own: dict[int, SignedPart] = {}
+        """What our record says, by stage."""
+        self._said: dict[PeerId, dict[tuple[int, int, int], SignedPart]] = {}
+        """By author: its newest parts, verified, by stage, era and version."""
+        self._offered: dict[PeerId, list[tuple[WaypointLink, Waypoint]]] = {}
+        """By link: the chain that it shows us, as far as it has come."""
+        self._allowance: dict[PeerId, tuple[float, float]] = {}
+
+    @property
+    def newest(self) -> Waypoint | None:
+        """The end of our chain; None: there is no waypoint yet."""
+        return self._links[-1][1] if self._links else None
+
+    @property
+    def chain(self) -> tuple[WaypointLink, ...]:
+        """Our chain, to be kept and shown."""
+        return tuple(link for link, _ in self._links)
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def restore(self, chain: Sequence[WaypointLink]) -> list[WaypointEffect]:
+        """Take the chain of our disk.
+
+        Raises:
+            RemoteProtocolError: it does not lead from the manifest to a version.
+        """
+        found = list[tuple[WaypointLink, Waypoint]]()
+        for link in chain[:MAX_LINKS]:
+            found.append((link, self._checked(found, link)))
+        return self._adopt(found)
+
+    def closed(
+        self, stage: int, era: int, version: int, digest: bytes, roll: Sequence[PeerId]
+    ) -> list[WaypointEffect]:
+        """A seat of ours has closed a step: sign its version if it is due.
+
+        Args:
+            stage, era: of the seat.
+            version: the version made.
+            digest: its hash.
+            roll: members of the plan that made it.
+        """
+        due = version % self._every == 0 or version == self._steps
+        if not due or not roll or self._stages > MAX_CERTIFIED_STAGES:
+            return []
+        part = part_of(stage, era, version, digest, roll, self._stages)
+        return [*self._publish(self._signed(part)), *self._look()]
+
+    def update(self, era: int, serving: Sequence[Sequence[PeerId]]) -> list[WaypointEffect]:
+        """Take the present lineage and, by stage, its serving replicas."""
+        now = tuple(tuple(peers) for peers in serving)
+        if (era, now) == (self._era, self._serving):
+            return []
+        self._era, self._serving = era, now
+        counts = self._counted()
+        self._said = {author: said for author, said in self._said.items() if author in counts}
+        return self._look()
+
+    def receive(self, author: PeerId, body: bytes) -> list[WaypointEffect]:
+        """Take another's record; one of somebody who is neither replica nor witness is ignored.
+
+        Raises:
+            RemoteProtocolError: malformed, or a part with a bad signature.
+        """
+        if author == self._me or author not in self._counted():
+            return []
+        effects = list[WaypointEffect]()
+        for one in parse_said(body, author, author, self._stages):
+            effects += self._take(author, one)
+        return [*effects, *self._look()]
+
+    def forget(self, author: PeerId) -> None:
+        """A record expired, or its author is expelled."""
+        self._said.pop(author, None)
+
+    def _counted(self) -> set[PeerId]:
+        """Return the authors whose parts can matter: replicas, and the witnesses of our chain."""
+        chain = (self._beginning, *(found for _, found in self._links))
+        replicas = (peer for peers in self._serving for peer in peers)
+        return {self._me, *replicas, *(peer for one in chain for peer in one.peers)}
+
+    # --- the chain over links ----------------------------------------------------------------
+
+    def link_up(self, peer: PeerId, now: float) -> list[WaypointEffect]:
+        """Show a new link our chain."""
+        self._allowance[peer] = (float(MAX_LINKS), now)
+        return [Send(peer, ChainLink(i, link)) for i, (link, _) in enumerate(self._links)]
+
+    def link_down(self, peer: PeerId) -> None:
+        """Forget a link."""
+        self._allowance.pop(peer, None)
+        self._offered.pop(peer, None)
+
+    def link(self, peer: PeerId, message: ChainLink, now: float) -> list[WaypointEffect]:
+        """Take a link of the chain that a peer shows; the first one begins it anew.
+
+        Raises:
+            RemoteProtocolError: it does not follow from the one before (``check_link``).
+        """
+        offered = [] if message.index == 0 else self._offered.get(peer, [])
+        known = message.index < len(self._links) and self._links[message.index][0] == message.link
+        if message.index != len(offered) or len(offered) >= MAX_LINKS:
+            return []
+        if not known and not self._allows(peer, now):
+            return []
+        self._offered.pop(peer, None)
+        found = self._checked(offered, message.link)
+        self._offered[peer] = [*offered, (message.link, found)]
+        return [*self._compared(message.link), *self._adopt(self._offered[peer])]
+
+    def _allows(self, peer: PeerId, now: float) -> bool:
+        left, since = self._allowance.get(peer, (0.0, now))
+        left = min(float(MAX_LINKS), left + max(0.0, now - since) * LINKS_PER_S)
+        self._allowance[peer] = (left - 1 if left >= 1 else left, max(now, since))
+        return left >= 1
+
+    def _checked(
+        self, before: Sequence[tuple[WaypointLink, Waypoint]], link: WaypointLink
+    ) -> Waypoint:
+        if len(before) < len(self._links) and self._links[len(before)][0] == link:
+            same = all(one[0] == two[0] for one, two in zip(before, self._links, strict=False))
+            if same:
+                return self._links[len(before)][1]
+        last = before[-1][1] if before else self._beginning
+        return check_link(last, link, self._swarm, self._stages, self._steps)
+
+    def _adopt(self, chain: Sequence[tuple[WaypointLink, Waypoint]]) -> list[WaypointEffect]:
+        """Make a verified chain ours if it leads further."""
+        if not chain or (self._links and chain[-1][1].order <= self._links[-1][1].order):
+            return []
+        self._links = list(chain)
+        return [Certified(chain[-1][1])]
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _take(self, author: PeerId, one: SignedPart) -> list[WaypointEffect]:
+        """Keep a part that is new to us, and show if its author has signed another one."""
+        place = parse_part(one.body).place
+        said = self._said.setdefault(author, {})
+        if (held := said.get(place)) is not None and held.body == one.body:
+            return []
+        verify(one.by(author), self._swarm)
+        if held is not None:
+            return [TwoParts(held.by(author), one.by(author))]
+        said[place] = one
+        of_stage = sorted((p for p in said if p[0] == place[0]), key=lambda p: p[1:])
+        for old in of_stage[:-KEPT_VERSIONS]:
+            del said[old]
+        return []
+
+    def _compared(self, link: WaypointLink) -> list[WaypointEffect]:
+        """Return who has signed a part of this link, and another one of the same version."""
+        known: dict[tuple[PeerId, tuple[int, int, int]], Envelope] = {
+            (author, place): one.by(author)
+            for author, said in self._said.items()
+            for place, one in said.items()
+        }
+        for ours, _ in self._links:
+            for envelope in _signatures(ours):
+                known[PeerId(envelope.signer), parse_part(envelope.body).place] = envelope
+        found = list[WaypointEffect]()
+        for envelope in _signatures(link):
+            held = known.get((PeerId(envelope.signer), parse_part(envelope.body).place))
+            if held is not None and held.body != envelope.body:
+                found.append(TwoParts(held, envelope))
+        return found
+
+    def _signed(self, part: Part) -> list[SignedPart]:
+        """Sign a part, if it is newer than what we have said of its stage."""
+        mine = self._own.get(part.stage)
+        if mine is not None and _order(parse_part(mine.body)) >= _order(part):
+            return []
+        if (signature := self._sign(part)) is None:
+            return []
+        return [SignedPart(encode_part(part), signature)]
+
+    def _publish(self, new: Iterable[SignedPart]) -> list[WaypointEffect]:
+        if not (added := {parse_part(one.body).stage: one for one in new}):
+            return []
+        self._own |= added
+        for one in added.values():
+            self._take(self._me, one)
+        self._seq += 1
+        body = encode_said([one for _, one in sorted(self._own.items())])
+        return [Publish(WAYPOINT, self._me, self._seq, body)]
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def _look(self) -> list[WaypointEffect]:
+        """Sign what others state of their stages, and add a link if one is complete."""
+        said = [part for stage in self._duty() for part in self._seconded(stage)]
+        return [*self._publish(said), *self._extend()]
+
+    def _held(self) -> set[int]:
+        return {stage for stage, peers in enumerate(self._serving) if self._me in peers}
+
+    def _duty(self) -> list[int]:
+        """Return the stages of others whose parts we sign: those beside ours, and those whose
+        witness we are."""
+        held, last = self._held(), self.newest or self._beginning
+        beside = {stage + side for stage in held for side in (-1, 1)}
+        witness = {s for s in range(self._stages) if self._me in last.witnesses(s)}
+        return sorted((beside | witness) & set(range(self._stages)) - held)
+
+    def _seconded(self, stage: int) -> list[SignedPart]:
+        """Sign the newest part that most replicas of a stage state, of those that we have worked
+        with. For the first waypoint the founder signs every stage; where it cannot have worked with
+        any replica, all serving ones count."""
+        far = self.newest is None and self._held().isdisjoint((stage - 1, stage + 1))
+        known = [peer for peer in self._serving[stage] if far or self._proves(peer)]
+        stated = Counter(
+            one.body
+            for peer in known
+            for place, one in self._said.get(peer, {}).items()
+            if place[:2] == (stage, self._era)
+        )
+        most = [parse_part(body) for body, count in stated.items() if 2 * count > len(known)]
+        return self._signed(max(most, key=_order)) if most else []
+
+    def _extend(self) -> list[WaypointEffect]:
+        """Add the newest waypoint that is certified after a link of our chain."""
+        for place in self._complete():
+            for length, before in self._anchors(place):
+                link = self._link_after(before, place)
+                if link is not None and length < MAX_LINKS:
+                    found = waypoint_of([parse_part(one.body) for one in link.parts])
+                    return self._adopt([*self._links[:length], (link, found)])
+        return []
+
+    def _anchors(self, place: Place) -> list[tuple[int, Waypoint]]:
+        """Return what a link to a version may follow, and its place in the chain. It follows the
+        beginning only if there is no other link, or a whole waypoint was missed meanwhile: what the
+        founder alone has signed is known sooner than what most have signed."""
+        anchors = [(i + 1, at) for i, (_, at) in enumerate(self._links)]
+        newest = self.newest
+        if newest is None or place[1] >= newest.version + 2 * self._every:
+            anchors.append((0, self._beginning))
+        return anchors
+
+    def _complete(self) -> list[Place]:
+        """Return the versions later than our chain of which every stage has a part."""
+        stages: dict[Place, set[int]] = {}
+        for said in self._said.values():
+            for stage, era, version in said:
+                stages.setdefault((era, version), set()).add(stage)
+        after = (self.newest or self._beginning).order
+        whole = [at for at, of in stages.items() if len(of) == self._stages]
+        later = [at for at in whole if order_of(*at) > after]
+        return sorted(later, key=lambda at: order_of(*at), reverse=True)
+
+    def _link_after(self, before: Waypoint, place: Place) -> WaypointLink | None:
+        """Return the link to a version if the witnesses of a waypoint have signed all its parts."""
+        parts = [self._certified(before, stage, place) for stage in range(self._stages)]
+        whole = [part for part in parts if part is not None]
+        return WaypointLink(tuple(whole)) if len(whole) == self._stages else None
+
+    def _certified(self, before: Waypoint, stage: int, place: Place) -> CertifiedPart | None:
+        bodies: dict[bytes, dict[PeerId, bytes]] = {}
+        for who in sorted(before.witnesses(stage) & self._said.keys()):
+            if (one := self._said[who].get((stage, *place))) is not None:
+                bodies.setdefault(one.body, {})[who] = one.signature
+        for body, signatures in bodies.items():
+            if is_certified(before, stage, frozenset(signatures)):
+                enough = len(before.witnesses(stage)) // 2 + 1
+                return CertifiedPart(body, tuple(signatures.items())[:enough])
+        return None
+
+
+def _order(part: Part) -> tuple[int, int]:
+    return order_of(part.era, part.version)
+
+
+def _signatures(link: WaypointLink) -> list[Envelope]:
+    return [envelope for one in link.parts for envelope in envelopes(one)]

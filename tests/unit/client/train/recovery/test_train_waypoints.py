@@ -1,0 +1,142 @@
+"""Members certify versions while they train; a newcomer begins with what the chain says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from client.node.status import take_snapshot
+from client.store.waypoints import load_chain
+from protocol.effects import Publish
+from protocol.ids import PeerId
+from protocol.recovery.machine import OUTVOTED_S
+from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
+from protocol.wire.parts import SeatStatus
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+
+EVERY, STEPS = 20, 40
+FALSE = Lineage((1 << ERA_BITS) + 7, 20, (b"a" * 32, b"b" * 32))
+"""Another run, one roll-back later."""
+INVENTED = 6
+
+
+def era(volunteer: Volunteer) -> int:
+    assert volunteer.engine.history is not None
+    return volunteer.engine.history.lineage.era
+
+
+def certified(volunteer: Volunteer) -> int:
+    newest = volunteer.engine.waypoints.machine.newest
+    return newest.version if newest is not None else 0
+
+
+async def two_by_two(swarm: TestSwarm) -> list[Volunteer]:
+    honest = [await swarm.add(0, founder=True), await swarm.add(1)]
+    honest += [await swarm.add(0), await swarm.add(1)]
+    await swarm.until(lambda: all(len(v.engine.handshake.admitted) == 3 for v in honest))
+    swarm.start()
+    return honest
+
+
+async def invent(swarm: TestSwarm, number: int) -> Volunteer:
+    """One more identity that says it serves the other run, and has copies of it."""
+    one = await swarm.add()
+    stage = number % 2
+    seat = SeatStatus(stage, STEPS, "serving", 1, bytes(32), 0, 1.0, era=FALSE.era)
+    one.held_stages.seats = lambda: [seat]  # type: ignore[method-assign]
+    copies = tuple(Copy(s, FALSE.version, digest) for s, digest in enumerate(FALSE.hashes))
+    me = one.engine.signer.peer
+    await swarm.until(lambda: one.engine.membership.records.seq((STORED, me)) > 0)
+    one.engine.history = None  # it would say again what is true
+    number = one.engine.membership.records.seq((STORED, me)) + 1
+    one.engine.perform(Publish(STORED, me, number, encode_stored(Stored(FALSE, copies))))
+    one.engine.seats_changed()
+    return one
+
+
+async def beside_an_invented_majority(swarm: TestSwarm) -> tuple[list[Volunteer], Volunteer]:
+    """The run is over, so that nothing but the newcomer's beliefs change."""
+    honest = await two_by_two(swarm)
+    await swarm.until(lambda: all(min(v.held_stages.newest) >= STEPS for v in honest))
+    assert {certified(v) for v in honest} == {STEPS}
+    invented = [await invent(swarm, number) for number in range(INVENTED)]
+    await swarm.until(lambda: all(len(v.engine.handshake.admitted) >= 9 for v in honest))
+    late = await swarm.add(1)
+    late.held_stages.allow_training()
+    for one in invented:
+        one.engine.seats_changed()
+    return honest, late
+
+
+async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
+        honest, late = await beside_an_invented_majority(swarm)
+        await swarm.until(lambda: late.serves(1))
+        await trio.sleep(3 * OUTVOTED_S)
+        assert {era(v) for v in (*honest, late)} == {0}
+        assert late.step(1) == STEPS
+        newest = honest[1].engine.waypoints.machine.newest
+        assert newest is not None
+        assert late.engine.waypoints.machine.newest == newest
+        made = next(c.hash for c in honest[1].engine.commits if c.version == STEPS)
+        assert newest.hashes[1].hex() == made
+        now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
+        assert (now.certified_version, now.certified_links) == (STEPS, 2)
+        for one in [*honest, late]:
+            assert one.engine.error_boundary.internal_errors == 0
+
+
+async def test_without_waypoints_it_would_be(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test before shows something only because this one ends otherwise."""
+    monkeypatch.setattr("client.train.recovery.history.History.certified", lambda self, at: None)
+    async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
+        _, late = await beside_an_invented_majority(swarm)
+        await swarm.until(lambda: era(late) == FALSE.era)
+
+
+async def test_a_newcomer_that_sees_the_chain_trains_with_the_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
+        honest = await two_by_two(swarm)
+        await swarm.until(lambda: all(certified(v) >= EVERY for v in honest))
+        late = await swarm.add(1)
+        late.held_stages.allow_training()
+        await swarm.until(lambda: late.engine.commits and late.engine.commits[-1].counted)
+        own = late.engine.commits[-1]
+        await swarm.until(lambda: honest[1].step(1) >= own.version)
+        made = {c.version: c.hash for c in honest[1].engine.commits}
+        assert made[own.version] == own.hash
+        began = certified(late)
+        await swarm.until(lambda: certified(late) > began)
+
+
+async def test_the_chain_is_on_disk_for_the_next_process(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    file = tmp_path / "chain"
+    async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
+        honest = await two_by_two(swarm)
+        honest[0].engine.waypoints.keep_in(file)
+        await swarm.until(lambda: certified(honest[0]) >= 2 * EVERY)
+        chain = load_chain(file)
+        assert chain == honest[0].engine.waypoints.machine.chain
+        again = await swarm.add()
+        again.engine.waypoints.keep_in(file)
+        assert certified(again) >= 2 * EVERY
+        assert again.engine.history is not None
+        again.engine.waypoints.begin(again.engine.history)
+        peers = {v.engine.signer.peer for v in honest}
+        assert all(again.engine.history.machine.evidence.proves(PeerId(p)) for p in peers)
+
+        file.write_bytes(file.read_bytes()[:-7])
+        damaged = await swarm.add()
+        damaged.engine.waypoints.keep_in(file)
+        assert certified(damaged) == 0

@@ -1,0 +1,333 @@
+"""Members certify versions; a newcomer follows the chain from the manifest, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from protocol.errors import RemoteProtocolError
+from protocol.evidence.proof import check, contradiction
+from protocol.ids import PeerId
+from protocol.recovery.stored import ERA_BITS
+from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
+from protocol.waypoints.machine import Certified
+from protocol.waypoints.part import PART, Part, SignedPart, encode_part, encode_said, parse_part
+from protocol.wire.messages import ChainLink
+from protocol.wire.parts import CertifiedPart, WaypointLink
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
+from tests.support.waypoint_world import EVERY, NOW, STEPS, WaypointWorld, links_of, state
+
+
+def two_by_two() -> WaypointWorld:
+    return WaypointWorld([[1, 2], [3, 4]])
+
+
+def newcomer(world: WaypointWorld) -> WaypointWorld:
+    """The same run, seen by somebody who knows only the manifest."""
+    return WaypointWorld([[9], [9]], founder=world.founder)
+
+
+def chain_of(world: WaypointWorld, number: int = 2) -> list[WaypointLink]:
+    return links_of(world.machines[number].link_up(peer(9), NOW))
+
+
+class TestMaking:
+    def test_a_version_that_all_have_made_is_certified_everywhere(self) -> None:
+        world = two_by_two()
+        for version in range(1, EVERY):
+            world.close(version)
+        assert world.versions() == {0}, "none is due"
+        world.close(EVERY)
+        assert world.versions() == {EVERY}
+        newest = world.machines[3].newest
+        assert newest is not None
+        assert newest.hashes == (state(0, EVERY), state(1, EVERY))
+        assert newest.peers == {peer(n) for n in (1, 2, 3, 4)}
+
+    def test_the_chain_stays_short_while_the_members_stay(self) -> None:
+        world = two_by_two()
+        for version in range(EVERY, 10 * EVERY, EVERY):
+            world.close(version)
+        assert world.versions() == {9 * EVERY}
+        assert len(world.machines[1].chain) == 2, "the founder's, and the newest"
+
+    def test_the_founder_may_go_once_there_is_a_waypoint(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.seats = [[2], [3, 4]]
+        del world.machines[1]
+        world.see()
+        world.close(2 * EVERY)
+        assert world.machines[2].newest is not None
+        assert world.machines[2].newest.version == 2 * EVERY
+
+    def test_all_may_be_replaced_one_after_the_other(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        version = EVERY
+        for number in (5, 6, 7, 8):
+            stage = 0 if number < 7 else 1
+            gone, *stay = world.seats[stage]
+            world.seats[stage] = [*stay, number]
+            del world.machines[gone]
+            world.machines[number] = world.made(number)
+            world.shown(world.machines[number], chain_of(world, world.seats[1 - stage][0]))
+            world.see()
+            version += EVERY
+            world.close(version)
+        chain = world.machines[8].chain
+        assert world.machines[8].newest is not None
+        assert world.machines[8].newest.version == version
+        assert len(chain) <= 5
+        fresh = world.made(9)
+        world.shown(fresh, chain)
+        assert fresh.newest == world.machines[8].newest
+
+    def test_too_many_gone_at_once_end_the_chain_until_witnesses_return(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.seats = [[2, 5], [6, 4]]
+        gone = {number: world.machines.pop(number) for number in (1, 3)}
+        for number in (5, 6):
+            world.machines[number] = world.made(number)
+            world.shown(world.machines[number], chain_of(world))
+        world.see()
+        world.close(2 * EVERY)
+        assert world.machines[2].newest is not None
+        assert world.machines[2].newest.version == EVERY, "two of four witnesses are no majority"
+        world.seats = [[2, 5], [3, 4]]
+        world.machines[3] = gone[3]
+        world.see()
+        world.close(3 * EVERY)
+        assert world.machines[2].newest.version == 3 * EVERY
+
+    def test_without_the_founder_there_is_no_first_waypoint(self) -> None:
+        world = WaypointWorld([[5, 2], [3, 4]])
+        world.close(EVERY)
+        assert world.versions() == {0}
+
+    def test_six_stages(self) -> None:
+        world = WaypointWorld([[s, 10 + s] for s in range(1, 7)])
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        assert world.versions() == {2 * EVERY}
+
+    def test_a_later_lineage_goes_on_with_the_chain(self) -> None:
+        world = two_by_two()
+        world.close(2 * EVERY)
+        world.era = 1 << ERA_BITS
+        world.see()
+        world.close(EVERY)
+        newest = world.machines[4].newest
+        assert newest is not None
+        assert (newest.era, newest.version) == (world.era, EVERY)
+
+
+class TestLies:
+    def test_one_of_two_replicas_cannot_certify_another_state(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY, run="false", only=[4])
+        world.close(2 * EVERY, only=[1, 2, 3])
+        assert world.versions() == {EVERY}, "its neighbours see two replicas that disagree"
+        world.seats = [[1, 2], [3]]
+        world.see()
+        world.close(3 * EVERY)
+        assert world.machines[1].newest is not None
+        assert world.machines[1].newest.version == 3 * EVERY
+
+    def test_invented_replicas_are_not_seconded(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.unknown = {21, 22, 23}
+        world.seats[1] += [21, 22, 23]
+        for number in world.unknown:
+            world.machines[number] = world.made(number)
+        world.see()
+        world.close(2 * EVERY, run="false", only=world.unknown)
+        assert {world.machines[n].newest.version for n in (1, 2, 3, 4)} == {EVERY}  # type: ignore[union-attr]
+        world.seats[1] = [3, 4]
+        world.close(2 * EVERY)
+        newest = world.machines[1].newest
+        assert newest is not None
+        assert newest.hashes[1] == state(1, 2 * EVERY)
+        assert newest.peers == {peer(n) for n in (1, 2, 3, 4)}
+
+    def test_who_signs_two_parts_of_one_version_is_shown(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        part = Part(1, 0, EVERY, state(1, EVERY, "false"), (peer(4),))
+        signature = signer(4).sign(PART, encode_part(part), SWARM).signature
+        world.tell(peer(4), encode_said([SignedPart(encode_part(part), signature)]))
+        assert world.proofs
+        proof = contradiction(world.proofs[0].held, world.proofs[0].other)
+        assert proof is not None
+        assert check(proof, SWARM) == peer(4)
+
+    def test_a_forked_chain_shows_who_made_it(self) -> None:
+        """The majority of the first waypoint has signed two second ones."""
+        worlds = two_by_two(), two_by_two()
+        for world, run in zip(worlds, ("true", "false"), strict=True):
+            world.close(EVERY)
+            world.close(2 * EVERY, run=run)
+        machine = worlds[0].machines[1]
+        machine.link_up(peer(9), NOW)
+        shown = [
+            effect
+            for index, link in enumerate(worlds[1].machines[1].chain)
+            for effect in machine.link(peer(9), ChainLink(index, link), NOW)
+        ]
+        assert machine.newest is not None
+        assert machine.newest.hashes[0] == state(0, 2 * EVERY), "the first one stays"
+        assert shown
+        assert not any(isinstance(effect, Certified) for effect in shown)
+
+    def test_a_bad_signature_is_its_authors_fault(self) -> None:
+        world = two_by_two()
+        part = Part(1, 0, EVERY, state(1, EVERY), (peer(4),))
+        forged = SignedPart(encode_part(part), bytes(64))
+        with pytest.raises(RemoteProtocolError, match="bad-signature"):
+            world.machines[1].receive(peer(4), encode_said([forged]))
+
+    def test_records_of_those_who_have_no_seat_cost_nothing(self) -> None:
+        world = two_by_two()
+        forged = SignedPart(encode_part(Part(1, 0, EVERY, bytes(32), (peer(30),))), bytes(64))
+        assert world.machines[1].receive(peer(30), encode_said([forged])) == []
+
+
+class TestShowing:
+    def test_a_newcomer_follows_the_chain_from_the_manifest(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        fresh = world.made(9)
+        world.shown(fresh, chain_of(world))
+        assert fresh.newest == world.machines[1].newest
+
+    def test_an_invented_majority_has_no_chain(self) -> None:
+        """Eighty invented members sign for one another; the manifest names none of them."""
+        false = WaypointWorld([list(range(20, 60)), list(range(60, 100))], founder=20)
+        false.close(EVERY, run="false")
+        assert false.machines[20].newest is not None
+        fresh = two_by_two().made(9)
+        with pytest.raises(RemoteProtocolError, match="waypoint-uncertified"):
+            false.shown(fresh, chain_of(false, 20))
+        assert fresh.newest is None
+
+    def test_an_older_chain_does_not_replace_a_newer_one(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        old = chain_of(world)
+        world.close(2 * EVERY)
+        fresh = world.made(9)
+        world.shown(fresh, chain_of(world))
+        world.shown(fresh, old, by=3)
+        assert fresh.newest == world.machines[1].newest
+
+    def test_replayed_links_are_verified_a_few_times_only(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        link = chain_of(world)[0]
+        other = replace(link, parts=link.parts[::-1])
+        fresh = world.made(9)
+        fresh.link_up(peer(2), NOW)
+        refused = 0
+        for _ in range(3 * MAX_LINKS):
+            try:
+                assert fresh.link(peer(2), ChainLink(0, other), NOW) == []
+            except RemoteProtocolError:
+                refused += 1
+        assert refused == MAX_LINKS
+
+    def test_the_chain_of_the_disk_is_checked_too(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        again = world.made(9)
+        again.restore(chain_of(world))
+        assert again.newest == world.machines[1].newest
+        with pytest.raises(RemoteProtocolError):
+            world.made(9).restore([WaypointLink(chain_of(world)[0].parts[:1])])
+
+
+class TestBadLinks:
+    """Each refused by a stated rule (``check_link``)."""
+
+    before = beginning(peer(1), 2)
+
+    def link(self) -> WaypointLink:
+        world = two_by_two()
+        world.close(EVERY)
+        return chain_of(world)[0]
+
+    def refused(self, link: WaypointLink, swarm: str = SWARM, steps: int = STEPS) -> str:
+        with pytest.raises(RemoteProtocolError) as caught:
+            check_link(self.before, link, swarm, 2, steps)  # type: ignore[arg-type]
+        assert caught.value.penalty >= 20
+        return caught.value.reason
+
+    def test_the_good_one(self) -> None:
+        assert check_link(self.before, self.link(), SWARM, 2, STEPS).version == EVERY
+
+    def test_forged(self) -> None:
+        first, second = self.link().parts
+        forged = replace(first, signatures=((peer(1), bytes(64)),))
+        assert self.refused(WaypointLink((forged, second))) == "bad-signature"
+
+    def test_signed_by_others(self) -> None:
+        first, second = self.link().parts
+        body = first.body
+        by_other = (peer(7), signer(7).sign(PART, body, SWARM).signature)
+        assert (
+            self.refused(WaypointLink((CertifiedPart(body, (by_other,)), second)))
+            == "waypoint-uncertified"
+        )
+
+    def test_signed_twice_by_one(self) -> None:
+        first, second = self.link().parts
+        twice = replace(first, signatures=first.signatures * 2)
+        assert self.refused(WaypointLink((twice, second))) == "waypoint-uncertified"
+
+    def test_truncated(self) -> None:
+        assert self.refused(WaypointLink(self.link().parts[:1])) == "waypoint-absurd"
+
+    def test_reordered(self) -> None:
+        assert self.refused(WaypointLink(self.link().parts[::-1])) == "waypoint-absurd"
+
+    def test_foreign(self) -> None:
+        assert self.refused(self.link(), OTHER_SWARM) == "bad-signature"
+
+    def test_replayed(self) -> None:
+        found = check_link(self.before, self.link(), SWARM, 2, STEPS)
+        with pytest.raises(RemoteProtocolError, match="waypoint-absurd"):
+            check_link(found, self.link(), SWARM, 2, STEPS)
+
+    def test_beyond_the_run(self) -> None:
+        assert self.refused(self.link(), steps=EVERY - 1) == "waypoint-absurd"
+
+    def test_of_two_versions(self) -> None:
+        first, second = self.link().parts
+        later = replace(parse_part(second.body), version=2 * EVERY)
+        body = encode_part(later)
+        signed = (peer(1), signer(1).sign(PART, body, SWARM).signature)
+        assert (
+            self.refused(WaypointLink((first, CertifiedPart(body, (signed,)))))
+            == "waypoint-absurd"
+        )
+
+    def test_too_few_of_many_witnesses(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        one, two = chain_of(world)
+        found = check_link(self.before, one, SWARM, 2, STEPS)
+        few = replace(two.parts[0], signatures=two.parts[0].signatures[:2])
+        with pytest.raises(RemoteProtocolError, match="waypoint-uncertified"):
+            check_link(found, WaypointLink((few, two.parts[1])), SWARM, 2, STEPS)
+
+    def test_seats_out_of_order(self) -> None:
+        part = Part(0, 0, EVERY, bytes(32), tuple(sorted((peer(1), peer(2)))[::-1]))
+        with pytest.raises(RemoteProtocolError, match="part-absurd"):
+            parse_part(encode_part(part))
+
+    def test_nobody_is_a_peer_id(self) -> None:
+        assert PeerId("") not in self.before.peers
