@@ -143,6 +143,8 @@ def _values(kind: object) -> st.SearchStrategy[object]:
         case i.ListType() | i.VarTupleType():
             few = st.lists(_values(kind.item_type), min_size=_or(kind.min_length, 0), max_size=4)
             return few.map(tuple) if isinstance(kind, i.VarTupleType) else few
+        case i.TupleType():
+            return st.tuples(*map(_values, kind.item_types))
         case i.UnionType():
             return st.one_of(*map(_values, kind.types))
         case i.StructType():

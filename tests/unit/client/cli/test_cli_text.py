@@ -75,6 +75,12 @@ def test_the_report_names_who_was_expelled_last_and_why() -> None:
     assert len(told) == 5
 
 
+def test_the_report_says_which_version_is_certified() -> None:
+    assert "certified" not in status_report(example_snapshot())
+    text = status_report(example_snapshot(certified_version=150, certified_links=2))
+    assert "certified version 150, 2 links from the founder's signature" in text
+
+
 def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it() -> None:
     assert "averaging" not in status_report(example_snapshot())
     now = example_snapshot(aggregation="centred-clipping")

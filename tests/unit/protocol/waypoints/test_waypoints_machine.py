@@ -310,8 +310,7 @@ class TestBadLinks:
         body = encode_part(later)
         signed = (peer(1), signer(1).sign(PART, body, SWARM).signature)
         assert (
-            self.refused(WaypointLink((first, CertifiedPart(body, (signed,)))))
-            == "waypoint-absurd"
+            self.refused(WaypointLink((first, CertifiedPart(body, (signed,))))) == "waypoint-absurd"
         )
 
     def test_too_few_of_many_witnesses(self) -> None:

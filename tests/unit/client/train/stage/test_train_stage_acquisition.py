@@ -19,6 +19,7 @@ from client.train.transfer.blobs import Shelf, offer_of_file
 from client.train.transfer.inventory import offer_stored
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
+from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery
@@ -164,7 +165,7 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
 ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", "fetching", "next"))
 
 
-async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
+async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = None) -> Admit | None:
     """A newcomer's belief in the others' claims about stage 0."""
     view = SwarmView.of(
         [
@@ -173,7 +174,8 @@ async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
         ]
     )
     ports = SimpleNamespace(send=lambda *_: None)
-    terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(lineage=Lineage()))
+    machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
+    terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
     acquisition = StageAcquisition(
         cast(Terms, terms), 0, cast(Any, None), lambda: view, lambda *_: None
     )
@@ -244,3 +246,18 @@ def hesitate(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
             query(sender, question)
 
     monkeypatch.setattr(shelf, "query", query_late)
+
+
+async def test_where_certified_members_serve_no_other_lets_a_newcomer_in(
+    autojump_clock: MockClock,
+) -> None:
+    evidence = Evidence()
+    evidence.certify(4, (), [SIBLING])
+    assert await admission((SERVING, admit(SERVING, SIBLING)), evidence=evidence) is None
+    believed = await admission((SIBLING, admit(SERVING, SIBLING)), evidence=evidence)
+    assert believed is not None
+    assert believed.donors == [SIBLING]
+    evidence.certify(4, (), [NEXT])  # none of them serves this stage
+    assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
+    evidence.closed(0, 5, bytes(32), [], 0.0)  # it judges by its own work now
+    assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
