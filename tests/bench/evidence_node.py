@@ -54,8 +54,12 @@ def main() -> None:
     from client.cli.main import main as volunteer
     from client.train.swarm.notary import Notary
     from protocol.evidence.heard import Heard
+    from protocol.waypoints.machine import Waypoints
 
     Notary.signed = timed("states", Notary.signed)  # type: ignore[method-assign]
+    for name in ("closed", "update", "receive", "link_up", "link"):
+        call = getattr(Waypoints, name)
+        setattr(Waypoints, name, timed("waypoints", call))
     Heard.take = timed("hears", Heard.take)  # type: ignore[method-assign]
     Heard.passed_on = timed("compares", Heard.passed_on)  # type: ignore[method-assign]
     threading.Thread(target=_write, args=(Path(os.environ[COST]),), daemon=True).start()
