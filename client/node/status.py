@@ -86,10 +86,7 @@ def take_snapshot(
         loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,
         own_tokens_per_s=pace * own_share,
-        seats=[
-            SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
-            for seat in held_stages.seats()
-        ],
+        seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
         network=NetworkView(
@@ -206,6 +203,21 @@ def _state(
 def _waits_for(engine: Engine) -> str:
     """Describe for whom the swarm waits; empty: every stage is covered."""
     return engine.matching.waits_for if engine.matching else ""
+
+
+def _seats(held_stages: HeldStages) -> list[SeatView]:
+    quorums = {driver.seat.place.stage: driver.seat.quorum for driver in held_stages.drivers()}
+    return [
+        SeatView(
+            stage=seat.stage,
+            version=seat.version,
+            state=seat.state,
+            seat=seat.seat,
+            members=sorted(quorums[seat.stage].roll) if seat.stage in quorums else [],
+            electors=sorted(quorums[seat.stage].electors) if seat.stage in quorums else [],
+        )
+        for seat in held_stages.seats()
+    ]
 
 
 def _stages(engine: Engine) -> list[StageView]:

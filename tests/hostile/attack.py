@@ -1,9 +1,10 @@
 """An attack: the actions of one peer, and the bounds that the others must keep.
 
-One file of ``tests/hostile/attacks`` an attack. It defines ``ATTACK``, which is found by its name.
-There are two kinds of attacker. A *stranger* has an identity and links and writes messages by hand
-(``stranger.py``). A *member* is a whole volunteer, node and worker, whose messages to others are
-distorted on their way out (``member.py``).
+One file of ``tests/hostile/attacks`` an attack. It defines ``ATTACK``, or ``ATTACKS`` if it comes
+in several sizes, which are found by their names. There are two kinds of attacker. A *stranger* has
+an identity and links and writes messages by hand (``stranger.py``). A *member* is a whole
+volunteer, node and worker, whose messages to others are distorted on their way out
+(``member.py``).
 """
 
 from __future__ import annotations
@@ -128,11 +129,10 @@ class Attack:
 
 def all_attacks() -> dict[str, Attack]:
     """Return every attack by its name."""
-    found = [
-        importlib.import_module(f"{attacks.__name__}.{module.name}").ATTACK
-        for module in pkgutil.iter_modules(attacks.__path__)
-    ]
-    return {attack.name: attack for attack in found}
+    names = [module.name for module in pkgutil.iter_modules(attacks.__path__)]
+    modules = [importlib.import_module(f"{attacks.__name__}.{name}") for name in names]
+    found = [getattr(module, "ATTACKS", None) or (module.ATTACK,) for module in modules]
+    return {attack.name: attack for sizes in found for attack in sizes}
 
 
 def attack_named(name: str) -> Attack:

@@ -72,27 +72,29 @@ class BareLink:
 
 
 @asynccontextmanager
-async def proved(address: str) -> AsyncIterator[Authenticated]:
-    """A connection that has proved a new identity and says nothing more."""
-    target = parse_destination(address)
+async def proved(address: str, seed: bytes | None = None) -> AsyncIterator[Authenticated]:
+    """A connection that has proved an identity, a new one without ``seed``, and says nothing
+    more."""
+    target, identity = parse_destination(address), make_identity(seed or os.urandom(32))
     async with transport_of(target).dial(target) as stream:
         with trio.fail_after(20):
-            yield_this = await handshake(stream, make_identity(os.urandom(32)), target.peer)
+            yield_this = await handshake(stream, identity, target.peer)
         yield yield_this
 
 
 @asynccontextmanager
 async def bare_link(
-    address: str, swarm: str | None, read: Read | None = None
+    address: str, swarm: str | None, read: Read | None = None, seed: bytes | None = None
 ) -> AsyncIterator[BareLink]:
-    """Link a new identity with a node.
+    """Link an identity with a node.
 
     Args:
         address: where it listens.
         swarm: named in a Hello, which is said at once; None: nothing is said.
         read: called for each lane of the other side but control; None: they are read and dropped.
+        seed: of the identity; None: a new one.
     """
-    async with proved(address) as other, trio.open_nursery() as nursery:
+    async with proved(address, seed) as other, trio.open_nursery() as nursery:
         session = YamuxSession(other.channel, dialler=True)
         sink, heard = trio.open_memory_channel[Message](1000)
         link = BareLink(other.peer, session, heard)

@@ -82,6 +82,9 @@ class Result:
     """Cores that processes other than the swarm and its attacker kept busy meanwhile. Rates can be
     compared only where this is even; CPU for each step can be compared anyhow."""
     others_during: float = 0.0
+    authority: dict[str, int] = field(default_factory=dict)
+    """By office: the most identities at a time that are no volunteers of the harness and have it,
+    in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
     noted: str = ""
     """The attacker's last message: a figure of its own, or the reason of its failure."""
     seconds: float = 0.0
@@ -102,6 +105,7 @@ class Result:
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
+            **{f"{n} strangers were {what}": n > 0 for what, n in self.authority.items()},
         }
         return [words for words, missed in told.items() if missed]
 
@@ -168,6 +172,9 @@ class Scene:
         self._steps: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._blamed: dict[str, set[str]] = {}
+        self._peers: set[str] = set()
+        """Of the harness' volunteers."""
+        self._authority: dict[str, int] = {}
         self._stranger: subprocess.Popen[str] | None = None
         self._spent: dict[str, Spent] = {}
         """In each part."""
@@ -248,6 +255,7 @@ class Scene:
     def _all_serve(self) -> bool:
         looks = self._looks()
         self._names.update({short(look.peer): name for name, look in self._named_looks()})
+        self._peers |= {look.peer for look in looks}
         serving = [s.stage for look in looks for s in look.seats if s.state == "serving"]
         counts = [serving.count(stage) for stage in range(self.attack.stages)]
         return min(counts) >= len(self._swarm.members) // self.attack.stages
@@ -322,6 +330,7 @@ class Scene:
             samples.append(self._look())
             time.sleep(POLL_S)
         self._spent[what] = self._spend().since(began)
+        self._note_stewards()
         self._samples += samples
         with (self.folder / "logs" / "steps.txt").open("a") as file:
             lines = [f"{s.at:.1f} s  step {s.step}  {s.memory / MIB:.0f} MiB" for s in samples]
@@ -342,6 +351,9 @@ class Scene:
             look = member.snapshot()
             if look is not None:  # a volunteer too busy to answer has not moved
                 self._steps[member.name] = look.step
+                for seat in look.seats:
+                    self._note_authority("members of rounds", seat.members)
+                    self._note_authority("electors", seat.electors)
         step = max(self._steps.values(), default=0)
         memory, files = 0, 0
         for member in self._honest:
@@ -353,6 +365,17 @@ class Scene:
             except psutil.Error:
                 continue
         return Sample(time.monotonic(), step, memory, files)
+
+    def _note_stewards(self) -> None:
+        for member in self._honest:
+            matches = member.matches()
+            stewards = [one.steward for one in matches.stages if one.steward] if matches else []
+            self._note_authority("stewards", stewards)
+
+    def _note_authority(self, office: str, peers: Sequence[str]) -> None:
+        """Count the identities in an office that nobody started."""
+        count = len(set(peers) - self._peers)
+        self._authority[office] = max(count, self._authority.get(office, 0))
 
     def _hear(self, member: Member) -> None:
         for event in member.new_events():
@@ -396,6 +419,7 @@ class Scene:
             cpu_during=self._spent["then"].per_step(during),
             others_before=self._spent["before"].by_others,
             others_during=self._spent["then"].by_others,
+            authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),
             machine=this_machine(),
