@@ -483,7 +483,8 @@ class Engine:
         wanted = self.kept_links.wanted(roster)
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
-            cut_off = self.membership.cut_off()
+            proves = None if self.history is None else self.history.proves_at_all
+            cut_off = self.membership.cut_off(proves)
             members = matching_members(
                 roster, self.signer.peer, self.measuring, self.wall(), cut_off
             )

@@ -293,24 +293,42 @@ class Membership:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def cut_off(self) -> frozenset[PeerId]:
-        """Return the members that a majority of the holders near their stages has lost.
+    def cut_off(self, proves: Callable[[PeerId], bool] | None = None) -> frozenset[PeerId]:
+        """Return the members that decide nothing for others.
 
-        Such a member sees little of the swarm, or was excluded from it, even if we are linked with
-        it ourselves. At least two peers must report the loss.
+        These are the members that a majority of the holders near their stages has lost. Such a
+        member sees little of the swarm, or was excluded from it, even if we are linked with it
+        ourselves. At least two peers must report the loss.
+
+        Those also, near our own stages or without a stage, with whom we have never worked.
+
+        Args:
+            proves: whether a step that we closed contains a peer's work; None: we have closed none,
+                and everybody counts.
         """
+        known = proves or (lambda _peer: True)
+        lost, near = self._lost_to_most(known), self.roster.near(s.stage for s in self._seats)
+        new = (m for m in self.roster.members() if m.peer != self._own and not known(m.peer))
+        return lost.union(m.peer for m in new if m.peer in near or not m.seats)
+
+    def _lost_to_most(self, known: Callable[[PeerId], bool]) -> frozenset[PeerId]:
         members = self.roster.members()
         lists = {member.peer: self.contacts.told_by(member.peer) for member in members}
         named = frozenset(peer for lost in lists.values() for peer in lost)
         return frozenset(
             member.peer
             for member in members
-            if member.peer in named and self._is_lost_to_most(member, lists)
+            if member.peer in named and self._is_lost_to_most(member, lists, known)
         )
 
-    def _is_lost_to_most(self, member: Member, lists: Mapping[PeerId, frozenset[PeerId]]) -> bool:
+    def _is_lost_to_most(
+        self,
+        member: Member,
+        lists: Mapping[PeerId, frozenset[PeerId]],
+        known: Callable[[PeerId], bool],
+    ) -> bool:
         near = self.roster.near(seat.stage for seat in member.seats) - {member.peer}
-        voices = [peer for peer in near if peer == self._own or peer in self._linked]
+        voices = [p for p in near if p == self._own or (p in self._linked and known(p))]
         saying = sum(member.peer in lists[peer] for peer in voices)
         return saying > 1 and 2 * saying > len(voices)
 

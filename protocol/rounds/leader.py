@@ -15,7 +15,7 @@ the newest attempt are Ready with one digest, that attempt is completed instead 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -86,13 +86,21 @@ class RoundLeader:
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
+        is_proven: whether a replica's work is in a step that we closed.
     """
 
-    def __init__(self, place: Place, size: int, step: int, quorum: Quorum | None = None) -> None:
-        self._place, self._size = place, size
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        step: int,
+        quorum: Quorum | None = None,
+        is_proven: Callable[[PeerId], bool] = lambda _peer: True,
+    ) -> None:
+        self._place, self._size, self._is_proven = place, size, is_proven
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place)
+        self._newcomers = Newcomers(place, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
         self.restarts: Counter[Restart] = Counter()
@@ -401,11 +409,14 @@ class RoundLeader:
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
-            electors=list[str](electors(self._view, self._place.stage, self._place.me)),
+            electors=list[str](self._electors()),
         )
         self._ready = {}
         self._patience.planned(own.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
+
+    def _electors(self) -> list[PeerId]:
+        return electors(self._view, self._place.stage, self._place.me, self._is_proven)
 
     def _next_attempt(self, promised: int) -> int:
         """Return an attempt above the highest that a member says it has promised. It takes several

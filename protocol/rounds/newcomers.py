@@ -5,7 +5,7 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from protocol import limits
@@ -18,13 +18,22 @@ from protocol.wire.messages import Admit
 JOIN_TTL_S: Final = 15.0
 """A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
 DONORS: Final = 3
+NEW_AT_ONCE: Final = 4
+"""Of those that nobody has worked with, where the stage has few replicas."""
 
 
 class Newcomers:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    Args:
+        place: where this replica stands.
+        is_proven: whether a peer's work is in a step that we closed.
+    """
+
+    def __init__(
+        self, place: Place, is_proven: Callable[[PeerId], bool] = lambda _peer: True
+    ) -> None:
+        self._place, self._is_proven = place, is_proven
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
 
@@ -68,7 +77,8 @@ class Newcomers:
         quorum: Quorum,
         now: float,
     ) -> list[Effect]:
-        """Admit peers that ask, as long as all holders of the stage fit into one round.
+        """Admit peers that ask, as long as all holders of the stage fit into one round, and few of
+        them are new.
 
         Args:
             serving: replicas at ``step``; they are the donors.
@@ -84,6 +94,9 @@ class Newcomers:
             others = {*held, *self.observing(now)} - {joiner}
             if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
                 continue
+            new = sum(not self._is_proven(peer) for peer in others)
+            if new >= max(NEW_AT_ONCE, 2 * len(serving)) and not self._is_proven(joiner):
+                continue
             self.admitted(joiner, now)
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
             admit = Admit(
@@ -95,7 +108,8 @@ class Newcomers:
                 electors=list[str](sorted(quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
                 state=state,
             )
-            effects += [Send(peer, admit) for peer in [*serving, joiner]]
+            told = dict.fromkeys([*serving, *self.observing(now), joiner])
+            effects += [Send(peer, admit) for peer in told]
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"
             effects.append(Explain("transfer", words))
         return effects

@@ -137,6 +137,15 @@ class Quorum:
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
+    @property
+    def settled(self) -> bool:
+        """Whether a plan has named electors and roll."""
+        return self._settled_at is not None
+
+    def names(self, peer: PeerId) -> bool:
+        """Whether that plan named a peer."""
+        return self.settled and (peer in self.roll or peer in self.electors)
+
     def observe(self, view: SwarmView, now: float) -> None:
         """Note whether we lose a majority; before the first plan, count all we see serve."""
         self.holds(now)
@@ -228,10 +237,16 @@ def _first(electors: frozenset[PeerId]) -> PeerId:
     return min(electors, key=lambda peer: rank("elector", peer))
 
 
-def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:
+def electors(
+    view: SwarmView,
+    stage: int,
+    me: PeerId,
+    is_proven: Callable[[PeerId], bool] = lambda _peer: True,
+) -> list[PeerId]:
     """Return the electors by ``view``: ``me``, the replicas of ``stage``, then those of its
-    neighbours."""
+    neighbours, as far as each of these ``is_proven``; if none is, all."""
     near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
-    peers = dict.fromkeys([me, *(replica.peer for replicas in near for replica in replicas)])
+    found = [replica.peer for replicas in near for replica in replicas if replica.peer != me]
+    peers = dict.fromkeys([me, *([p for p in found if is_proven(p)] or found)])
     most = min(max(MAX_ELECTORS, len(near[0])), limits.MAX_REPLICAS_IN_ROUND)
     return sorted(list(peers)[:most])

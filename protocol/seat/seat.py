@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -53,6 +53,7 @@ from protocol.seat.early_messages import EarlyMessages, RoundMessage
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
+from protocol.seat.probation import Probation, Proves
 from protocol.seat.reporting import Held, LedgerReporter
 from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.routing import (
@@ -121,6 +122,8 @@ class Seat:
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         delayed: whether the run uses the one-step-delayed update.
+        proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
+            is on probation.
     """
 
     def __init__(
@@ -137,13 +140,15 @@ class Seat:
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         promise: tuple[int, int] = (0, 0),
         delayed: bool = False,
+        proves: Proves | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
-        self._view = self._seen = SwarmView(((),) * place.stages)
-        """Without the peers that we have set aside; and as we see it."""
+        self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
+        """Without the peers that we have set aside; without those that do not count yet; and as the
+        swarm says it is."""
         self._led: tuple[tuple[object, ...], list[PeerId]] = ((), [])
         """The leaders of our step, in order, and the inputs of that order."""
         self._made_by: tuple[int, bytes] = (0, b"")
@@ -151,17 +156,19 @@ class Seat:
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left)
+        self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, delayed=delayed)
         self.member = RoundMember(
             place, size, step, accumulator=self.pipeline, loaded=serving, promise=promise
         )
-        self.leader = RoundLeader(place, size, step, self.quorum)
+        self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven)
         self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
+        self._aside = self.standing.aside()
         self._handlers = self._routed()
 
     def _routed(self) -> dict[type, Callable[..., Sequence[SeatEffect]]]:
@@ -254,18 +261,20 @@ class Seat:
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report, telling = (None, None) if self.finished else (self._reporter.due, self._telling.due)
         look = self._obstruction.look_at if self.serving and not self.finished else None
-        others = (leases, report, look, telling, self.standing.next_deadline())
+        set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
+        others = (leases, report, look, telling, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        self._seen = view
+        self._whole, self._seen = view, self.probation.without(view, now)
         return self._settle([*self._watch(now), *self._take_view(now)], now)
 
     def _take_view(self, now: float) -> list[SeatEffect]:
         """See the swarm without those that are set aside."""
+        self._try_nobody_else(now)
         view = self.standing.without(self._seen)
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
@@ -283,6 +292,20 @@ class Seat:
         if not others_stay(view, self.place):
             self.draining.go_on()
         return effects
+
+    def _try_nobody_else(self, now: float) -> None:
+        """One on probation was set aside: no other takes its place for a while."""
+        aside = self.standing.aside()
+        if self.probation.failed(aside - self._aside, self._seen, now):
+            self._seen = self.probation.without(self._whole, now)
+        self._aside = aside
+
+    def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
+        """These count from now on: a leader or a plan names them."""
+        if not self.probation.admit([PeerId(peer) for peer in peers]):
+            return []
+        self._seen = self.probation.without(self._whole, now)
+        return self._take_view(now)
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
@@ -312,6 +335,12 @@ class Seat:
         said = self.standing.accuse(seen.peer, seen.words, now)
         return [*said, *(self._take_view(now) if said else [])]
 
+    def admitted_by(self, admit: Admit, now: float) -> None:
+        """Begin with what a leader told us when it admitted us: roll and electors, and who has the
+        state that we fetch."""
+        self.quorum.settle(admit.roll, admit.electors, now)
+        self.probation.admit([PeerId(peer) for peer in admit.donors])
+
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
         self.training_allowed = True
@@ -335,7 +364,7 @@ class Seat:
         """
         route, stage = ROUTES[type(message)], self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
-            if self.standing.is_aside(sender):
+            if self.standing.is_aside(sender) or self.probation.leaves_out(sender):
                 return stamped(turned_away(stage, sender, message, "busy"), self.era)
             return stamped(unheard(stage, sender, message), self.era)
         if era_of(message, self.era) != self.era:
@@ -358,6 +387,8 @@ class Seat:
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now, self._part())]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
+        if self.probation.is_over(now):
+            self._seen = self.probation.without(self._whole, now)
         if self.standing.without(self._seen) != self._view:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
@@ -394,9 +425,11 @@ class Seat:
         if self.serving and not self._confirmed.covers(message):
             self._open.unconfirmed = sender, message
             return []
+        named = [*(member.peer for member in message.members), *message.observers]
+        admitted = self._admit(named, now)
         if not self.leader.may_follow(message.attempt):
-            return []
-        effects: list[SeatEffect] = list(self.member.plan(sender, message))
+            return admitted
+        effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
             return effects
         self._obstruction.planned(now)
@@ -479,9 +512,10 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         self.leader.admitted(PeerId(message.joiner), now)
+        effects = self._admit([message.joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            return [Snapshot(self.step, PeerId(message.joiner))]
-        return []
+            effects.append(Snapshot(self.step, PeerId(message.joiner)))
+        return effects
 
     # --- outcomes --------------------------------------------------------------------------
 
@@ -516,6 +550,7 @@ class Seat:
             roll=roll,
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
+        self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
         if plan is not None:
             self.quorum.settle(roll, plan.electors, now)
@@ -560,7 +595,7 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         lacks = self.serving and not self.member.knows_commit and not self._early
-        seen, promised = self._seen, self.member.promised if lacks else None
+        seen, promised = self._whole, self.member.promised if lacks else None
         heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
         proof = None
         if self.loaded:

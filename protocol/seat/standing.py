@@ -128,6 +128,10 @@ class Standing:
         """Whether a peer counts for nothing now."""
         return peer in self._aside
 
+    def aside(self) -> frozenset[PeerId]:
+        """Return the peers that count for nothing now."""
+        return frozenset(self._aside)
+
     def without(self, view: SwarmView) -> SwarmView:
         """Return the view without those set aside."""
         if not self._aside:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -114,6 +114,15 @@ class History:
     def lineage(self) -> Lineage:
         """The version at which the present lineage begins."""
         return self.machine.lineage
+
+    def proves(self, peer: PeerId) -> bool:
+        """Whether a step that we have closed contains a peer's work."""
+        return self.machine.evidence.proves(peer)
+
+    @property
+    def proves_at_all(self) -> Callable[[PeerId], bool] | None:
+        """``proves``; None: we have closed no step, so nobody could have proved anything."""
+        return self.proves if self.machine.evidence.any else None
 
     @property
     def open(self) -> bool:

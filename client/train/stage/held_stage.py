@@ -326,7 +326,7 @@ class HeldStageDriver:
             if isinstance(way, Join):
                 admit = await acquisition.admission()
                 seat = self._new_seat(size, admit.version, admit.era, serving=False)
-                seat.quorum.settle(admit.roll, admit.electors, self._context.owner.now())
+                seat.admitted_by(admit, self._context.owner.now())
                 self._sit(worker, seat, nursery)
                 await acquisition.load(admit)
                 if self.driver is not None:
@@ -368,6 +368,7 @@ class HeldStageDriver:
             has_left=terms.history.machine.has_left,
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             delayed=manifest.delayed,
+            proves=terms.history.proves,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:

@@ -222,13 +222,14 @@ class ChaosWorld(ChaosSwarm):
             has_left=volunteer.recovery.has_left,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
+            proves=volunteer.recovery.evidence.proves,
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
         volunteer.returning = None
         if saved:
             self._loaded(volunteer, version, volunteer.worker.load(version, saved))
         if admit is not None:
-            volunteer.seat.quorum.settle(admit.roll, admit.electors, self.now_of(volunteer))
+            volunteer.seat.admitted_by(admit, self.now_of(volunteer))
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)

@@ -57,3 +57,13 @@ def test_one_that_calls_all_others_lost_cuts_off_nobody() -> None:
     said = Heartbeat(10_000, [seat(1, 5)], [peer(1), peer(2)], 1)
     world.perform(peer(0), member.receive(LIAR, said, world.now, world.wall))
     assert member.cut_off() == frozenset()
+
+
+def test_whom_we_have_never_worked_with_decides_nothing_and_cuts_off_nobody() -> None:
+    world = two_by_two()
+    member = world.members[peer(0)]
+    for number, name in enumerate((peer(1), LIAR)):
+        said = Heartbeat(10_000, [seat(1 - number, 5)], [peer(2)], 1)
+        world.perform(peer(0), member.receive(name, said, world.now, world.wall))
+    assert peer(2) in member.cut_off()
+    assert member.cut_off({peer(2)}.__contains__) == {peer(1), LIAR}

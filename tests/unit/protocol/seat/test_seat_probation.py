@@ -1,0 +1,139 @@
+"""Probation: replicas that nobody here has worked with count for little, and a crowd of them for
+no more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protocol.ids import PeerId
+from protocol.pipeline.place import Place
+from protocol.rounds.newcomers import NEW_AT_ONCE, Newcomers
+from protocol.rounds.quorum import Quorum, electors
+from protocol.seat.probation import AT_LEAST, CLOSED_S, MAX_FAILURES, Probation
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, LedgerReport
+
+ME, SIBLING, NEXT, NEW = map(PeerId, ("me", "sibling", "next", "new"))
+CROWD = [PeerId(f"invented {n}") for n in range(50)]
+PROVEN = {SIBLING, NEXT}
+
+
+def view(
+    ours: Collection[PeerId] = (ME, SIBLING),
+    beside: Collection[PeerId] = (NEXT,),
+    missing: Collection[PeerId] = (),
+) -> SwarmView:
+    def replica(peer: PeerId) -> Replica:
+        says = tuple(missing) if peer in CROWD else ()
+        return Replica(peer, 5, True, missing=says)
+
+    return SwarmView.of([[replica(peer) for peer in ours], [replica(peer) for peer in beside]])
+
+
+def names(seen: SwarmView, stage: int) -> set[PeerId]:
+    return {replica.peer for replica in seen.serving(stage)}
+
+
+def probation(*, settled: bool = True) -> Probation:
+    place = Place(ME, 0, 2, 8)
+    quorum = Quorum(ME, 0, None)
+    if settled:
+        quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 0.0)
+    return Probation(place, quorum, PROVEN.__contains__)
+
+
+def test_before_our_first_plan_everybody_counts_in_our_stage() -> None:
+    seen = probation(settled=False).without(view([ME, *CROWD]), 0.0)
+    assert names(seen, 0) == {ME, *CROWD}
+
+
+def test_a_stage_in_which_nobody_is_proven_counts_whole() -> None:
+    seen = probation().without(view(beside=CROWD), 0.0)
+    assert names(seen, 1) == set(CROWD)
+
+
+def test_in_our_stage_a_newcomer_counts_once_it_is_admitted() -> None:
+    on = probation()
+    assert names(on.without(view([ME, SIBLING, NEW, *CROWD]), 0.0), 0) == {ME, SIBLING}
+    assert on.leaves_out(NEW)
+    assert on.admit([NEW])
+    assert names(on.without(view([ME, SIBLING, NEW, *CROWD]), 0.0), 0) == {ME, SIBLING, NEW}
+
+
+def test_beside_us_a_few_are_tried_and_what_they_say_of_others_does_not_count() -> None:
+    seen = probation().without(view(beside=[NEXT, *CROWD], missing=[NEXT]), 0.0)
+    tried = names(seen, 1) - {NEXT}
+    assert len(tried) == AT_LEAST
+    assert not any(replica.missing for replica in seen.serving(1))
+
+
+def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
+    on, all_of_them = probation(), view(beside=[NEXT, *CROWD])
+    first = names(on.without(all_of_them, 0.0), 1) - {NEXT}
+    assert on.failed(first, on.without(all_of_them, 0.0), 1.0)
+    assert names(on.without(all_of_them, 2.0), 1) == {NEXT}
+    assert on.next_deadline() == 1.0 + CLOSED_S
+    assert on.is_over(1.0 + CLOSED_S)
+    second = names(on.without(all_of_them, 1.0 + CLOSED_S), 1) - {NEXT}
+    assert len(second) == AT_LEAST
+    assert not first & second
+    on.failed(second, on.without(all_of_them, 61.0), 61.0)
+    assert names(on.without(all_of_them, 61.0 + 1.5 * CLOSED_S), 1) == {NEXT}
+
+
+def test_work_that_counts_ends_the_while() -> None:
+    on, seen = probation(), view(beside=[NEXT, NEW])
+    on.failed({NEW}, seen, 0.0)
+    on.proved({NEXT, NEW}, seen)
+    assert names(on.without(seen, 1.0), 1) == {NEXT, NEW}
+
+
+def test_that_a_proven_one_is_set_aside_closes_the_stage_to_nobody() -> None:
+    on, seen = probation(), view(beside=[NEXT, NEW])
+    assert not on.failed({NEXT}, seen, 0.0)
+    assert names(on.without(seen, 1.0), 1) == {NEXT, NEW}
+
+
+def test_failures_are_remembered_within_a_bound() -> None:
+    on = probation()
+    on.failed([PeerId(str(n)) for n in range(2 * MAX_FAILURES)], view(), 0.0)
+    assert len(on._failures) == MAX_FAILURES
+
+
+def test_electors_are_proven_where_any_is() -> None:
+    crowded = view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
+    assert set(electors(crowded, 0, ME, PROVEN.__contains__)) == {ME, SIBLING, NEXT}
+    assert set(electors(view(), 0, ME, lambda _peer: False)) == {ME, SIBLING, NEXT}
+
+
+def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
+    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__), Quorum(ME, 0, None)
+    for peer in [*CROWD, NEW]:
+        newcomers.ask(peer, 0.0)
+    newcomers.admit([ME], {ME}, 5, b"", quorum, 0.0)
+    admitted = set(newcomers.observing(0.0))
+    assert NEW in admitted
+    assert len(admitted & set(CROWD)) == NEW_AT_ONCE
+
+
+def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
+    seat = Seat(
+        Place(ME, 0, 2, 8),
+        size=64,
+        steps=9,
+        tokens_per_step=1,
+        step=5,
+        serving=True,
+        proves=PROVEN.__contains__,
+    )
+    admit = Admit(0, 5, ME, [SIBLING], roll=[SIBLING], electors=[SIBLING, NEXT])
+    seat.admitted_by(admit, 0.0)
+    seat.update_view(view([ME, SIBLING, *CROWD], missing=[SIBLING]), 0.0)
+    assert names(seat._view, 0) == {ME, SIBLING}
+    assert not seat.standing.aside()
+    assert seat.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
+    assert CROWD[0] not in seat.leader.reports
+    seat.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    seat.update_view(view([ME, SIBLING, NEW, *CROWD]), 0.0)
+    assert names(seat._view, 0) == {ME, SIBLING, NEW}
