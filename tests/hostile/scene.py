@@ -11,6 +11,7 @@ a stranger comes with the attack. The attacker is killed at the end of the attac
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,7 @@ START_S = 180.0
 BEFORE_S = 12.0
 WARM_STEPS = 5
 POLL_S = 0.5
+SET_ASIDE = re.compile(r"(\w{6}) of stage \d+ is set aside")
 OFFENCES = ("banned", "set aside", "aside:", "expelled")
 """Words of an event that says somebody is shut out."""
 
@@ -382,6 +384,8 @@ class Scene:
             if any(word in event.words for word in OFFENCES):
                 told = f"{event.data.get('peer', '')} {event.words}"  # the first one named goes
                 found = [(told.find(tail), name) for tail, name in self._names.items()]
+                if aside := SET_ASIDE.search(told):
+                    found = [(0, self._names.get(aside[1], LIAR))]
                 named = min((pair for pair in found if pair[0] >= 0), default=None)
                 if named is not None or self.attack.stranger is not None:
                     name = LIAR if named is None else named[1]
