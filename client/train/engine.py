@@ -51,6 +51,7 @@ from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.progress import PROGRESS
+from protocol.membership.roster import Roster
 from protocol.membership.view import (
     Contradicted,
     MemberDown,
@@ -85,6 +86,10 @@ from protocol.wire.messages import (
     Vouched,
 )
 from protocol.wire.routes import ROUTES
+
+LONG_LOOK_S = 0.01
+REST = 10
+"""A look at all members that takes long is followed by a rest of so many times that."""
 
 
 class Engine:
@@ -152,6 +157,7 @@ class Engine:
             self, signer.peer, self.membership, manifest, event_sink
         )
         self._view_dirty = False
+        self._look_due, self._look_again_at = False, 0.0
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
 
@@ -243,7 +249,8 @@ class Engine:
         parts = (self.membership, self.expulsions, self.text, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
-        return [*deadlines, matching]
+        look = self._look_again_at if self._look_due else None
+        return [*deadlines, matching, look]
 
     def _set_clock(self) -> None:
         """The machine may have been suspended, or its clock set right."""
@@ -259,6 +266,7 @@ class Engine:
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
+        self._view_dirty |= self._look_due and now >= self._look_again_at
         self.expulsions.tick(now)
         self.text.tick(now)
         if self.held_stages is not None:
@@ -478,17 +486,10 @@ class Engine:
         self._timer.wake()
 
     def _view_changed(self) -> None:
+        """Pass the view on: to the seats at once, to all that look at every member as often as that
+        costs little, because anybody can tell of thousands of members."""
         roster = self.membership.roster
-        self.network.members(roster.live())
-        wanted = self.kept_links.wanted(roster)
-        self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
-        if self.matching is not None:
-            proves = None if self.history is None else self.history.proves_at_all
-            cut_off = self.membership.cut_off(proves)
-            members = matching_members(
-                roster, self.signer.peer, self.measuring, self.wall(), cut_off
-            )
-            self.matched(self.matching.update_members(members, self.now()))
+        self._look_at_members(roster)
         if self.held_stages is not None:
             lines = self.measuring.lines()
             stages, me = self.manifest.stage_count, self.signer.peer
@@ -500,6 +501,25 @@ class Engine:
             if self.history is not None:
                 self.history.update(roster, view)
             self.waypoints.update(era, view)
+
+    def _look_at_members(self, roster: Roster) -> None:
+        now = self.now()
+        if now < self._look_again_at:
+            self._look_due = True
+            return
+        began, self._look_due = time.perf_counter(), False
+        self.network.members(roster.live())
+        wanted = self.kept_links.wanted(roster)
+        self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
+        if self.matching is not None:
+            proves = None if self.history is None else self.history.proves_at_all
+            cut_off = self.membership.cut_off(proves)
+            members = matching_members(
+                roster, self.signer.peer, self.measuring, self.wall(), cut_off
+            )
+            self.matched(self.matching.update_members(members, self.now()))
+        took_s = time.perf_counter() - began
+        self._look_again_at = now + REST * took_s if took_s > LONG_LOOK_S else now
 
     def _text_changed(self) -> None:
         """Tell the matching and the swarm whether this volunteer can take stage 0."""

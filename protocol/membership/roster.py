@@ -65,6 +65,8 @@ class Roster:
         self._known: dict[PeerId, _Known] = {}
         self._members: dict[PeerId, Member] = {}
         self._holders: dict[int, set[PeerId]] = {}
+        self._linked: set[PeerId] = set()
+        """Live members with a link, and we: far fewer than there may be members."""
         self.revision = 0
         self._neighbours: tuple[int, tuple[PeerId, ...]] = (-1, ())
         """The revision at which neighbours were last chosen, and the neighbours."""
@@ -83,6 +85,10 @@ class Roster:
     def members(self) -> tuple[Member, ...]:
         """Return all live members in order of peer id."""
         return tuple(self._members[peer] for peer in self.live())
+
+    def linked(self) -> tuple[Member, ...]:
+        """Return the live members that we are linked with, and ourselves, in order of peer id."""
+        return tuple(self._members[peer] for peer in sorted(self._linked))
 
     def replicas(self, stage: int) -> tuple[HeldSeat, ...]:
         """Return the live holders of a stage, fetching ones included, in order of peer id."""
@@ -265,10 +271,13 @@ class Roster:
                 del self._holders[stage]
         for seat in after.seats if after else ():
             self._holders.setdefault(seat.stage, set()).add(peer)
+        self._linked.discard(peer)
         if after is None:
             self._members.pop(peer, None)
-        else:
-            self._members[peer] = after
+            return
+        self._members[peer] = after
+        if after.linked or peer == self._own:
+            self._linked.add(peer)
 
 
 def _outline(member: Member | None) -> object:

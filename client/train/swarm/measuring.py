@@ -159,10 +159,10 @@ class Measuring:
         return self._beliefs.of(subject_of(member))
 
     def lines(self) -> dict[PeerId, tuple[float, float]]:
-        """Return what every member's uplink and downlink (bytes/s) are believed to be, its owner's
-        limits included."""
+        """Return what the uplink and downlink (bytes/s) of every member that we are linked with are
+        believed to be, its owner's limits included."""
         lines = {}
-        for member in self._membership.roster.members():
+        for member in self._membership.roster.linked():
             belief, advert = self.believed(member), member.advert
             up = (belief.uplink_bytes_per_s, advert.upload_limit_bytes_per_s)
             down = (belief.downlink_bytes_per_s, advert.download_limit_bytes_per_s)

@@ -37,16 +37,20 @@ def swarm_view(
         stages: number of stages.
         era: number of the lineage.
     """
-    unlinked = roster.unlinked()
-    seen, unseen = list[list[Replica]](), set[int]()
-    for stage in range(stages):
-        holders = [replica for replica in roster.replicas(stage) if replica.seat.era == era]
-        there = [held for held in holders if held.linked or held.peer == own]
-        seen.append([_replica(held, lines.get(held.peer, UNKNOWN)) for held in there])
-        if not any(replica.serving for replica in seen[-1]):
-            unseen |= {
-                stage for held in holders if held.peer in unlinked and held.seat.state == "serving"
-            }
+    seen: list[list[Replica]] = [[] for _ in range(stages)]
+    for member in roster.linked():
+        for seat in member.seats:
+            if seat.era == era and seat.stage < stages:
+                held = HeldSeat(member.peer, seat, member.linked, member.suspect)
+                seen[seat.stage].append(_replica(held, lines.get(member.peer, UNKNOWN)))
+    empty = {s for s, there in enumerate(seen) if not any(replica.serving for replica in there)}
+    unlinked = roster.unlinked() if empty else frozenset[PeerId]()
+    unseen = {
+        stage
+        for stage in empty
+        for held in roster.serving(stage)
+        if held.seat.era == era and held.peer in unlinked
+    }
     return SwarmView.of(seen, frozenset(unseen))
 
 
@@ -70,7 +74,7 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
 def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:
     """Return the members that we take for live, ourselves included: those with a link to us, and,
     in a swarm too large to link with all, those with a valid advert."""
-    linked = {member.peer for member in roster.members() if member.linked}
+    linked = {member.peer for member in roster.linked()}
     return frozenset({own} | linked | roster.unlinked())
 
 
@@ -90,10 +94,10 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[
     ``roster`` has the live members, ``stages`` is the number of stages.
     """
     eras: dict[PeerId, tuple[int, ...]] = {}
-    for stage in range(stages):
-        for replica in roster.serving(stage):
-            if replica.linked and replica.peer != own:
-                eras[replica.peer] = (*eras.get(replica.peer, ()), replica.seat.era)
+    for member in roster.linked():
+        served = [s for s in member.seats if s.state == "serving" and s.stage < stages]
+        if served and member.peer != own:
+            eras[member.peer] = tuple(s.era for s in sorted(served, key=lambda seat: seat.stage))
     return eras
 
 
@@ -103,10 +107,9 @@ def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]
     ``roster`` has the live members, ``stages`` is the number of stages.
     """
     reached: dict[int, int] = {}
-    for stage in range(stages):
-        for replica in roster.serving(stage):
-            if replica.linked and replica.peer != own:
-                seat = replica.seat
+    for member in roster.linked():
+        for seat in member.seats:
+            if seat.state == "serving" and seat.stage < stages and member.peer != own:
                 reached[seat.era] = max(seat.version, reached.get(seat.era, 0))
     return reached
 

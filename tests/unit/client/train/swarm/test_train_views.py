@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Iterable
 
 import pytest
@@ -107,3 +108,16 @@ def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_ad
 def test_who_is_cut_off_decides_nothing_and_still_counts() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}
+
+
+def test_the_seats_view_costs_no_more_where_thousands_are_told_of() -> None:
+    def cost_s(members: int) -> float:
+        roster = Roster(ME)
+        roster.heard(ME, [seat(0, 27)])
+        for number in range(1, members):
+            roster.advertise(peer(number), advert(serves=(seat(number % 2, 27),)), 1)
+        for number in range(1, 5):
+            link(roster, peer(number), number % 2)
+        return min(timeit.repeat(lambda: swarm_view(roster, {}, ME, 2, 0), number=20, repeat=10))
+
+    assert cost_s(3000) < 5 * cost_s(10)
