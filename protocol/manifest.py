@@ -87,6 +87,15 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """Name of the rule that aggregates what the replicas of a stage contribute to a step. Left out
     for the exact sum."""
 
+    audit_percent: Annotated[int, Meta(ge=1, le=100)] | msgspec.UnsetType = msgspec.UNSET
+    """How many of the contributions to steps are computed again by another replica of the stage.
+    Left out if none is."""
+
+    @property
+    def audits(self) -> float:
+        """Share of the contributions that is audited, from 0 to 1."""
+        return 0.0 if self.audit_percent is msgspec.UNSET else self.audit_percent / 100
+
     @property
     def delayed(self) -> bool:
         """Whether the one-step-delayed update is used."""

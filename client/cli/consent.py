@@ -103,6 +103,10 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     if manifest.aggregation_name != SUM:
         rule = RULES[manifest.aggregation_name]
         yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
+    if manifest.audits:
+        share = f"{manifest.audits:.0%} of the contributions"
+        yield f"  audits     {share} are computed again by others of your stage,"
+        yield f"{_INDENT}who see what yours was computed from"
 
 
 def _admitted(manifest: Manifest) -> str:

@@ -199,6 +199,25 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """Conditions for computing: ``idle only``, ``not on battery``, ``22:00-07:00``."""
 
 
+class ChargeView(Struct, frozen=True, kw_only=True):
+    """A member that others of its stage charge, who are no majority."""
+
+    stage: int
+    peer: str
+    authors: list[str]
+
+
+class AuditsView(Struct, frozen=True, kw_only=True):
+    """Audits by this volunteer since it started; what others found is in ``open`` and in
+    ``expelled``."""
+
+    contributions: int
+    """Of others, in steps that were closed here."""
+    done: int
+    agree: int
+    open: list[ChargeView] = field(default_factory=list)
+
+
 class ExpelledView(Struct, frozen=True, kw_only=True):
     """A member that a proof has expelled from the swarm for the rest of the run."""
 
@@ -317,6 +336,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)
+    audits: AuditsView | None = None
+    """None: the run has no audits."""
     """The peers whose proofs are kept, the last convicted last."""
     certified_version: int = 0
     """The newest version of the run that its members certify, by signatures that lead from the

@@ -12,6 +12,8 @@ from client import __version__
 from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import (
+    AuditsView,
+    ChargeView,
     Counters,
     DrainCostView,
     EventView,
@@ -37,6 +39,7 @@ from client.train.machine.core_sharing import Share
 from client.train.stage.held_stages import HeldStages
 from protocol.evidence.proof import words_of
 from protocol.ids import PeerId
+from protocol.seat.auditing import AuditTerms
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
@@ -110,12 +113,36 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         lacks_text=bool(engine.text.problem),
-        expelled=[
-            ExpelledView(peer=proof.first.signer, reason=words_of(proof))
-            for proof in engine.expulsions.expelled.proofs
-        ],
+        expelled=_expelled(engine),
+        audits=_audits(held_stages.audits),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
+    )
+
+
+def _expelled(engine: Engine) -> list[ExpelledView]:
+    """Return who was expelled: by a contradiction of its own, or by a majority of its stage."""
+    proofs, voted = engine.expulsions.expelled.proofs, engine.expulsions.voted
+    return [
+        *(ExpelledView(peer=proof.first.signer, reason=words_of(proof)) for proof in proofs),
+        *(ExpelledView(peer=peer, reason=words) for peer, (_, words) in voted.items()),
+    ]
+
+
+def _audits(terms: AuditTerms | None) -> AuditsView | None:
+    """Return what our audits came to; None: the run has none."""
+    if terms is None:
+        return None
+    found = terms.results
+    done = found.total() - found["void"]
+    return AuditsView(
+        contributions=terms.contributions,
+        done=done,
+        agree=found["agrees"],
+        open=[
+            ChargeView(stage=stage, peer=peer, authors=[*authors])
+            for (stage, peer), authors in terms.open_charges().items()
+        ],
     )
 
 

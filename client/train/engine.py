@@ -64,8 +64,10 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
+from protocol.seat.effects import Convicted
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     BlobOffer,
     BlobQuery,
@@ -183,6 +185,10 @@ class Engine:
             message = signed
         if self._outbox.put(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        """Sign a body of a kind for this swarm."""
+        return self.signer.sign(kind, body, self.swarm)
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
@@ -587,6 +593,10 @@ class Engine:
     def seat_of(self, stage: int) -> int:
         """Return 0 for our home, 1 for our second stage."""
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
+
+    def convicted(self, out: Convicted) -> None:
+        """A majority of a stage near ours has expelled one of its members."""
+        self._members(self.expulsions.voted_out(out))
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import BlobOffer, Chunk, Message, NoBlob
 from protocol.wire.parts import SeatStatus
 
@@ -25,6 +26,9 @@ class Ports(Protocol):
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; an unreachable peer is membership's business, not the caller's."""
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        """Sign a body of a kind for this swarm."""
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect that every machine may return."""

@@ -9,7 +9,7 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
@@ -256,7 +256,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -317,6 +317,9 @@ _volunteer() {
                 for _x in "${_c[@]}"; do
                   [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
                 done
+                ;;
+              --audit)
+                COMPREPLY=()
                 ;;
               --redundancy)
                 COMPREPLY=()

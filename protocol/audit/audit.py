@@ -8,10 +8,14 @@
 | compares | - | - | - | - | compares | judged | refused |
 | over | - | - | - | - | - | - | - |
 
+What does not come is asked for again every 3 s.
+
 A payload must have the digest that the list names, the list must have the root that was signed, and
 it must list exactly the microbatches that the plan counts for the member. Otherwise the member has
-signed one thing and shows another: it is refused. An audit that fails through our own fault
-(memory, a worker that died, another version) is void and counts for nothing.
+signed one thing and shows another: it is refused. A segment that was sent to us before must have
+the digest of the list: otherwise the member has contributed something else than it signed. An audit
+that fails through our own fault (memory, a worker that died, another version) is void and counts
+for nothing.
 
 State: how far the audit is and what is here. Tensors are named, never held; ``now`` is monotonic
 seconds.
@@ -19,20 +23,22 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from protocol.audit.commitment import CONTENTS, Contents, Statement, root_of
 from protocol.audit.record import Grade, judge
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.pipeline.effects import PayloadKey, PayloadName
+from protocol.pipeline.effects import CompareTask, PayloadKey, PayloadName, RecomputeTask
 
 AHEAD = 2
 """Microbatches whose tensors are asked for at a time; a step may have thousands."""
 PATIENCE_S = 10.0
 """For anything that is asked for, since anything came last."""
+ASK_AGAIN_S = 3.0
 
 
 class Stage(Enum):
@@ -47,10 +53,10 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AskList:
-    """Ask the member for the list of its commitment."""
+    """Ask the member for its commitment, or for the list of it."""
 
     member: PeerId
-    step: int
+    name: Literal["commitment", "list"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +66,6 @@ class Ask:
     member: PeerId
     key: PayloadKey
     digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeTask:
-    """Compute a microbatch of the kept version again; payloads in the order of the list."""
-
-    step: int
-    microbatch: int
-    shown: tuple[PayloadKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CompareTask:
-    """Compare the recomputed sum with the member's contribution; None: a segment of nothing."""
-
-    step: int
-    attempt: int
-    bounds: tuple[int, ...]
-    segments: tuple[PayloadKey | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +88,8 @@ class Subject:
     Fields:
         counted: microbatches that it counts for the member.
         bounds: of its segments.
-        held: segments of the member's contribution that were sent to us before the commit.
+        held: digests of the segments of the member's contribution that were sent to us before the
+            commit.
         tensors: what is shown of a microbatch (``tensors_of``).
         coarse: whether the averaging codec loses anything.
     """
@@ -113,7 +101,7 @@ class Subject:
     era: int
     counted: frozenset[int]
     bounds: tuple[int, ...]
-    held: frozenset[int]
+    held: Mapping[int, bytes]
     tensors: tuple[PayloadName, ...]
     coarse: bool
 
@@ -138,12 +126,18 @@ class Audit:
         """Microbatches that are not with the worker yet, the next one first."""
         self._busy = False
         self._boundary = 0.0
-        self._until = now + PATIENCE_S
+        self._until, self._ask_at = now + PATIENCE_S, now + ASK_AGAIN_S
+
+    @property
+    def root(self) -> bytes:
+        """What the member has signed; empty if that is not here."""
+        return self._root
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         computing = self._busy and not self._waits
-        return None if self.state is Stage.OVER or computing else self._until
+        over = self.state is Stage.OVER
+        return None if over or computing else min(self._until, self._ask_at)
 
     # --- what the member shows ------------------------------------------------------------------
 
@@ -155,8 +149,9 @@ class Audit:
         said = (statement.stage, statement.step, statement.attempt, statement.era)
         if said != (of.stage, of.step, of.attempt, of.era):
             return []
-        self._root, self.state, self._until = statement.root, Stage.LIST, now + PATIENCE_S
-        return [AskList(of.member, of.step)]
+        self._root, self.state = statement.root, Stage.LIST
+        self._came(now)
+        return [AskList(of.member, "list")]
 
     def listed(self, encoded: bytes, now: float) -> list[AuditEffect]:
         """Take the list."""
@@ -170,11 +165,18 @@ class Audit:
             return self._refused("its list is malformed")
         if not self._fits():
             return self._refused("its list is not of what the plan counts for it")
-        self.state, self._until = Stage.RECOMPUTING, now + PATIENCE_S
+        if any(self._list.segments[i] != digest for i, digest in self._of.held.items()):
+            return self._over(Grade.OTHER, Grade.OTHER.value)
+        self.state = Stage.RECOMPUTING
+        self._came(now)
         self._left = [row.microbatch for row in self._list.microbatches]
         self._unasked = [*self._tensors(), self._segments()]
         asks = [ask for _ in range(AHEAD) for ask in self._ask()]
         return [*asks, *self._go_on()]
+
+    def waits_for(self, key: PayloadKey) -> bool:
+        """Whether a payload was asked for and is not here."""
+        return key in self._waits
 
     def shown(self, key: PayloadKey, digest: bytes, now: float) -> list[AuditEffect]:
         """A payload is here and kept under its ``key`` at ``now``; ``digest`` is that of its
@@ -184,7 +186,7 @@ class Audit:
             return []
         if digest != expected:
             return self._refused(f"its {key.name} {key.item} is not the one of its list")
-        self._until = now + PATIENCE_S
+        self._came(now)
         return self._go_on()
 
     def refused(self) -> list[AuditEffect]:
@@ -192,11 +194,18 @@ class Audit:
         return [] if self.state is Stage.OVER else self._refused("it shows nothing")
 
     def tick(self, now: float) -> list[AuditEffect]:
-        """Lose patience."""
+        """Ask again, and lose patience in the end."""
         due = self.next_deadline()
         if due is None or now < due:
             return []
-        return self._refused(f"nothing came for {PATIENCE_S:.0f} s")
+        if now >= self._until:
+            return self._refused(f"nothing came for {PATIENCE_S:.0f} s")
+        self._ask_at = now + ASK_AGAIN_S
+        if self.state in (Stage.COMMITMENT, Stage.LIST):
+            name: Literal["commitment", "list"]
+            name = "list" if self.state is Stage.LIST else "commitment"
+            return [AskList(self._of.member, name)]
+        return [Ask(self._of.member, key, digest) for key, digest in self._waits.items()]
 
     def void(self, words: str) -> list[AuditEffect]:
         """The audit cannot go on, by no fault of the member: it has gone, or we cannot compute."""
@@ -209,7 +218,8 @@ class Audit:
         and ``gradient`` from ours."""
         if self.state is not Stage.RECOMPUTING:
             return []
-        self._busy, self._until = False, now + PATIENCE_S
+        self._busy = False
+        self._came(now)
         self._boundary = max(self._boundary, activation, gradient)
         return self._go_on()
 
@@ -230,6 +240,9 @@ class Audit:
         return self._over(None, f"it could not be computed here: {error}")
 
     # --- within ---------------------------------------------------------------------------------
+
+    def _came(self, now: float) -> None:
+        self._until, self._ask_at = now + PATIENCE_S, now + ASK_AGAIN_S
 
     def _fits(self) -> bool:
         """Whether the list is of what the plan counts, with all that is to be shown of it."""

@@ -1,10 +1,10 @@
-"""The draw of the contributions to audit: each auditor draws for itself, after the step is closed.
+"""The draw of the contributions to audit: each auditor draws for itself, when it is Ready.
 
-The draw is keyed with the auditor's secret, so no other peer can foresee or steer it. A draw that
-all could compute from the commit could be steered by the owner of the last sum: it could change a
-bit of that sum until the draw suits it. No agreement is needed, because no replica acts on
-another's audit (``record.py``). Each of the other replicas of a stage draws with an equal share of
-the rate, so a contribution is audited as often as the budget says, however many they are.
+By then the member has committed to its contribution. The draw is keyed with the auditor's secret,
+so no other peer can foresee or steer it. A draw that all could compute from the digest alone could
+be steered by the owner of the last sum: it could change a bit of that sum until the draw suits it.
+Each of the other replicas of a stage draws with an equal share of the rate, so a contribution is
+audited as often as the budget says, however many they are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def drawn(
 
     Args:
         secret: 32 bytes that only we know.
-        closed: the commit's digest.
+        closed: the digest that the step is closed with.
         stage: whose step it is.
         step: the step.
         others: the other members of its plan that have counted anything in it.

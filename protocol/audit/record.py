@@ -1,7 +1,7 @@
 """The results of our audits of a member, and the rule that excludes it.
 
-Every replica uses its own audits only. So an auditor that lies cannot discredit another member, and
-a verdict needs no third party.
+Every replica records its own audits only. It charges a member that its record excludes; what a
+charge is worth, others decide (``charges.py``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from enum import Enum
+from typing import Literal
 
 from protocol.answer import YES, Answer, no
 
@@ -34,6 +35,7 @@ class Grade(Enum):
     AGREES = "agrees"
     DOUBTFUL = "differs by more than honest replicas do"
     REFUSED = "does not show what it has committed to"
+    OTHER = "is not the one that it has signed"
     LIES = "is not what it should have computed"
 
 
@@ -83,10 +85,18 @@ class Record:
         """Whether the newest audit did not agree: the next contribution is looked at for sure."""
         return bool(self._newest) and self._newest[-1] is not Grade.AGREES
 
-    def trusted(self) -> Answer:
-        """Whether we still work with the member."""
+    @property
+    def reason(self) -> Literal["lies", "other", "fails"]:
+        """The charge against a member that is not trusted."""
         if Grade.LIES in self._newest:
-            return no(f"its contribution {Grade.LIES.value}")
+            return "lies"
+        return "other" if Grade.OTHER in self._newest else "fails"
+
+    def trusted(self) -> Answer:
+        """Whether we do not charge the member with anything."""
+        for grade in (Grade.LIES, Grade.OTHER):
+            if grade in self._newest:
+                return no(f"its contribution {grade.value}")
         strikes = [result for result in self._newest if result is not Grade.AGREES]
         if len(strikes) < STRIKES:
             return YES

@@ -12,7 +12,9 @@ from typing import Literal
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
 
-PayloadName = Literal["tokens", "input", "output", "grad_in", "grad_out", "segment", "reduced"]
+PayloadName = Literal[
+    "tokens", "input", "output", "grad_in", "grad_out", "segment", "reduced", "list"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,37 @@ class ApplyLocalTask:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeepVersionTask:
+    """Copy the parameters that a step is computed at, before the step is applied, for an audit."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeTask:
+    """Compute a microbatch of the kept version again; payloads in the order of the list."""
+
+    step: int
+    microbatch: int
+    shown: tuple[PayloadKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """Compare the recomputed sum with the member's contribution; None: a segment of nothing."""
+
+    step: int
+    attempt: int
+    bounds: tuple[int, ...]
+    segments: tuple[PayloadKey | None, ...]
+
+
+AuditTask = KeepVersionTask | RecomputeTask | CompareTask
+
 Task = (
-    ForwardTask
+    AuditTask
+    | ForwardTask
     | LossTask
     | BackwardTask
     | SubtractTask
@@ -179,6 +210,9 @@ class Outcome:
     hash: str = ""
     """Hash of the parameters after Apply."""
     grad_norm: float = 0.0
+    apart: tuple[float, float] = (0.0, 0.0)
+    """Of an audit: how far what the member sent on and back is from ours; or how far its
+    contribution is, in all and along our sum."""
     seconds: float = 0.0
 
 

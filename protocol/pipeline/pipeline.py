@@ -142,6 +142,11 @@ class Pipeline:
         return self._microbatches.count(self.step, *phases) > 0
 
     @property
+    def idle(self) -> bool:
+        """Whether the worker has nothing of ours."""
+        return not self._computing
+
+    @property
     def queued(self) -> int:
         """Forwards that wait for the worker."""
         return sum(

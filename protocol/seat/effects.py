@@ -14,9 +14,12 @@ from protocol.pipeline.effects import (
     GradientAccepted,
     Keep,
     Obstructs,
+    PayloadKey,
     Rerouted,
     SendPayload,
 )
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,40 @@ class Serving:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class CommitTo:
+    """Make the list of what we have contributed and keep it, sign its digest, and hand the signed
+    commitment to ``Seat.committed``; digests are of the payloads that the keys name."""
+
+    peers: tuple[PeerId, ...]
+    commitment: Commitment
+    microbatches: dict[int, tuple[PayloadKey, ...]]
+    segments: tuple[PayloadKey | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignCharge:
+    """Sign what we charge a member with, and hand the envelope to ``Seat.charged``."""
+
+    kind: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Convicted:
+    """A majority of a stage has charged one of its members: it is out."""
+
+    stage: int
+    member: PeerId
+    words: str
+    charges: tuple[Envelope, ...]
+
+
 SeatEffect = (
     Effect
+    | CommitTo
+    | SignCharge
+    | Convicted
     | Keep
     | SendPayload
     | DropStep

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -29,14 +29,19 @@ from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
     Committed,
+    CompareTask,
+    Compute,
     ContributeTask,
     DecodeTask,
+    DropStep,
     Fault,
     ForwardTask,
     Keep,
+    KeepVersionTask,
     LossTask,
     Obstructs,
     Outcome,
+    RecomputeTask,
     ReduceTask,
     SubtractTask,
     Task,
@@ -46,11 +51,13 @@ from protocol.pipeline.place import Place
 from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
+from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
+from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
-from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.effects import CommitTo, Convicted, SeatEffect, Serving, Snapshot
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
@@ -67,10 +74,12 @@ from protocol.seat.routing import (
 )
 from protocol.seat.standing import Standing
 from protocol.view import SwarmView, leaders
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     Commit,
     CommitAck,
+    Commitment,
     Have,
     JoinStage,
     Lease,
@@ -124,6 +133,7 @@ class Seat:
         delayed: whether the run uses the one-step-delayed update.
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
+        audits: what audits go by; None: the run has none.
     """
 
     def __init__(
@@ -141,6 +151,7 @@ class Seat:
         promise: tuple[int, int] = (0, 0),
         delayed: bool = False,
         proves: Proves | None = None,
+        audits: AuditTerms | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._steps, self._tokens_per_step = steps, tokens_per_step
@@ -168,6 +179,9 @@ class Seat:
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
+        self.auditing = Auditing(place, audits, era, self._judges_of)
+        for (stage, peer), why in (audits.expelled if audits else {}).items():
+            self.standing.expel(peer, stage, why, 0.0)
         self._aside = self.standing.aside()
         self._handlers = self._routed()
 
@@ -262,7 +276,7 @@ class Seat:
         report, telling = (None, None) if self.finished else (self._reporter.due, self._telling.due)
         look = self._obstruction.look_at if self.serving and not self.finished else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, *set_aside)
+        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -283,6 +297,7 @@ class Seat:
         self._confirmed.update_view(view)
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
+        effects += self.auditing.update_view(view, self._seen, now)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
@@ -360,7 +375,7 @@ class Seat:
             sender: the peer at the other end of the link.
             message: the message.
             now: monotonic seconds.
-            digest: of its payload, which the task checks (``Reduced`` only).
+            digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
         route, stage = ROUTES[type(message)], self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
@@ -393,6 +408,7 @@ class Seat:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
             self.leasing.tick(self._view, self.leader.reports, now)
+        effects += self.auditing.tick(now)
         effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
@@ -441,9 +457,14 @@ class Seat:
         """Take an owner's sum of its segment."""
         return list(self.member.reduced(sender, message, digest))
 
-    def on_segment(self, sender: PeerId, message: Segment, now: float) -> list[SeatEffect]:
+    def on_segment(
+        self, sender: PeerId, message: Segment, digest: bytes, now: float
+    ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
-        return list(self.member.segment(sender, message))
+        effects: list[SeatEffect] = list(self.member.segment(sender, message))
+        if any(isinstance(effect, Keep) for effect in effects):
+            self.auditing.segment_came(sender, message, digest)
+        return effects
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -526,9 +547,63 @@ class Seat:
             case SubtractTask():
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
             case ContributeTask() | ReduceTask() | DecodeTask():
-                return list(self.member.computed(task, outcome))
+                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case KeepVersionTask() | RecomputeTask() | CompareTask():
+                return self.auditing.computed(task, outcome, now)
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
+
+    def _commit_to(
+        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
+    ) -> list[SeatEffect]:
+        """Commit to our contribution, if this is one of the plan that we follow."""
+        plan = self.member.plan_followed
+        if not isinstance(task, ContributeTask) or outcome.error or plan is None:
+            return []
+        current = (plan.step, plan.attempt) == (task.step, task.attempt)
+        return self.auditing.contributed(plan, self.member.counted_ids) if current else []
+
+    def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
+        """Our commitment is signed."""
+        return self._settle(self.auditing.committed(commit.peers, signed), now)
+
+    def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
+        """Our charge is signed."""
+        return self._settle(self.auditing.charged(charge, now), now)
+
+    def _judges_of(self, stage: int) -> Collection[PeerId]:
+        """Return the members of a stage whose charges count: of ours the roll; of another one the
+        proven replicas, because anybody may say that it serves."""
+        if stage == self.place.stage:
+            return self.quorum.roll
+        there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
+        return [r.peer for r in there if self.probation.is_proven(r.peer)]
+
+    def _drawn(self, ready: Ready) -> list[SeatEffect]:
+        """Tell who is audited before we are Ready."""
+        plan = self.member.plan_followed
+        if plan is None or ready.digest == REFUSED:
+            return []
+        return self.auditing.ready(plan, ready.digest)
+
+    def _audited(self, effect: SeatEffect, now: float) -> list[SeatEffect]:
+        """Return an effect with what audits make of it."""
+        plan = self.member.plan_followed
+        match effect:
+            case DropStep():
+                return self.auditing.dropped(effect, now)
+            case Compute(ApplyTask()) if plan is not None:
+                return [*self.auditing.closing(plan), effect]
+            case _:
+                return [effect]
+
+    def _expel(self, out: Convicted, now: float) -> list[SeatEffect]:
+        """A majority of a stage wants one of its members out."""
+        if out.member == self.place.me:
+            words = f"our stage does not work with us any more: {out.words}"
+            return [Explain("membership", words, "error")]
+        said = self.standing.expel(out.member, out.stage, out.words, now)
+        return [*said, *self._take_view(now)]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
@@ -561,7 +636,7 @@ class Seat:
         self._obstruction.closed(now)
         self.member.start_step(self.step, state_digest(outcome.hash))
         leads = self.leader.start_step(self.step, now, self.member.state, self._part())
-        effects: list[SeatEffect] = [committed, *leads]
+        effects: list[SeatEffect] = [committed, *leads, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._early.take(self.step):
@@ -613,12 +688,16 @@ class Seat:
         pending = deque([*effects, *self._follow_up(now)])
         while pending:
             effect = pending.popleft()
+            if isinstance(effect, Send) and isinstance(effect.message, Ready):
+                outward += self._drawn(effect.message)
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._handler(self.place.me, effect.message)(now)
             elif isinstance(effect, Obstructs):
                 pending += self._set_aside(effect, now)
             else:
-                outward.append(effect)
+                if isinstance(effect, Convicted):
+                    pending += self._expel(effect, now)
+                outward += self._audited(effect, now)
             pending += [] if pending else self._follow_up(now)
         return stamped(outward, self.era)
 
@@ -626,6 +705,8 @@ class Seat:
         if not self.serving:
             return []
         effects: list[SeatEffect] = list(self.member.advance())
+        idle = self.pipeline.idle and self.member.plan_followed is None
+        effects += self.auditing.work(idle=idle, now=now)
         if self.place.first:
             effects += self._lease(now)
         if not self.finished and (to := self.current_leader()) is not None:

@@ -18,6 +18,8 @@ it, the other one goes instead.
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
 before. The last replica of a stage is never set aside.
+
+A member that a majority of its stage has charged (``audit/charges.py``) is set aside for good.
 State: a bounded account per peer; times are monotonic seconds.
 """
 
@@ -115,6 +117,8 @@ class Standing:
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
+        self._expelled: dict[PeerId, tuple[int, str]] = {}
+        """Members that are out for good, with their stage and why."""
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
         self._view = SwarmView(((),) * place.stages)
@@ -194,9 +198,29 @@ class Standing:
             return []
         return self._put(peer, stages[0], why, now)
 
+    def expel(self, peer: PeerId, stage: int, why: str, now: float) -> list[Explain]:
+        """Set a member of a ``stage`` aside for good, from ``now`` on."""
+        self._expelled[peer] = stage, why
+        while len(self._expelled) > MAX_PEERS:
+            del self._expelled[next(iter(self._expelled))]
+        return self._keep_out(now)
+
+    def _keep_out(self, now: float) -> list[Explain]:
+        """Set those aside that are out, where their stage has anybody else."""
+        said: list[Explain] = []
+        for peer, (stage, why) in self._expelled.items():
+            there = any(r.peer == peer for r in self._view.serving(stage))
+            known = self._aside.get(peer)
+            if not there or (known is not None and known.until == math.inf):
+                continue
+            if known is not None:
+                said += self._back(peer, "it is out for good now")
+            said += self._put(peer, stage, why, now, for_good=True)
+        return said
+
     def tick(self, now: float) -> list[Explain]:
         """Settle what is due, and let back whose time is over."""
-        said: list[Explain] = []
+        said: list[Explain] = self._keep_out(now) if self._expelled else []
         for peer in [p for p, aside in self._aside.items() if aside.until <= now]:
             if self._left_behind(peer, self._aside[peer].stage):
                 self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)
@@ -348,6 +372,7 @@ class Standing:
         other: PeerId | None = None,
         *,
         followed: bool = False,
+        for_good: bool = False,
     ) -> list[Explain]:
         account, said = self._account(peer), list[Explain]()
         if self._is_last(peer, stage):  # somebody has to do
@@ -356,13 +381,15 @@ class Standing:
                 return []
             said += self._back(first, f"stage {stage} has nobody else")
         seconds = ASIDE_S * (1 << min(account.times, MOST_DOUBLINGS))
+        seconds = math.inf if for_good else seconds
         account.times += not followed
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         version = self._view.committed(stage)
         self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed)
         self._disputes = {pair: t for pair, t in self._disputes.items() if peer not in pair}
         self._shun()
-        words = f"{short(peer)} of stage {stage} is set aside for {seconds:.0f} s: {why}"
+        long = "good" if for_good else f"{seconds:.0f} s"
+        words = f"{short(peer)} of stage {stage} is set aside for {long}: {why}"
         return [*said, Explain("membership", words, "warning")]
 
     def _back(self, peer: PeerId, why: str, *, wrongly: bool = False) -> list[Explain]:

@@ -335,6 +335,76 @@ class CommitAck(Wire, frozen=True):
     era: Era = 0
 
 
+# --- audits ---------------------------------------------------------------------------------
+
+Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
+
+
+class Commitment(Wire, frozen=True):
+    """A member of a plan has signed the digest of a list of all that its contribution consists
+    of; sent before any part of the contribution."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    root: StateHash = b""
+    signature: Signature = b""
+    era: Era = 0
+
+
+class AuditNotice(Wire, frozen=True):
+    """The sender audits this contribution of ``member``; sent to the other members of the plan
+    before the sender is Ready, so that they keep the version, too."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    member: PeerText
+    era: Era = 0
+
+
+class AuditResult(Wire, frozen=True):
+    """The end of an announced audit: others audit the same contribution if it did not agree."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    member: PeerText
+    agrees: bool
+    era: Era = 0
+
+
+class AuditRequest(Wire, frozen=True):
+    """An auditor asks a member of its stage to show what it has committed to: the commitment of a
+    step, the list, then what that names (``item``: the microbatch or the segment)."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    name: Shown
+    item: MicrobatchId
+    era: Era = 0
+
+
+class AuditReply(Wire, frozen=True):
+    """Payload: what was asked for."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    name: Shown
+    item: MicrobatchId
+    era: Era = 0
+
+
+class Charged(Wire, frozen=True):
+    """A member's signed charge against another one of its stage (``audit/charges.py``), to the
+    replicas of ``stage``, which is that stage or one beside it."""
+
+    stage: StageIndex
+    charge: Envelope
+
+
 # --- joining a stage and transfer of state --------------------------------------------------
 
 
@@ -405,12 +475,20 @@ Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouch
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
+Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
-Control = Upkeep | Membership | Signed | Work | Closing | Joining
-Bulk = Forward | Backward | Segment | Reduced | Chunk
+Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining
+Bulk = Forward | Backward | Segment | Reduced | AuditReply | Chunk
 Message = Control | Bulk
 
-BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Segment, Reduced, Chunk)
+BULK_TYPES: tuple[type[Wire], ...] = (
+    Forward,
+    Backward,
+    Segment,
+    Reduced,
+    AuditReply,
+    Chunk,
+)
 """The messages with a payload; they have lanes of their own, so that they delay no other."""
 Lane = Literal["control", "bulk", "background"]
 """control: small messages; bulk: tensors that training waits for; background: state and text."""

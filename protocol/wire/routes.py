@@ -15,14 +15,20 @@ from typing import Final, Literal
 
 from protocol.wire.messages import (
     Admit,
+    AuditNotice,
+    AuditReply,
+    AuditRequest,
+    AuditResult,
     Backward,
     BlobOffer,
     BlobQuery,
     ChainLink,
+    Charged,
     Chunk,
     ChunkRequest,
     Commit,
     CommitAck,
+    Commitment,
     Evidence,
     ExpulsionList,
     Forward,
@@ -136,11 +142,18 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         LedgerReport: Route("seat", "on_report", "stage", "stage"),
         Returned: Route("seat", "on_returned", "stage before", "stage", aside=True),
         Plan: Route("seat", "on_plan", "serves stage", "stage", ALWAYS, early=True),
-        Segment: Route("seat", "on_segment", "stage", "stage"),
+        Segment: Route("seat", "on_segment", "stage", "stage", sealed=True),
         Reduced: Route("seat", "on_reduced", "stage", "stage", ALWAYS, early=True, sealed=True),
         Ready: Route("seat", "on_ready", "stage", "stage"),
         Commit: Route("seat", "on_commit", "serves stage", "stage", ALWAYS, early=True),
         CommitAck: Route("seat", "on_commit_ack", "stage", "stage"),
+        # audits
+        Commitment: Route("seat", "auditing.on_commitment", "stage", "stage"),
+        AuditNotice: Route("seat", "auditing.on_notice", "stage", "stage"),
+        AuditResult: Route("seat", "auditing.on_result", "stage", "stage"),
+        AuditRequest: Route("seat", "auditing.on_request", "stage", "stage", aside=True),
+        AuditReply: Route("seat", "auditing.on_reply", "stage", "stage", sealed=True),
+        Charged: Route("seat", "auditing.on_charged", "member", "stage", ALWAYS, aside=True),
     }
 )
 

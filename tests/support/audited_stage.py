@@ -36,15 +36,13 @@ from protocol.audit.audit import (
     AskList,
     Audit,
     AuditEffect,
-    CompareTask,
     Judged,
-    RecomputeTask,
     Subject,
 )
 from protocol.audit.commitment import Statement, contents, root_of, tensors_of
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.pipeline.effects import PayloadKey
+from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
 
 SEGMENTS = 3
@@ -215,11 +213,11 @@ class AuditedStage:
         sent, bounds = self.contribute(), self.bounds
         work = {m: self.work[m] for m in list(self.work)[: self.shares[LIAR]]}
         self.members[AUDITOR].call(KeepVersion(step=self.step))
-        shown = Shown(self._subject(work, bounds), work, sent[LIAR])
+        shown = Shown(self._subject(work, bounds, sent[LIAR]), work, sent[LIAR])
         self.close(sent)
         return shown
 
-    def _subject(self, work: dict[int, Sent], bounds: list[int]) -> Subject:
+    def _subject(self, work: dict[int, Sent], bounds: list[int], sent: Sequence[bytes]) -> Subject:
         return Subject(
             member=PeerId("audited"),
             stage=self.audited,
@@ -228,7 +226,11 @@ class AuditedStage:
             era=0,
             counted=frozenset(work),
             bounds=tuple(bounds),
-            held=frozenset(i for i in range(SEGMENTS) if i % len(self.members) == AUDITOR),
+            held={
+                i: sealed_digest(sent[i])
+                for i in range(SEGMENTS)
+                if i % len(self.members) == AUDITOR
+            },
             tensors=tensors_of(first=not self.audited, last=bool(self.audited)),
             coarse=self.averaging != "fp32",
         )

@@ -244,12 +244,18 @@ def describe(manifest: Manifest) -> str:
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
         f"{_averaging(manifest)}"
+        f"{_audits(manifest)}"
     )
 
 
 def _averaging(manifest: Manifest) -> str:
     name = manifest.aggregation_name
     return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
+
+
+def _audits(manifest: Manifest) -> str:
+    share = manifest.audits
+    return f"\naudits: {share:.0%} of the contributions are computed again" if share else ""
 
 
 def parameter_count(manifest: Manifest) -> int:

@@ -96,6 +96,7 @@ def found_swarm(
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
         aggregation=msgspec.UNSET if run.aggregation == aggregations.DEFAULT else run.aggregation,
+        audit_percent=run.audit or msgspec.UNSET,
         delayed_update=True if run.delayed_update else msgspec.UNSET,
         policy=Policy(
             run.redundancy,

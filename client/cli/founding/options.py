@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter, validators
+from cyclopts import Group, Parameter, Token, validators
 
 from client.cli.founding.presets import PresetName
+from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs import tokens
@@ -28,6 +30,13 @@ else:
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
     OptimizerName = Literal[tuple(OPTIMIZERS)]
     TokenizerName = Literal[tuple(TOKENIZERS)]
+
+AT_MOST_ALL = validators.Number(gte=0, lte=100)
+
+
+def _percent(_: object, given: Sequence[Token]) -> int:
+    return parse_percent(given[0].value)
+
 
 RUN = Group("The run", sort_key=1)
 MODEL = Group("The model (default: the preset's)", sort_key=2)
@@ -69,6 +78,9 @@ class RunChoices:
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
+    audit: Annotated[int, Parameter(converter=_percent, validator=AT_MOST_ALL)] = 0
+    """Share of the contributions to steps that another volunteer of the stage computes again, such
+    as 3%; 0: none. With three or more volunteers per stage, a majority expels a liar."""
     redundancy: Count = 2
     """Volunteers that every stage should have."""
     checkpoint_every: Count = 50

@@ -236,6 +236,10 @@ def _notes(
             f"{setting.run.aggregation}: some stage has {best.replicas} replicas, and with fewer "
             f"than {rule.replicas} it bounds norms and finds no liar"
         )
+    if setting.run.audit:
+        yield f"audits: {setting.run.audit} % of the work is done twice, by idle machines first"
+        if best.replicas < 3:
+            yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
     if idle:
         yield f"{idle} machines are not used: they are too small, or do not make it faster"
     if price is not None and cost.kwh is None:

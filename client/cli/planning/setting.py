@@ -141,6 +141,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation_name,
         delayed_update=manifest.delayed,
+        audit=round(100 * manifest.audits),
         redundancy=manifest.policy.redundancy,
         optimizer=manifest.optimizer.name,
         measure=False,  # the manifest has the costs of its stages

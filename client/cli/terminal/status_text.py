@@ -46,6 +46,7 @@ def status_report(now: Snapshot) -> str:
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
         *_certified_lines(now),
+        *_audit_lines(now),
         *_expelled_lines(now),
         *_error_lines(now),
     ]
@@ -90,6 +91,22 @@ def _certified_lines(now: Snapshot) -> list[str]:
         return []
     links = "one link" if now.certified_links == 1 else f"{now.certified_links} links"
     return [f"certified version {now.certified_version}, {links} from the founder's signature"]
+
+
+def _audit_lines(now: Snapshot) -> list[str]:
+    """Return what our audits came to, and who is charged without a majority."""
+    audits = now.audits
+    if audits is None:
+        return []
+    wrong = audits.done - audits.agree
+    found = "all agree" if not wrong else f"{wrong} do not agree"
+    lines = [f"{audits.done} of {audits.contributions} contributions computed again, {found}"]
+    lines += [
+        f"stage {one.stage}: {', '.join(author[-6:] for author in one.authors)} against "
+        f"{one.peer[-6:]}, which is no majority"
+        for one in audits.open[-MOST_EXPELLED:]
+    ]
+    return [f"audits    {line}" for line in lines]
 
 
 def _expelled_lines(now: Snapshot) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -20,12 +22,15 @@ from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
     BackwardTask,
+    CompareTask,
     ContributeTask,
     DecodeTask,
     ForwardTask,
+    KeepVersionTask,
     LossTask,
     Outcome,
     PayloadKey,
+    RecomputeTask,
     ReduceTask,
     SubtractTask,
     Task,
@@ -35,6 +40,12 @@ from protocol.rounds.shards import SEGMENT
 
 GRADIENT_SIZE = 6 * SEGMENT
 """Shards of two replicas are cut in three, those of three in two."""
+
+WRONG: Final = 10.0
+"""The relative distance of a contribution that is not what its microbatches make."""
+POISON: Final = -1
+"""In the place of an id, in a contribution: it is wrong. The sum leaves it out, so that the rest of
+the arithmetic stays exact; audits see it."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -58,6 +69,8 @@ class MultisetWorker:
 
     def __init__(self, place: Place, *, delayed: bool = False) -> None:
         self._place, self._ahead = place, int(delayed)
+        self._kept, self._audited = -1, Counter[int]()
+        """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
         self._sums: dict[int, Counter[int]] = {}
         self.parameters = "initial"
@@ -99,6 +112,8 @@ class MultisetWorker:
                 return self._apply(step, [payloads[key] for key in keys if key])
             case ApplyLocalTask(step):
                 return self._apply(step, [encode_ids(self.accumulated)])
+            case KeepVersionTask() | RecomputeTask() | CompareTask():
+                return self._audit(task, payloads)
         return Outcome()
 
     def save(self, version: int) -> str:
@@ -109,6 +124,25 @@ class MultisetWorker:
         """See ``SimWorker.load``."""
         self.parameters, self._version, self._sums = saved, version, {}
         return saved
+
+    def _audit(
+        self, task: KeepVersionTask | RecomputeTask | CompareTask, payloads: Payloads
+    ) -> Outcome:
+        if isinstance(task, KeepVersionTask):
+            if task.step != self._version:
+                return Outcome(error="stale")
+            self._kept, self._audited = task.step, Counter()
+            return Outcome()
+        if task.step != self._kept:
+            return Outcome(error="stale")
+        if isinstance(task, RecomputeTask):
+            self._audited[task.microbatch] += 1
+            exact = _one(task.microbatch)
+            shown = [payloads[key] for key in task.shown if key.name != "tokens"]
+            return Outcome(apart=(0.0 if all(one == exact for one in shown) else WRONG, 0.0))
+        ours = encode_ids(self._audited)
+        agree = all(payloads[key] == ours for key in task.segments if key)
+        return Outcome(apart=(0.0, 0.0) if agree else (WRONG, WRONG))
 
     def _computable(self, step: int) -> bool:
         return self._version <= step <= self._version + self._ahead
@@ -134,6 +168,7 @@ class MultisetWorker:
         total: Counter[int] = Counter()
         for key in task.parts:
             total.update(decode_ids(payloads[key]))
+        del total[POISON]
         reduced = encode_ids(total)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
@@ -151,6 +186,34 @@ class MultisetWorker:
         self._sums.pop(step, None)
         self._version = step + 1
         return Outcome(hash=self.parameters)
+
+
+class LyingWorker(MultisetWorker):
+    """A worker that contributes something else than it has computed, or finds fault with all that
+    it audits."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        delayed: bool = False,
+        contributes: Callable[[int], bool],
+        audits: bool,
+    ) -> None:
+        super().__init__(place, delayed=delayed)
+        self._contributes, self._finds_fault = contributes, audits
+
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
+        """See ``SimWorker.run``."""
+        outcome = super().run(task, payloads)
+        if isinstance(task, CompareTask) and self._finds_fault:
+            return replace(outcome, apart=(WRONG, WRONG))
+        if isinstance(task, ContributeTask) and self._contributes(task.step):
+            wrong = encode_ids(self.accumulated + Counter([POISON]))
+            for i in range(len(task.bounds) - 1):
+                key = PayloadKey(task.step, "segment", i, task.attempt, self._place.me)
+                payloads[key] = wrong
+        return outcome
 
 
 def _one(microbatch: int) -> bytes:

@@ -369,6 +369,7 @@ class HeldStageDriver:
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             delayed=manifest.delayed,
             proves=terms.history.proves,
+            audits=self._context.audits,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
@@ -412,6 +413,7 @@ class HeldStageDriver:
             accepted=self._context.counters.note_accepted,
             snapshot=self._snapshot,
             fault=self._fault,
+            convicted=self._context.owner.convicted,
             worker_died=self._worker_lost,
             drained=self._look,
         )

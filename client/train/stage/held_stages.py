@@ -7,6 +7,7 @@ that cannot be held; only if it was the last one the node fails.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 
 import trio
@@ -24,9 +25,12 @@ from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text,
 from client.train.stage.stage_context import Owner, StageContext
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from protocol.audit.charges import Charges
 from protocol.effects import Explain
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Manifest
 from protocol.recovery.stored import Lineage
+from protocol.seat.auditing import SECRET_BYTES, AuditTerms
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -62,8 +66,10 @@ class HeldStages:
         memory_budget = MemoryBudget(
             terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
         )
+        self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
+        """None: the run has no audits."""
         self._context = StageContext(
-            owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters
+            owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters, self.audits
         )
         self._allowed = False
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
@@ -229,3 +235,11 @@ class HeldStages:
     def _all(self) -> list[HeldStageDriver]:
         """The drivers; a list, because a call may end one."""
         return list(self.held.values())
+
+
+def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
+    """Return what our audits go by; None: the run has none."""
+    if not manifest.audits:
+        return None
+    coarse = manifest.averaging_codec != "fp32"
+    return AuditTerms(manifest.audits, os.urandom(SECRET_BYTES), coarse, swarm, Charges(swarm))

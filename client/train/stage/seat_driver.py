@@ -29,12 +29,14 @@ from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype
+from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
+    CompareTask,
     Compute,
     ContributeTask,
     DropStep,
@@ -45,19 +47,32 @@ from protocol.pipeline.effects import (
     LossTask,
     Obstructs,
     Outcome,
+    PayloadKey,
+    RecomputeTask,
     Rerouted,
     SendPayload,
     SubtractTask,
     Task,
 )
-from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.auditing import statement_of
+from protocol.seat.effects import (
+    CommitTo,
+    Convicted,
+    SeatEffect,
+    Serving,
+    SignCharge,
+    Snapshot,
+)
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import Forward, Message, Reduced, Segment
+from protocol.wire.messages import AuditReply, Forward, Message, Reduced, Segment
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
+LARGEST_LIST = 2**20
+WORK = ForwardTask | LossTask | BackwardTask | RecomputeTask | CompareTask
+"""Tasks that no round waits for."""
 PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
 ERRORS = {
     "poisoned": "poisoned",
@@ -79,6 +94,7 @@ class SeatHooks:
     accepted: Callable[[GradientAccepted], None]
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
+    convicted: Callable[[Convicted], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -115,6 +131,7 @@ class SeatDriver:
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
         self._largest_shard = shard.size_bytes
+        self._largest_shown = max(self._largest_tensor, self._largest_shard, LARGEST_LIST)
         self._closed, self._patience = False, Patience()
         self._told, self._refused = (seat.step, seat.serving), ""
         self.answers_by = 0.0
@@ -137,6 +154,9 @@ class SeatDriver:
         if isinstance(message, Segment | Reduced) and len(payload) > self._largest_shard:
             self._ports.perform(Penalise(sender, "shard-of-wrong-size", 20))
             return
+        if isinstance(message, AuditReply) and len(payload) > self._largest_shown:
+            self._ports.perform(Penalise(sender, "audit-of-wrong-size", 20))
+            return
         parts: tuple[bytes, ...] = (payload,)
         if isinstance(message, Forward):
             if not self._plausible(message, payload):
@@ -144,7 +164,9 @@ class SeatDriver:
                 return
             parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
         # the worker holds the bytes against their seal before we are Ready for them
-        digest = sealed_digest(payload) if isinstance(message, Reduced) else b""
+        digest = sealed_digest(payload) if isinstance(message, Reduced | Segment) else b""
+        if isinstance(message, AuditReply):
+            digest = payload if message.name == "list" else _digest_of(message.name, payload)
         now = self._ports.now()
         self._perform(self.seat.receive(sender, message, now, digest), parts)
 
@@ -223,8 +245,15 @@ class SeatDriver:
             case DropStep(step):
                 self._payloads.drop_step(step)
             case Compute(task):
-                in_round = not isinstance(task, ForwardTask | LossTask | BackwardTask)
+                in_round = not isinstance(task, WORK)
                 self._gate.enter(partial(self._start, task), in_round=in_round)
+            case CommitTo():
+                self._commit_to(effect)
+            case SignCharge(kind, body):
+                signed = self._ports.sign(kind, body)
+                self._perform(self.seat.charged(signed, self._ports.now()))
+            case Convicted():
+                self._hooks.convicted(effect)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():
@@ -247,6 +276,24 @@ class SeatDriver:
                 self._payloads.put(key, part)
         except StoreFull as error:
             self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+
+    def _commit_to(self, commit: CommitTo) -> None:
+        """Sign what we contribute before anybody gets it."""
+        digests, get, of = {}, self._payloads.get, commit.commitment
+        try:
+            for microbatch, keys in commit.microbatches.items():
+                digests[microbatch] = tuple(_digest_of(key.name, get(key)) for key in keys)
+            segments = [sealed_digest(get(key)) if key else b"" for key in commit.segments]
+        except PayloadGone:
+            return  # we cannot show it: an auditor will hold that against us
+        encoded = contents(digests, tuple(segments))
+        key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
+        self._keep(Keep((key,)), (encoded,))
+        named = msgspec.structs.replace(of, root=root_of(encoded))
+        body = STATEMENT.encode(statement_of(named))
+        signature = self._ports.sign(KIND, body).signature
+        signed = msgspec.structs.replace(named, signature=signature)
+        self._perform(self.seat.committed(commit, signed, self._ports.now()))
 
     # --- the worker ------------------------------------------------------------------------
 
@@ -334,3 +381,8 @@ class SeatDriver:
             return
         outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
+
+
+def _digest_of(name: str, payload: bytes) -> bytes:
+    """Return how a list names a payload: a tensor by its seal, which the worker checks."""
+    return root_of(payload) if name == "tokens" else sealed_digest(payload)

@@ -12,6 +12,8 @@ from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.pipeline.effects import Committed
+from protocol.seat.auditing import AuditTerms
+from protocol.seat.effects import Convicted
 
 
 class Owner(Ports, Protocol):
@@ -28,6 +30,9 @@ class Owner(Ports, Protocol):
 
     def stage_closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
+
+    def convicted(self, out: Convicted) -> None:
+        """A majority of a stage has expelled one of its members."""
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""
@@ -46,3 +51,5 @@ class StageContext:
     scheduler: TaskScheduler
     memory_budget: MemoryBudget
     counters: Counters
+    audits: AuditTerms | None = None
+    """None: the run has no audits."""

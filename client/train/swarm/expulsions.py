@@ -14,15 +14,19 @@ from typing import Final
 from client.net.network import Network
 from client.store.packed import DamagedFile
 from client.store.proofs import load_proofs, save_proofs
+from client.store.voted_out import beside, load_voted_out, save_voted_out
 from client.train.ports import Ports
+from protocol.audit.charges import VotedOut, check
 from protocol.effects import Effect, Explain, Penalise
-from protocol.evidence.expelled import Expel, Expelled
+from protocol.errors import RemoteProtocolError
+from protocol.evidence.expelled import MAX_PROOFS, Expel, Expelled
 from protocol.evidence.heard import Heard
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import Decisive, parse_statement
 from protocol.ids import PeerId, SwarmId, rank
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
+from protocol.seat.effects import Convicted
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import PassedOn
 from protocol.wire.parts import Proof
@@ -46,7 +50,9 @@ class Expulsions:
     ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.expelled = Expelled(network.peer_id, swarm)
-        self._heard = Heard(swarm)
+        self.voted: dict[PeerId, tuple[VotedOut, str]] = {}
+        """Members that their stages have expelled, with the charges, and why in words."""
+        self._swarm, self._heard = swarm, Heard(swarm)
         self._path: Path | None = None
         self._due: float | None = None
         self._saved_at = -math.inf
@@ -56,12 +62,31 @@ class Expulsions:
         self._path = path
         try:
             found, bad = self.expelled.restore(load_proofs(path))
+            voted_out = load_voted_out(beside(path))
         except (DamagedFile, OSError) as error:
             self._warn(f"the proofs of who was expelled cannot be read, beginning anew: {error}")
             return []
+        for out in voted_out:
+            try:
+                found.append(self._keep_out(out))
+            except RemoteProtocolError:
+                bad += 1
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
         return self._act(found)
+
+    def voted_out(self, out: Convicted) -> list[MembershipEffect]:
+        """A majority of a stage that we know has charged one of its members: cut it off."""
+        if out.member == self._network.peer_id or out.member in self.voted:
+            return []
+        return self._perform([self._keep_out(VotedOut(out.stage, out.member, out.charges))])
+
+    def _keep_out(self, out: VotedOut) -> Expel:
+        words = check(out, self._swarm)
+        if len(self.voted) >= MAX_PROOFS:
+            del self.voted[next(iter(self.voted))]
+        self.voted[PeerId(out.member)] = out, words
+        return Expel(PeerId(out.member), f"{words}: it is expelled for the rest of the run")
 
     def link_up(self, peer: PeerId) -> None:
         """Send a new link the proofs."""
@@ -167,6 +192,8 @@ class Expulsions:
         self._due, self._saved_at = None, now
         try:
             save_proofs(self._path, self.expelled.proofs)
+            if self.voted:
+                save_voted_out(beside(self._path), [out for out, _ in self.voted.values()])
         except OSError as error:  # a full disk must not stop training
             self._warn(f"the proofs of who was expelled cannot be written: {error.strerror}")
 

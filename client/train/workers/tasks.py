@@ -11,15 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.compute.payload import sealed_digest
-from client.compute.replies import Applied, LossComputed, Reduced, Reply
+from client.compute.replies import (
+    Applied,
+    ContributionCompared,
+    LossComputed,
+    Recomputed,
+    Reduced,
+    Reply,
+)
 from client.compute.requests import (
     Apply,
     ApplyLocal,
     Backward,
+    CompareContribution,
     Contribute,
     DecodeSum,
     Forward,
     ForwardBackward,
+    KeepVersion,
+    Recompute,
     Reduce,
     Request,
     Subtract,
@@ -29,12 +39,15 @@ from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
     BackwardTask,
+    CompareTask,
     ContributeTask,
     DecodeTask,
     ForwardTask,
+    KeepVersionTask,
     LossTask,
     Outcome,
     PayloadKey,
+    RecomputeTask,
     ReduceTask,
     SubtractTask,
     Task,
@@ -87,6 +100,14 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             return Call(Backward(step=step, microbatch=m), sources, results=results)
         case SubtractTask():
             return _subtract(task, place)
+        case KeepVersionTask(step):
+            return Call(KeepVersion(step=step))
+        case RecomputeTask(step, m, shown):
+            tokens = next((key for key in shown if key.name == "tokens"), None)
+            tensors = tuple(key for key in shown if key.name != "tokens")
+            return Call(Recompute(step=step, microbatch=m), tensors, tokens=tokens)
+        case CompareTask(step, _, bounds, segments):
+            return Call(CompareContribution(step=step, bounds=list(bounds)), segments)
         case _:
             return _round_call(task, place)
 
@@ -159,6 +180,10 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
+        case Recomputed():
+            return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
+        case ContributionCompared():
+            return Outcome(apart=(reply.deviation, reply.along), seconds=reply.seconds)
         case _:
             return Outcome(seconds=reply.seconds)
 

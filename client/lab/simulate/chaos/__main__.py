@@ -11,7 +11,7 @@ from typing import get_args
 
 from client.lab.simulate.chaos.config import ChaosConfig, drawn
 from client.lab.simulate.chaos.liar import MENU, Lie
-from client.lab.simulate.chaos.many import run_many
+from client.lab.simulate.chaos.many import Tally, run_many
 from client.lab.simulate.chaos.replay import log_hash, run_once, shrink
 from client.lab.simulate.chaos.trial import Trial
 
@@ -25,11 +25,12 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="with as few faults as suffice")
     parser.add_argument("--liar", action="store_true", help="one more member lies about all it can")
     parser.add_argument("--lie", action="append", choices=get_args(Lie), help="... about this only")
+    parser.add_argument("--audits", type=float, default=0.0, help="share that is audited: .1")
     given = parser.parse_args()
     lies = tuple(given.lie or (MENU if given.liar else ()))
     if given.count > 1:
-        return _many(range(given.seed, given.seed + given.count), lies)
-    return _one(drawn(given.seed, lies), log=given.log, fewest=given.shrink)
+        return _many(range(given.seed, given.seed + given.count), lies, given.audits)
+    return _one(drawn(given.seed, lies, given.audits), log=given.log, fewest=given.shrink)
 
 
 def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
@@ -44,10 +45,10 @@ def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
     return int(bool(violation))
 
 
-def _many(seeds: range, lies: tuple[str, ...]) -> int:
+def _many(seeds: range, lies: tuple[str, ...], audits: float) -> int:
     known: set[int] = set()
     tally = None
-    for tally in run_many(seeds, lies=lies):
+    for tally in run_many(seeds, lies=lies, audits=audits):
         for seed in sorted(tally.failed.keys() - known):
             print(tally.failed[seed], flush=True)
         known |= tally.failed.keys()
@@ -56,7 +57,16 @@ def _many(seeds: range, lies: tuple[str, ...]) -> int:
         print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
         if lies:
             print(f"lies: {dict(tally.lies)}")
+        if audits:
+            print(f"audits: {dict(tally.audits)}; steps until the liar is out: {_quartiles(tally)}")
+            print(f"runs at whose end it was still in: {tally.undiscovered}")
     return int(bool(known))
+
+
+def _quartiles(tally: Tally) -> str:
+    """Return least, middle and most of the steps that liars lasted."""
+    steps = sorted(tally.lasted.elements())
+    return f"{steps[0]}, {steps[len(steps) // 2]}, {steps[-1]}" if steps else "-"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
 from protocol.recovery.choice import SEED
 from protocol.recovery.stored import Lineage
+from protocol.seat.auditing import KEPT_STEPS
 from protocol.seat.early_messages import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 LONGEST = 10_000
@@ -41,12 +42,15 @@ class Bounds:
     early: int
 
     @classmethod
-    def of(cls, per_step: int, members: int) -> Bounds:
-        """Return the bounds for a stage with ``replicas`` replicas, counting all that ever were."""
+    def of(cls, per_step: int, members: int, *, audits: bool = False) -> Bounds:
+        """Return the bounds for a stage with ``replicas`` replicas, counting all that ever were.
+        For auditors payloads are kept longer."""
+        steps = STEPS_KEPT + (KEPT_STEPS if audits else 0)
         microbatches = STEPS_KEPT * per_step
-        rounds = STEPS_KEPT * ATTEMPTS_KEPT * 3 * members
+        payloads = steps * per_step * PAYLOADS_PER_MICROBATCH
+        rounds = steps * ATTEMPTS_KEPT * 3 * members
         early = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
-        return cls(microbatches, microbatches * PAYLOADS_PER_MICROBATCH + rounds, members, early)
+        return cls(microbatches, payloads + rounds, members, early)
 
 
 class Checks:
@@ -117,7 +121,7 @@ class Checks:
         seat = volunteer.seat
         if seat is None:
             return
-        bounds = Bounds.of(self._per_step, members)
+        bounds = Bounds.of(self._per_step, members, audits=volunteer.audits is not None)
         kept = {
             "microbatches": len(seat.pipeline._microbatches),
             "payloads": len(volunteer.payloads),

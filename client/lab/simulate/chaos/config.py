@@ -36,9 +36,11 @@ class ChaosConfig:
     """Whether the run uses the one-step-delayed update."""
     lies: tuple[str, ...] = ()
     """The lies of one more member, in some stage (``liar``); empty: there is no liar."""
+    audits: float = 0.0
+    """Share of the contributions that is audited; 0: the run has no audits."""
 
 
-def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
+def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosConfig:
     """Return the configuration of a seed: every seed has another swarm."""
     draw = random.Random(f"config {seed}")
     return ChaosConfig(
@@ -48,6 +50,7 @@ def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
         per_step=draw.choice((4, 5, 6)),
         links_survive_silence=draw.random() < 0.5,
         lies=lies,
+        audits=audits,
     )
 
 

@@ -12,6 +12,8 @@ one. Equal seeds tell equal lies.
     versions    heartbeats: the version of its seat, and the round that made it
     seats       heartbeats: the stage it holds, whether it serves, whether it holds one at all
     loads       heartbeats: queue, rate, moved microbatches, whether it leaves
+    gradients   not in moods: every contribution is another one than its microbatches make
+    audits      not in moods: every audit of its own finds a lie
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored, encode_stored
 from protocol.wire.parts import SeatStatus
 
-Lie = Literal["records", "lost", "eras", "versions", "seats", "loads"]
+Lie = Literal["records", "lost", "eras", "versions", "seats", "loads", "gradients", "audits"]
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
 """The default lies, from which honest members are safe. Not ``versions``: a replica that hears of a
 version that nobody has made takes its stage again and again (``seat/following.py``), so a stage may
-stand still for as long as the lie lasts."""
+stand still for as long as the lie lasts. What only audits find has runs of its own."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40

@@ -35,6 +35,12 @@ class Tally:
     """Lies told, by kind."""
     versions: int = 0
     """Versions made, counted in the stage that made fewest."""
+    audits: Counter[str] = field(default_factory=Counter)
+    """Results of audits."""
+    lasted: Counter[int] = field(default_factory=Counter)
+    """Steps that a liar stayed in its stage after it began to contribute lies."""
+    undiscovered: int = 0
+    """Runs at whose end the liar was still in."""
     failed: dict[int, str] = field(default_factory=dict)
     """By seed: the broken invariant, the command that replays it, and the end of the log."""
 
@@ -48,17 +54,22 @@ class Tally:
         self.tricks += other.tricks
         self.lies += other.lies
         self.versions += other.versions
+        self.audits += other.audits
+        self.lasted += other.lasted
+        self.undiscovered += other.undiscovered
         self.failed |= other.failed
 
 
-def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
+def run_some(seeds: Sequence[int], lies: tuple[str, ...] = (), audits: float = 0.0) -> Tally:
     """Run some seeds one after the other; ``lies``: of the liar, if there is one."""
     tally = Tally()
     for seed in seeds:
-        world, violation = run_once(drawn(seed, lies))
+        world, violation = run_once(drawn(seed, lies, audits))
         met = world.faults
         one = Tally(1, met.done, met.total, met.phases, met.tricks, world.liar.told)
         one.versions = min(world.versions())
+        one.audits, one.undiscovered = world.audits.found, world.audits.undiscovered
+        one.lasted = Counter(world.audits.lasted)
         if violation:
             one.failed[seed], one.fewest = violation, None
         tally.add(one)
@@ -68,7 +79,10 @@ def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
 
 
 def run_many(
-    seeds: Sequence[int], chunk: int = CHUNK, lies: tuple[str, ...] = ()
+    seeds: Sequence[int],
+    chunk: int = CHUNK,
+    lies: tuple[str, ...] = (),
+    audits: float = 0.0,
 ) -> Iterator[Tally]:
     """Run seeds on all cores; yield the results so far after each chunk."""
     spawn = multiprocessing.get_context("spawn")
@@ -76,6 +90,6 @@ def run_many(
     tally = Tally()
     # A world lives until its seed is done: the collector would find nothing.
     with ProcessPoolExecutor(os.cpu_count() or 1, spawn, gc.disable) as pool:
-        for some in pool.map(partial(run_some, lies=lies), chunks):
+        for some in pool.map(partial(run_some, lies=lies, audits=audits), chunks):
             tally.add(some)
             yield tally

@@ -17,6 +17,8 @@ from protocol.recovery.machine import OUTVOTED_S
 FURTHER_STEPS: Final = 2
 """Versions that every stage has to make after the last fault."""
 QUIET_AFTER_S: Final = 15.0
+AUDITS_S: Final = 60.0
+"""The audits of the last steps, and the charges that come of them, may take longer."""
 QUIET_S: Final = 10.0
 LOG_LINES: Final = 40
 
@@ -42,6 +44,7 @@ class Trial:
         except InvariantViolation as violation:
             seed, log = world.config.seed, "\n".join(world.log[-LOG_LINES:])
             lies = "".join(f" --lie {kind}" for kind in world.config.lies)
+            lies += f" --audits {world.config.audits}" if world.config.audits else ""
             again = f"replay: .venv/bin/python -m client.lab.simulate.chaos --seed {seed}{lies}"
             raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
 
@@ -76,7 +79,7 @@ class Trial:
         self._until_finished()
         if len({v.recovery.lineage for v in self._asked()}) > 1:
             world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may join the other's lineage
-        world.advance_to(world.agenda.now + QUIET_AFTER_S)
+        world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
         said = world.network.carried - before

@@ -21,7 +21,9 @@ from protocol.recovery.choice import SEED
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
+from protocol.seat.auditing import AuditTerms
 from protocol.view import Replica, SwarmView
+from protocol.wire.envelope import Signer
 from protocol.wire.parts import SeatStatus
 
 KEEP = 3
@@ -117,6 +119,9 @@ class Volunteer(SimPeer):
     """The state of its last seat in this lineage."""
     word: OwnWord = field(default_factory=OwnWord)
     """What it has signed: with its key on the disk, which no fault takes."""
+    signer: Signer | None = None
+    """None: the run has no audits, and nothing needs a signature."""
+    audits: AuditTerms | None = None
     corrupt: int = 0
     """Number of its next tasks that get a malformed tensor."""
 

@@ -15,6 +15,7 @@ import msgspec
 
 from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.acquisition import Acquisitions
+from client.lab.simulate.chaos.audits import LIES_FROM, Audits
 from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
@@ -25,7 +26,7 @@ from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
-from client.lab.simulate.multisets import MultisetWorker
+from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
@@ -42,7 +43,9 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
+from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
+from protocol.wire.envelope import Signer
 from protocol.wire.messages import Admit, Message, lane
 from protocol.wire.parts import SeatStatus
 
@@ -84,6 +87,7 @@ class ChaosWorld(ChaosSwarm):
         )
         self.histories = Histories(self)
         self.acquisitions = Acquisitions(self, self.histories.donors)
+        self.audits = Audits(self)
         self.faults = Faults(self, self.schedule)
         self.events = 0
         self._steps = STEPS
@@ -115,7 +119,9 @@ class ChaosWorld(ChaosSwarm):
         """Create a volunteer for a stage; it has no process yet."""
         key = hashlib.blake2b(f"{self.config.seed}/{name}".encode(), digest_size=32).digest()
         clock = Clock(self.random.uniform(0, 1e5), self.random.uniform(0.99, 1.01))
-        volunteer = Volunteer(peer_id_from_key(key), stage, alive=False, name=name, clock=clock)
+        signer = Signer(key) if self.config.audits else None
+        peer = signer.peer if signer else peer_id_from_key(key)
+        volunteer = Volunteer(peer, stage, alive=False, name=name, clock=clock, signer=signer)
         self.volunteers[volunteer.peer] = volunteer
         return volunteer
 
@@ -144,6 +150,7 @@ class ChaosWorld(ChaosSwarm):
             self.network.close(volunteer, to)
         volunteer.alive = False
         volunteer.forget_process()
+        self.audits.restarted(volunteer)
         if wipe:
             volunteer.disk.lose()
             volunteer.snapshots = {}
@@ -209,7 +216,7 @@ class ChaosWorld(ChaosSwarm):
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
         volunteer.payloads = {}
-        volunteer.worker = MultisetWorker(place, delayed=config.delayed)
+        volunteer.worker = self._worker(volunteer, place)
         volunteer.seat = self._seat_class(
             place,
             size=volunteer.worker.size,
@@ -223,6 +230,7 @@ class ChaosWorld(ChaosSwarm):
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
             proves=volunteer.recovery.evidence.proves,
+            audits=self.audits.terms(volunteer),
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
         volunteer.returning = None
@@ -233,6 +241,23 @@ class ChaosWorld(ChaosSwarm):
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)
+
+    def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
+        delayed, lies = self.config.delayed, self.config.lies
+        if not volunteer.lies:
+            return MultisetWorker(place, delayed=delayed)
+        return LyingWorker(
+            place,
+            delayed=delayed,
+            contributes=lambda step: "gradients" in lies and step >= LIES_FROM,
+            audits="audits" in lies,
+        )
+
+    def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
+        if isinstance(effect, CommitTo | SignCharge | Convicted):
+            self.audits.perform(peer, effect)
+        else:
+            super()._perform_one(peer, effect, parts)
 
     def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
         """See ``ChaosSwarm``."""

@@ -1,6 +1,7 @@
 """One audit from the draw to its end: its table, and whatever a member may show instead."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,13 +9,12 @@ from hypothesis import strategies as st
 
 from protocol.audit.audit import (
     AHEAD,
+    ASK_AGAIN_S,
     PATIENCE_S,
     Ask,
     AskList,
     Audit,
-    CompareTask,
     Judged,
-    RecomputeTask,
     Stage,
     Subject,
 )
@@ -32,7 +32,7 @@ from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
-from protocol.pipeline.effects import PayloadKey
+from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask
 
 MEMBER = PeerId("member")
 IDS = (30, 31, 33)
@@ -45,7 +45,7 @@ SUBJECT = Subject(
     era=5,
     counted=frozenset(IDS),
     bounds=(0, 10, 10, 20),
-    held=frozenset({0}),
+    held={0: b"a" * 32},
     tensors=TENSORS,
     coarse=False,
 )
@@ -61,7 +61,7 @@ def statement(encoded=LIST, **changes):
 
 def listing(encoded=LIST):
     audit = Audit(SUBJECT, 0.0)
-    assert audit.committed(statement(encoded), 0.0) == [AskList(MEMBER, 3)]
+    assert audit.committed(statement(encoded), 0.0) == [AskList(MEMBER, "list")]
     return audit
 
 
@@ -189,14 +189,21 @@ def test_a_refusal_or_silence_ends_it_at_any_point():
     for begun in (lambda: Audit(SUBJECT, 0.0), listing):
         assert graded(begun().refused(), Grade.REFUSED)
         audit = begun()
-        assert audit.next_deadline() == PATIENCE_S
-        assert audit.tick(PATIENCE_S - 0.1) == []
+        assert audit.next_deadline() == ASK_AGAIN_S
+        assert isinstance(*audit.tick(PATIENCE_S - 0.1), AskList)
         assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
     audit = listing()
     asked = audit.listed(LIST, 4.0)
     audit.shown(asked[0].key, asked[0].digest, 6.0)
-    assert audit.tick(6.0 + PATIENCE_S - 0.1) == []
+    again = audit.tick(6.0 + PATIENCE_S - 0.1)
+    assert again == [ask for ask in asked if ask != asked[0]]
     assert graded(audit.tick(6.0 + PATIENCE_S), Grade.REFUSED)
+
+
+def test_a_segment_that_was_sent_has_the_digest_that_was_signed():
+    audit = Audit(replace(SUBJECT, held={0: b"x" * 32}), 0.0)
+    audit.committed(statement(), 0.0)
+    assert graded(audit.listed(LIST, 0.0), Grade.OTHER)
 
 
 def test_our_own_slowness_is_not_held_against_anybody():

@@ -10,13 +10,14 @@ import pytest
 
 from client.train.engine import Engine
 from protocol.pipeline.pipeline import Pipeline
+from protocol.seat.auditing import Auditing
 from protocol.seat.seat import Seat
 from protocol.wire import messages
 from protocol.wire.routes import ROUTES
 
 ROOT = Path(__file__).parents[4]
 MESSAGES = set(get_args(messages.Message))
-PARTS = {"pipeline": Pipeline}
+PARTS = {"auditing": Auditing, "pipeline": Pipeline}
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Pong end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
@@ -33,6 +34,7 @@ MAY_LOOK = {
     "protocol/membership/membership.py": "its own three",
     "protocol/membership/gossip.py": "what counts as gossip in its budget",
     "protocol/seat/early_messages.py": "whether two say the same",
+    "protocol/seat/seat.py": "whether we are Ready: who is audited is told before",
     "protocol/seat/routing.py": "only the sender of a Forward waits for an answer",
 }
 """Files outside the wire that look at a message's type, and what for: none of it is routing."""

@@ -1,0 +1,110 @@
+"""Audits in the chaos world: what a volunteer signs, and whom a majority expels.
+
+It does for a simulated seat what ``client/train/stage/seat_driver.py`` does: it makes digests and
+signatures.
+Checked: no honest volunteer is ever expelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from msgspec.structs import replace
+
+from client.lab.simulate.chaos.swarm import ChaosSwarm
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.invariants import expect
+from client.train.workers.tasks import payload_digest
+from protocol.audit.charges import Charges
+from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
+from protocol.ids import PeerId, SwarmId, short
+from protocol.pipeline.effects import PayloadKey
+from protocol.seat.auditing import AuditTerms, statement_of
+from protocol.seat.effects import CommitTo, Convicted, SignCharge
+
+SWARM: Final = SwarmId("cd" * 32)
+LIES_FROM: Final = 1
+"""The step at which a liar begins to contribute lies."""
+
+
+class Audits:
+    """See the module's docstring."""
+
+    def __init__(self, swarm: ChaosSwarm) -> None:
+        self._swarm = swarm
+        self._told: set[PeerId] = set()
+        self._ended: Counter[str] = Counter()
+        self.lasted: list[int] = []
+        """Steps that the liar has stayed in after it began."""
+
+    def terms(self, volunteer: Volunteer) -> AuditTerms | None:
+        """Return what the audits of a volunteer's seat go by."""
+        config = self._swarm.config
+        if not config.audits:
+            return None
+        if volunteer.audits is None:
+            secret = payload_digest(volunteer.peer.encode())
+            charges = Charges(SWARM)
+            volunteer.audits = AuditTerms(config.audits, secret, False, SWARM, charges)
+        return volunteer.audits
+
+    def restarted(self, volunteer: Volunteer) -> None:
+        """A process has ended: only who is expelled was on its disk."""
+        if (old := volunteer.audits) is not None:
+            self._ended += old.results
+            volunteer.audits = None
+            if (new := self.terms(volunteer)) is not None:
+                new.expelled = old.expelled
+
+    @property
+    def found(self) -> Counter[str]:
+        """The results of all honest volunteers' audits."""
+        there = (v.audits.results for v in self._swarm.honest() if v.audits is not None)
+        return sum(there, self._ended)
+
+    @property
+    def undiscovered(self) -> int:
+        """1 if a liar is still in that should be out."""
+        liars = [v for v in self._swarm.volunteers.values() if v.lies]
+        wrong = {"gradients", "audits"}.intersection(self._swarm.config.lies)
+        return int(bool(wrong) and any(v.peer not in self._told for v in liars))
+
+    def perform(self, peer: Volunteer, effect: CommitTo | SignCharge | Convicted) -> None:
+        """Perform an effect of a seat's audits."""
+        seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
+        if isinstance(effect, Convicted):
+            self._convicted(peer, effect)
+        if seat is None or signer is None:
+            return
+        if isinstance(effect, SignCharge):
+            envelope = signer.sign(effect.kind, effect.body, SWARM)
+            self._swarm.perform(peer, seat.charged(envelope, now))
+        if isinstance(effect, CommitTo):
+            self._commit(peer, effect)
+
+    def _commit(self, peer: Volunteer, commit: CommitTo) -> None:
+        seat, signer, of, held = peer.seat, peer.signer, commit.commitment, peer.payloads
+        if seat is None or signer is None:
+            return
+        rows = {
+            m: tuple(payload_digest(held[key]) for key in keys)
+            for m, keys in commit.microbatches.items()
+        }
+        segments = tuple(payload_digest(held[key]) if key else b"" for key in commit.segments)
+        encoded = contents(rows, segments)
+        held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
+        named = replace(of, root=root_of(encoded))
+        signature = signer.sign(KIND, STATEMENT.encode(statement_of(named)), SWARM).signature
+        signed = replace(named, signature=signature)
+        self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
+
+    def _convicted(self, by: Volunteer, out: Convicted) -> None:
+        self._swarm.note(by, f"expels {short(out.member)}: {out.words}")
+        if by.lies:
+            return
+        convict = self._swarm.volunteers[out.member]
+        expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")
+        if out.member not in self._told and by.seat is not None:
+            self._told.add(out.member)
+            self.lasted.append(max(0, by.seat.step - LIES_FROM))

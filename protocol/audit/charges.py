@@ -1,0 +1,173 @@
+"""Charges: what the members of a stage sign against one of them, and the majority that expels it.
+
+A member that has found out another one by an audit signs a charge against it. One charge is one
+word. A member is expelled if more than half of its stage, itself included, have charged it. So the
+liars of a stage expel nobody while they are the minority, and of two replicas none can expel the
+other. State: the newest charge of each author against each member, for an hour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId, short
+from protocol.wire.canonical import Canonical
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
+
+KIND: Final = "audit-charge"
+COUNTS_S: Final = 3600.0
+"""How long a charge counts: liars must not save up the accidents of years."""
+MAX_MEMBERS: Final = 64
+MAX_AUTHORS: Final = 32
+SPACING_S: Final = 1.0
+"""Between two charges of an author that are verified."""
+
+Reason = Literal["lies", "other", "fails", "accuses"]
+WORDS: Final[dict[Reason, str]] = {
+    "lies": "contributed what it should not have computed",
+    "other": "contributed something else than it had signed",
+    "fails": "did not stand too many audits",
+    "accuses": "accused a member falsely",
+}
+
+
+class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body: the contribution that was audited, and what is held against the member.
+
+    ``accuses`` is about the member's own charge on that contribution of another one.
+    """
+
+    stage: StageIndex
+    member: PeerText
+    step: StepIndex
+    attempt: Attempt
+    root: StateHash
+    """The commitment that was audited; empty if it was never shown."""
+    reason: Reason
+
+
+CHARGE: Final = Canonical(Charge, "charge")
+
+
+class VotedOut(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member that its stage has expelled, with the charges."""
+
+    stage: StageIndex
+    member: PeerText
+    charges: Annotated[tuple[Envelope, ...], Meta(min_length=1, max_length=MAX_AUTHORS)]
+
+
+def check(out: VotedOut, swarm: SwarmId) -> str:
+    """Verify the charges of a member that was voted out; return the reason in words.
+
+    Whether their authors were a majority, only those can say who saw the stage then.
+
+    Raises:
+        RemoteProtocolError: a charge is about something else, or not signed by its author.
+    """
+    charges = [CHARGE.parse(one.body) for one in out.charges]
+    for charge, envelope in zip(charges, out.charges, strict=True):
+        if envelope.kind != KIND or (charge.stage, charge.member) != (out.stage, out.member):
+            raise RemoteProtocolError("charge-of-another", out.member, 50)
+        verify(envelope, swarm)
+    return words_of(charges)
+
+
+JudgesOf = Callable[[Charge], Collection[PeerId]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A charge that was verified, and when it came (monotonic seconds)."""
+
+    charge: Charge
+    envelope: Envelope
+    at: float
+
+
+class Charges:
+    """See the module's docstring; ``swarm`` is where the signatures hold."""
+
+    def __init__(self, swarm: SwarmId) -> None:
+        self._swarm = swarm
+        self._kept: dict[tuple[int, PeerId], dict[PeerId, Kept]] = {}
+        self._heard: dict[PeerId, float] = {}
+
+    def take(self, envelope: Envelope, now: float) -> Charge | None:
+        """Keep a charge; None: it is known already, or comes too soon after the one before.
+
+        Raises:
+            RemoteProtocolError: it is malformed, or not signed by its author.
+        """
+        charge, author = CHARGE.parse(envelope.body), PeerId(envelope.signer)
+        about = charge.stage, PeerId(charge.member)
+        known = self._kept.get(about, {}).get(author)
+        if author == charge.member or (known is not None and known.envelope == envelope):
+            return None
+        if envelope.kind != KIND or now < self._heard.get(author, -math.inf) + SPACING_S:
+            return None
+        verify(envelope, self._swarm)
+        self._put(about, author, Kept(charge, envelope, now))
+        return charge
+
+    def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
+        """Return the charge of an author against a member."""
+        kept = self._kept.get((stage, member), {}).get(author)
+        return None if kept is None else kept.charge
+
+    def all(self, now: float) -> list[Kept]:
+        """Return every charge that counts."""
+        kept = [one for against in self._kept.values() for one in against.values()]
+        return [one for one in kept if now < one.at + COUNTS_S]
+
+    def charged(self, now: float) -> list[tuple[int, PeerId]]:
+        """Return the members that somebody charges, with their stages."""
+        return sorted({(one.charge.stage, PeerId(one.charge.member)) for one in self.all(now)})
+
+    def verdict(
+        self, stage: int, member: PeerId, judges_of: JudgesOf, now: float
+    ) -> list[Envelope]:
+        """Return the charges that expel a member; none if they are no majority.
+
+        Args:
+            stage: of the member.
+            member: the charged one.
+            judges_of: returns the members of the stage at the step of a charge; a charge of another
+                peer does not count. Of several steps the largest stage counts.
+            now: monotonic seconds.
+        """
+        counting, most = list[Envelope](), 1
+        for author, one in sorted(self._kept.get((stage, member), {}).items()):
+            judges = {*judges_of(one.charge), member}
+            if author in judges and now < one.at + COUNTS_S:
+                counting.append(one.envelope)
+                most = max(most, len(judges))
+        return counting if 2 * len(counting) > most else []
+
+    def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:
+        if about not in self._kept and len(self._kept) >= MAX_MEMBERS:
+            del self._kept[next(iter(self._kept))]
+        against = self._kept.setdefault(about, {})
+        if author not in against and len(against) >= MAX_AUTHORS:
+            del against[next(iter(against))]
+        against[author] = kept
+        self._heard[author] = kept.at
+        if len(self._heard) > MAX_MEMBERS * MAX_AUTHORS:
+            del self._heard[next(iter(self._heard))]
+
+
+def words_of(charges: Collection[Charge]) -> str:
+    """Say why a member is expelled: ``Qx3f7A contributed something else … (found by 2 …)``."""
+    first = next(iter(charges))
+    reasons = sorted({WORDS[charge.reason] for charge in charges})
+    steps = sorted({charge.step for charge in charges})
+    where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    who = f"{len(charges)} members of stage {first.stage}"
+    return f"{short(PeerId(first.member))} {' and '.join(reasons)} ({where}; found by {who})"

@@ -1,0 +1,666 @@
+"""A seat's audits: it commits to its contributions, shows them to auditors, and audits others.
+
+An auditor draws a member when it is Ready for the step, and tells the others (never the member)
+before it says so. They keep the version, too: if the auditor finds fault, they audit the same
+contribution themselves, as *judges*. Whoever has found a member out charges it (``charges.py``); a
+judge that finds in agreement what the auditor has called a lie charges the auditor, and so does the
+member itself. A majority of the stage expels.
+
+Audits never stand in the way of a round: their tasks wait until the worker has nothing else to do,
+for two seconds at most, and one is with the worker at a time.
+
+State: the commitments of the newest steps, one audit at a time, what is kept for auditors after the
+neighbours need it no more; and in ``AuditTerms`` what outlives the seat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, words_of
+from protocol.audit.commitment import KIND as COMMITMENT
+from protocol.audit.commitment import STATEMENT, Statement, tensors_of
+from protocol.audit.draw import drawn
+from protocol.audit.record import Grade, Record
+from protocol.effects import Explain, Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId, short
+from protocol.pipeline.effects import (
+    AuditTask,
+    CompareTask,
+    Compute,
+    DropStep,
+    Keep,
+    KeepVersionTask,
+    Outcome,
+    PayloadKey,
+    RecomputeTask,
+    SendPayload,
+)
+from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.place import Place
+from protocol.rounds.plans import active, owner
+from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
+from protocol.view import SwarmView
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import (
+    AuditNotice,
+    AuditReply,
+    AuditRequest,
+    AuditResult,
+    Charged,
+    Commitment,
+    Plan,
+    Segment,
+)
+
+KEPT_S: Final = 10.0
+"""How long payloads are kept for auditors after the neighbours have closed their step, and after
+one was shown: an auditor asks as soon as it has closed the step."""
+KEPT_STEPS: Final = 4
+"""Steps that are kept so, at most."""
+STANDBY_S: Final = 60.0
+"""How long a judge keeps a version for an audit of which it hears nothing."""
+COMMITMENTS: Final = 4
+"""Steps of which commitments are kept."""
+WAITS_S: Final = 2.0
+"""An audit's task waits so long for a worker that has nothing else to do."""
+TELL_AGAIN_S: Final = 3.0
+TELL_TIMES: Final = 3
+"""A charge is told again, for messages that are lost."""
+PLANS: Final = 256
+"""Steps of which the members are remembered: an audit may last some."""
+FOUND: Final = 16
+"""Own findings that are kept, for charges that come later."""
+SECRET_BYTES: Final = 32
+
+Role = Literal["auditor", "judge"]
+
+
+@dataclass(slots=True)
+class AuditTerms:
+    """What audits of a volunteer go by, in all its seats.
+
+    Fields:
+        budget: share of all contributions that the run wants to be audited.
+        secret: 32 bytes that only we know.
+        coarse: whether the averaging codec loses anything.
+        charges: who charges whom.
+        records: what our audits came to, by stage and member.
+        expelled: members that majorities have expelled before our eyes.
+        plans: members of the plans that closed the newest steps, by stage, step and attempt.
+        contributions: of others, in the steps that we have closed.
+        results: of our audits, by grade; ``void`` for those that came to nothing.
+    """
+
+    budget: float
+    secret: bytes
+    coarse: bool
+    swarm: SwarmId
+    charges: Charges
+    records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
+    expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
+    plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
+    contributions: int = 0
+    results: Counter[str] = field(default_factory=Counter)
+
+    def record(self, stage: int, peer: PeerId) -> Record:
+        """Return the record of a member of a stage."""
+        return self.records.setdefault((stage, peer), Record())
+
+    def open_charges(self) -> dict[tuple[int, PeerId], list[PeerId]]:
+        """Return who charges whom, where that has expelled nobody."""
+        found: dict[tuple[int, PeerId], list[PeerId]] = {}
+        for kept in self.charges.all(-math.inf):
+            about = kept.charge.stage, PeerId(kept.charge.member)
+            if about not in self.expelled:
+                found.setdefault(about, []).append(PeerId(kept.envelope.signer))
+        return found
+
+
+@dataclass(slots=True)
+class _Case:
+    """What we audit, or keep a version for."""
+
+    subject: Subject
+    role: Role
+    auditor: PeerId
+    others: tuple[PeerId, ...]
+    """Members that are told the result: neither the audited one nor ourselves."""
+    until: float = 0.0
+    """When a judge loses patience; set once the version is kept."""
+    kept: bool = False
+    called: bool = False
+    """Whether the auditor has found fault."""
+    audit: Audit | None = None
+
+
+class Auditing:
+    """See the module's docstring.
+
+    Args:
+        place: where this replica stands.
+        terms: None: the run has no audits, and this does nothing.
+        era: of the seat.
+        judges: returns the members of a stage whose charges count, as we know them.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        terms: AuditTerms | None,
+        era: int,
+        judges: Callable[[int], Collection[PeerId]],
+    ) -> None:
+        self._place, self._terms, self._era, self._judges = place, terms, era, judges
+        self._commitments: dict[tuple[int, PeerId], Commitment] = {}
+        self._digests: dict[tuple[int, int, int, PeerId], bytes] = {}
+        """Of segments that members sent us, by step, attempt, segment and member."""
+        self._own: dict[tuple[int, int], Commitment] = {}
+        """Our commitments, by step and attempt."""
+        self._drawn: tuple[int, PeerId | None] = (-1, None)
+        """The step that we drew for last, and whom we drew."""
+        self._notice: tuple[PeerId, AuditNotice] | None = None
+        self._case: _Case | None = None
+        self._tasks: deque[tuple[AuditTask, float]] = deque()
+        """What waits for the worker, with the time at which it waits no longer."""
+        self._kept: dict[int, float] = {}
+        """Steps that nobody but auditors needs, with until when."""
+        self._found: dict[tuple[int, PeerId], tuple[bytes, Grade]] = {}
+        self._again: dict[PeerId, tuple[int, float]] = {}
+        """Members that we charge: how often it is still told, and when next."""
+        self._near: frozenset[PeerId] = frozenset()
+        """Holders of our stage and those beside it, who are told of charges."""
+        self._seen = SwarmView(((),) * place.stages)
+        self._tensors = tensors_of(first=place.first, last=place.last)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        case = self._case
+        due = [until for _, until in self._again.values()]
+        due += self._kept.values()
+        due += [until for _, until in list(self._tasks)[:1]]
+        if case is not None and case.audit is not None:
+            due += [at for at in (case.audit.next_deadline(),) if at is not None]
+        elif case is not None and case.kept:
+            due.append(case.until)
+        return min(due, default=None)
+
+    # --- as a member ----------------------------------------------------------------------------
+
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[SeatEffect]:
+        """Our contribution is encoded: commit to it before anybody gets a part of it."""
+        me = self._place.me
+        if self._terms is None or len(plan.members) < 2:
+            return []
+        segments, step, attempt = set(active(plan)), plan.step, plan.attempt
+        return [
+            CommitTo(
+                tuple(PeerId(m.peer) for m in plan.members if m.peer != me),
+                Commitment(plan.stage, step, attempt, era=self._era),
+                {m: tuple(PayloadKey(step, name, m) for name in self._tensors) for m in counted},
+                tuple(
+                    PayloadKey(step, "segment", i, attempt, me) if i in segments else None
+                    for i in range(len(plan.bounds) - 1)
+                ),
+            )
+        ]
+
+    def committed(self, peers: Sequence[PeerId], own: Commitment) -> list[SeatEffect]:
+        """Our commitment is signed: tell the other members of the plan."""
+        self._own[own.step, own.attempt] = own
+        while len(self._own) > 2 * COMMITMENTS:
+            del self._own[next(iter(self._own))]
+        return [Send(peer, own) for peer in peers]
+
+    def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
+        """Show an auditor what it asks for, if we have it."""
+        of = message
+        if self._terms is None:
+            return []
+        if of.name == "commitment":
+            own = self._own.get((of.step, of.attempt))
+            return [] if own is None else [Send(sender, own)]
+        if of.name == "list" or of.name == "segment":
+            key = PayloadKey(of.step, of.name, of.item, of.attempt, self._place.me)
+        else:
+            key = PayloadKey(of.step, of.name, of.item)
+        if of.step in self._kept:
+            self._kept[of.step] = max(self._kept[of.step], now + KEPT_S)
+        reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item)
+        return [SendPayload(sender, reply, (key,))]
+
+    def dropped(self, drop: DropStep, now: float) -> list[SeatEffect]:
+        """The neighbours need a step's payloads no more: auditors may, for a while."""
+        if self._terms is None:
+            return [drop]
+        self._kept[drop.step] = now + KEPT_S
+        effects: list[SeatEffect] = []
+        audited = self._case.subject.step if self._case else None
+        while len(self._kept) > KEPT_STEPS:
+            oldest = min((s for s in self._kept if s != audited), key=lambda s: (self._kept[s], s))
+            del self._kept[oldest]
+            effects.append(DropStep(oldest))
+        return effects
+
+    # --- as an auditor or a judge ---------------------------------------------------------------
+
+    def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
+        """Keep a commitment; its signature is verified when it is audited."""
+        if self._terms is None:
+            return []
+        known = self._commitments.get((message.step, sender))
+        if known is None or known.attempt < message.attempt:
+            self._commitments[message.step, sender] = message
+        newest = max(step for step, _ in self._commitments)
+        for key in [key for key in self._commitments if key[0] <= newest - COMMITMENTS]:
+            case = self._case
+            if case is None or (case.subject.step, case.subject.member) != key:
+                del self._commitments[key]
+        return self._feed(now)
+
+    def segment_came(self, sender: PeerId, message: Segment, digest: bytes) -> None:
+        """Note what a member has contributed to a segment of ours."""
+        if self._terms is None:
+            return
+        key = message.step, message.attempt, message.segment, sender
+        self._digests[key] = digest
+        for old in [key for key in self._digests if key[0] <= message.step - COMMITMENTS]:
+            del self._digests[old]
+
+    def ready(self, plan: Plan, digest: bytes) -> list[SeatEffect]:
+        """We are about to be Ready: draw whether a contribution is audited, and tell the judges."""
+        me, terms, step = self._place.me, self._terms, plan.step
+        counts = self._counts(plan)
+        if terms is None or me not in counts:
+            return []
+        if self._drawn[0] != step:
+            others = {
+                peer: terms.record(plan.stage, peer)
+                for peer, counted in counts.items()
+                if peer != me and counted
+            }
+            self._drawn = step, None
+            if others and self._case is None and not self._noticed(plan):
+                who = drawn(terms.secret, digest, plan.stage, step, others, terms.budget)
+                self._drawn = step, who
+        member = self._drawn[1]
+        if member is None or not counts.get(member):
+            return []
+        notice = AuditNotice(plan.stage, step, plan.attempt, member)
+        return [Send(peer, notice) for peer in counts if peer not in (me, member)]
+
+    def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
+        """Another member audits this step's contribution of a third one."""
+        self._notice = sender, message
+        return []
+
+    def closing(self, plan: Plan) -> list[SeatEffect]:
+        """A step is about to be applied: keep its version if one of its contributions is audited,
+        by us or by another member."""
+        me, terms, counts = self._place.me, self._terms, self._counts(plan)
+        if terms is None or me not in counts:
+            return []
+        terms.plans[plan.stage, plan.step, plan.attempt] = frozenset(counts)
+        while len(terms.plans) > PLANS:
+            del terms.plans[next(iter(terms.plans))]
+        terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
+        if self._case is not None:
+            return []
+        role: Role = "auditor"
+        auditor, member = me, self._drawn[1] if self._drawn[0] == plan.step else None
+        if member is None and self._noticed(plan) and self._notice is not None:
+            role, auditor, member = "judge", self._notice[0], PeerId(self._notice[1].member)
+        if member is None or member == me or not counts.get(member) or auditor not in counts:
+            return []
+        self._case = _Case(
+            self._subject(plan, member, counts[member]),
+            role,
+            auditor,
+            tuple(peer for peer in counts if peer not in (me, member)),
+        )
+        return [Compute(KeepVersionTask(plan.step))]
+
+    def on_result(self, sender: PeerId, message: AuditResult, now: float) -> list[SeatEffect]:
+        """The auditor has come to a result: judge it if it has found fault."""
+        case = self._case
+        if case is None or case.role != "judge" or case.auditor != sender or case.audit is not None:
+            return []
+        of = case.subject
+        if (message.step, message.attempt, message.member) != (of.step, of.attempt, of.member):
+            return []
+        if message.agrees:
+            self._case = None
+            return []
+        case.called = True
+        return self._begin(now)
+
+    def on_reply(
+        self, sender: PeerId, message: AuditReply, digest: bytes, now: float
+    ) -> list[SeatEffect]:
+        """Take what a member shows; ``digest`` of the list is the list itself."""
+        case = self._case
+        if case is None or case.audit is None or case.subject.member != sender:
+            return []
+        of = case.subject
+        if (message.step, message.attempt) != (of.step, of.attempt):
+            return []
+        if message.name == "commitment":
+            return []
+        if message.name == "list":
+            return self._perform(case.audit.listed(digest, now), now)
+        key = PayloadKey(of.step, message.name, message.item, of.attempt, sender)
+        if not case.audit.waits_for(key):
+            return []
+        return [Keep((key,)), *self._perform(case.audit.shown(key, digest, now), now)]
+
+    def computed(self, task: AuditTask, outcome: Outcome, now: float) -> list[SeatEffect]:
+        """Take what a task of the audit came to."""
+        case = self._case
+        if case is None or case.subject.step != task.step:
+            return []
+        if isinstance(task, KeepVersionTask):
+            if outcome.error:  # we have not seen the sum before, or have no memory for the copy
+                return self._over(case, None, "the version could not be kept", now)
+            case.kept, case.until = True, now + STANDBY_S
+            return self._begin(now)
+        if case.audit is None:
+            return []
+        if outcome.error:
+            return self._perform(case.audit.not_computed(outcome.error), now)
+        if isinstance(task, RecomputeTask):
+            return self._perform(case.audit.recomputed(*outcome.apart, now), now)
+        return self._perform(case.audit.compared(*outcome.apart), now)
+
+    def work(self, *, idle: bool, now: float) -> list[SeatEffect]:
+        """Give the worker the next task, if it is idle or the task has waited long enough."""
+        if not self._tasks or not (idle or now >= self._tasks[0][1]):
+            return []
+        return [Compute(self._tasks.popleft()[0])]
+
+    # --- charges --------------------------------------------------------------------------------
+
+    def charged(self, envelope: Envelope, now: float) -> list[SeatEffect]:
+        """Our own charge is signed: tell everybody whom it concerns."""
+        if self._terms is None or (charge := self._terms.charges.take(envelope, now)) is None:
+            return []
+        self._again[PeerId(charge.member)] = TELL_TIMES, now + TELL_AGAIN_S
+        return [*self._tell(envelope, self._near), *self.verdicts(now)]
+
+    def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
+        """Take a charge of a member of our stage, or of one beside it."""
+        author, terms = PeerId(message.charge.signer), self._terms
+        if terms is None:
+            return []
+        body = CHARGE.parse(message.charge.body)
+        if abs(body.stage - self._place.stage) > 1 or author not in self._judges_at(body):
+            return []
+        charge = terms.charges.take(message.charge, now)
+        if charge is None:
+            return []
+        return [*self._check(author, charge), *self.verdicts(now)]
+
+    def verdicts(self, now: float) -> list[SeatEffect]:
+        """Return the members that majorities of their stages have charged by now, once each."""
+        terms = self._terms
+        if terms is None:
+            return []
+        effects: list[SeatEffect] = []
+        for stage, member in terms.charges.charged(now):
+            if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
+                continue
+            found = terms.charges.verdict(stage, member, self._judges_at, now)
+            if not found:
+                continue
+            words = words_of([CHARGE.parse(one.body) for one in found])
+            terms.expelled[stage, member] = words
+            self._again.pop(member, None)
+            effects.append(Convicted(stage, member, words, tuple(found)))
+            for envelope in found:  # some may not have got all of them
+                effects += self._tell(envelope, self._near - {member})
+        return effects
+
+    def _judges_at(self, charge: Charge) -> Collection[PeerId]:
+        """Return the members of a stage at the step of a charge: of ours those of the plan, if we
+        have closed the step, so that all who have agree on the majority."""
+        of = charge.stage, charge.step, charge.attempt
+        plans = {} if self._terms is None else self._terms.plans
+        return plans[of] if of in plans else self._judges(charge.stage)
+
+    def _charge(self, member: PeerId, of: Subject, root: bytes, reason: Reason) -> list[SeatEffect]:
+        terms = self._terms
+        if terms is None or member == self._place.me:
+            return []
+        known = terms.charges.of(of.stage, member, self._place.me)
+        if known is not None and known.reason != "fails":
+            return []
+        charge = Charge(of.stage, member, of.step, of.attempt, root, reason)
+        return [SignCharge(KIND, CHARGE.encode(charge))]
+
+    def _check(self, author: PeerId, charge: Charge) -> list[SeatEffect]:
+        """Charge the author of a charge that we know to be false: we have found the same
+        contribution in agreement; or it is ours, as we have signed it."""
+        if charge.reason != "lies" or charge.stage != self._place.stage or not charge.root:
+            return []
+        member, me = PeerId(charge.member), self._place.me
+        if member == me:
+            own = self._own.get((charge.step, charge.attempt))
+            false = own is not None and own.root == charge.root
+        else:
+            false = self._found.get((charge.step, member)) == (charge.root, Grade.AGREES)
+        if not false:
+            return []
+        of = Subject(
+            author, charge.stage, charge.step, charge.attempt, 0, frozenset(), (), {}, (), False
+        )
+        return self._charge(author, of, charge.root, "accuses")
+
+    def _tell(self, envelope: Envelope, peers: Collection[PeerId]) -> list[SeatEffect]:
+        return [
+            Send(peer, Charged(stage, envelope))
+            for peer in sorted(peers)
+            for stage in self._stages_of(peer)
+        ]
+
+    def _stages_of(self, peer: PeerId) -> list[int]:
+        ours = self._place.stage
+        near = [s for s in (ours - 1, ours, ours + 1) if 0 <= s < self._place.stages]
+        return [s for s in near if any(r.peer == peer for r in self._seen.stages[s])]
+
+    # --- time and the others --------------------------------------------------------------------
+
+    def update_view(self, view: SwarmView, seen: SwarmView, now: float) -> list[SeatEffect]:
+        """Give up the audit of a member that has gone; tell newcomers who is charged.
+
+        Args:
+            view: without those that are set aside.
+            seen: with them.
+            now: monotonic seconds.
+        """
+        self._seen, case, terms = seen, self._case, self._terms
+        if terms is None:
+            return []
+        effects: list[SeatEffect] = []
+        there = {r.peer for r in view.stages[self._place.stage]}
+        if case is not None and case.kept and case.subject.member not in there:
+            effects += self._over(case, None, "it has left the stage", now)
+        elif (
+            case is not None and case.audit is None and case.auditor not in {*there, self._place.me}
+        ):
+            self._case = None
+        ours = self._place.stage
+        stages = [s for s in (ours - 1, ours, ours + 1) if 0 <= s < self._place.stages]
+        near = frozenset(r.peer for s in stages for r in seen.stages[s]) - {self._place.me}
+        new, self._near = near - self._near, near
+        for kept in terms.charges.all(now) if new else ():
+            effects += self._tell(kept.envelope, new)
+        return [*effects, *self.verdicts(now)]
+
+    def tick(self, now: float) -> list[SeatEffect]:
+        """Lose patience with a member that shows nothing; tell charges again; free what was kept
+        long enough."""
+        case, effects = self._case, list[SeatEffect]()
+        if case is not None and case.audit is not None:
+            effects += self._perform(case.audit.tick(now), now)
+        elif case is not None and case.kept and now >= case.until:
+            self._case = None
+        audited = self._case.subject.step if self._case else None
+        for step in [s for s, until in self._kept.items() if until <= now]:
+            if step == audited:
+                self._kept[step] = now + KEPT_S
+            else:
+                del self._kept[step]
+                effects.append(DropStep(step))
+        return [*effects, *self._tell_again(now)]
+
+    def _tell_again(self, now: float) -> list[SeatEffect]:
+        effects: list[SeatEffect] = []
+        due = {member for member, (_, at) in self._again.items() if at <= now}
+        for kept in self._terms.charges.all(now) if due and self._terms is not None else ():
+            if kept.charge.member in due and kept.envelope.signer == self._place.me:
+                effects += self._tell(kept.envelope, self._near)
+        for member in due:
+            left = self._again.pop(member)[0] - 1
+            if left:
+                self._again[member] = left, now + TELL_AGAIN_S
+        return effects
+
+    # --- within ---------------------------------------------------------------------------------
+
+    def _counts(self, plan: Plan) -> dict[PeerId, frozenset[int]]:
+        per_step = self._place.per_step
+        return {PeerId(m.peer): from_bitmap(m.counted, plan.step, per_step) for m in plan.members}
+
+    def _noticed(self, plan: Plan) -> bool:
+        """Whether another member has told us that it audits one of this plan."""
+        if self._notice is None:
+            return False
+        sender, notice = self._notice
+        return (notice.step, notice.attempt) == (plan.step, plan.attempt) and notice.member not in (
+            sender,
+            self._place.me,
+        )
+
+    def _subject(self, plan: Plan, member: PeerId, counted: frozenset[int]) -> Subject:
+        me = self._place.me
+        held = {
+            i: digest
+            for i in active(plan)
+            if owner(plan, i) == me
+            and (digest := self._digests.get((plan.step, plan.attempt, i, member)))
+        }
+        return Subject(
+            member=member,
+            stage=plan.stage,
+            step=plan.step,
+            attempt=plan.attempt,
+            era=self._era,
+            counted=counted,
+            bounds=tuple(plan.bounds),
+            held=held,
+            tensors=self._tensors,
+            coarse=self._terms is not None and self._terms.coarse,
+        )
+
+    def _begin(self, now: float) -> list[SeatEffect]:
+        """Begin the audit: an auditor at once, a judge when it is called."""
+        case = self._case
+        if case is None or not case.kept or (case.role == "judge" and not case.called):
+            return []
+        case.audit = Audit(case.subject, now)
+        return self._feed(now)
+
+    def _feed(self, now: float) -> list[SeatEffect]:
+        """Give the audit the member's commitment, if it is here and signed."""
+        case, terms = self._case, self._terms
+        if case is None or case.audit is None or terms is None or case.audit.root:
+            return []
+        of = case.subject
+        said = self._commitments.get((of.step, of.member))
+        if said is None or said.attempt != of.attempt:
+            return []
+        statement = statement_of(said)
+        try:
+            body = STATEMENT.encode(statement)
+            verify(Envelope(of.member, COMMITMENT, body, said.signature), terms.swarm)
+        except RemoteProtocolError:
+            del self._commitments[of.step, of.member]
+            return []
+        return self._perform(case.audit.committed(statement, now), now)
+
+    def _perform(self, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
+        said: list[SeatEffect] = []
+        for effect in effects:
+            match effect:
+                case AskList(member, name):
+                    said.append(Send(member, self._request(name, 0)))
+                case Ask(member, key):
+                    said.append(Send(member, self._request(key.name, key.item)))
+                case RecomputeTask() | CompareTask():
+                    self._tasks.append((effect, now + WAITS_S))
+                case Judged() if self._case is not None:
+                    said += self._over(self._case, effect.grade, effect.words, now)
+        return said
+
+    def _request(self, name: str, item: int) -> AuditRequest:
+        if self._case is None:
+            raise RuntimeError("without an audit nothing is asked for")
+        of = self._case.subject
+        return AuditRequest(of.stage, of.step, of.attempt, name, item)  # type: ignore[arg-type]
+
+    def _over(self, case: _Case, grade: Grade | None, words: str, now: float) -> list[SeatEffect]:
+        """The audit is over: tell the judges, and draw the conclusions."""
+        self._case, of, terms = None, case.subject, self._terms
+        self._tasks.clear()
+        if terms is None:
+            return []
+        effects: list[SeatEffect] = []
+        agrees = grade in (None, Grade.AGREES)
+        if case.role == "auditor":
+            result = AuditResult(of.stage, of.step, of.attempt, of.member, agrees)
+            effects += [Send(peer, result) for peer in case.others]
+        if case.audit is None:
+            return effects  # it was never begun
+        terms.results[grade.name.lower() if grade else "void"] += 1
+        level: Literal["debug", "info", "warning"]
+        level = "debug" if grade is None else "info" if agrees else "warning"
+        what = f"audit of {short(of.member)} in stage {of.stage}, step {of.step}: {words}"
+        effects.append(Explain("round", what, level))
+        if grade is None:
+            return effects
+        return [*effects, *self._conclude(case, grade, case.audit.root, now)]
+
+    def _conclude(self, case: _Case, grade: Grade, root: bytes, now: float) -> list[SeatEffect]:
+        of, terms = case.subject, self._terms
+        if terms is None:
+            return []
+        record = terms.record(of.stage, of.member)
+        record.note(grade)
+        self._found[of.step, of.member] = root, grade
+        while len(self._found) > FOUND:
+            del self._found[next(iter(self._found))]
+        if not record.trusted():
+            effects = self._charge(of.member, of, root, record.reason)
+            if effects and not case.others:
+                words = (
+                    f"{short(of.member)} and we are alone in stage {of.stage}: nobody can decide"
+                )
+                effects.append(Explain("round", words, "warning"))
+            return effects
+        effects = []
+        for kept in terms.charges.all(now):
+            if (kept.charge.stage, kept.charge.member) == (of.stage, of.member):
+                effects += self._check(PeerId(kept.envelope.signer), kept.charge)
+        return effects
+
+
+def statement_of(message: Commitment) -> Statement:
+    """Return what a commitment states, as its author has signed it."""
+    of = message
+    return Statement(of.stage, of.step, of.attempt, of.era, of.root)

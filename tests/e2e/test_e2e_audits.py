@@ -1,0 +1,104 @@
+"""Volunteers as processes, one of which contributes lies: audits find it, its stage expels it."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client.cli.founding.options import RunChoices
+from client.control.snapshot import Snapshot
+from client.lab.bench.efficiency import training_plan
+from client.lab.local_swarm import LocalSwarm, Member
+from model_zoo.data import Corpus
+from model_zoo.reference import train_reference
+from tests.hostile.member import LIES_FROM
+from tests.support.e2e_local import HOST, REPOSITORY, found, killed_at_the_end, wait_for
+
+pytestmark = pytest.mark.slow
+FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
+STEPS = 120
+LAST = 10
+"""Steps over which the loss at the end is averaged."""
+RUN = RunChoices(
+    name="audited",
+    stages=1,
+    steps=STEPS,
+    sequences=2,
+    microbatches=12,
+    redundancy=3,
+    checkpoint_every=STEPS,
+    measure=False,
+    dual_homing=0,
+    audit=20,
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+def _started(swarm: LocalSwarm, folder: Path, lie: str) -> tuple[list[Member], Path]:
+    """Start two honest volunteers and a liar that is honest until a file is there."""
+    first = swarm.start("honest-1", FLAGS)
+    first.wait_until_it_answers(60.0)
+    begin = folder / "lie"
+    swarm.start(
+        "liar",
+        FLAGS,
+        variables={"PYTHONPATH": str(REPOSITORY), LIES_FROM: str(begin)},
+        within=[sys.executable, "-m", "tests.hostile.member", lie],
+    )
+    honest = [first, swarm.start("honest-2", FLAGS)]
+
+    def all_serve() -> Snapshot | None:
+        now = first.snapshot()
+        serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
+        return now if serving and len(serving) == 3 else None
+
+    wait_for(all_serve, "three replicas", honest)
+    return honest, begin
+
+
+@pytest.mark.parametrize("lie", ["contribution-zero", "contribution-x-minus-1"])
+def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path, lie: str) -> None:
+    file = found(folder, "honest-1", RUN)
+    with killed_at_the_end(folder) as swarm:
+        honest, begin = _started(swarm, folder, lie)
+        began = honest[0].snapshot()
+        assert began is not None
+        assert not began.expelled
+        begin.touch()
+
+        def expelled(member: Member) -> Snapshot | None:
+            now = member.snapshot()
+            return now if now is not None and now.expelled else None
+
+        outs = [wait_for(lambda m=m: expelled(m), "an expulsion", honest) for m in honest]
+        names = {member.snapshot().peer for member in honest}  # type: ignore[union-attr]
+        for now in outs:
+            assert len(now.expelled) == 1
+            assert now.expelled[0].peer not in names
+            assert "signed" in now.expelled[0].reason
+            assert now.audits is not None
+        assert min(now.step for now in outs) < began.step + 40
+
+        told: dict[int, float] = {}
+
+        def ended() -> bool | None:
+            for member in honest:
+                for event in member.new_events():
+                    if event.kind == "StepCommitted":
+                        told[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+            return True if max(told, default=0) >= STEPS - 1 else None
+
+        wait_for(ended, f"{STEPS} steps", honest)
+    reached = statistics.mean(told[step] for step in sorted(told)[-LAST:])
+    alone = train_reference(training_plan(file.manifest), Corpus.from_stdlib(), threads=1)
+    assert reached < 1.05 * statistics.mean(alone.losses[-LAST:])

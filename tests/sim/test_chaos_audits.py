@@ -1,0 +1,57 @@
+"""Audits in the chaos world: who lies is expelled, by whom it lies to; nobody else ever is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from client.lab.simulate.chaos.config import ChaosConfig, drawn
+from client.lab.simulate.chaos.replay import run_once
+
+SHARE = 0.1
+"""Of the contributions; new members are audited four times as often."""
+WITHIN = 25
+"""Steps: of a hundred seeds the slowest needed fewer."""
+
+
+def calm(seed: int, *lies: str) -> ChaosConfig:
+    """A world with a fault every three seconds, so that many steps are closed."""
+    return replace(drawn(seed, lies, SHARE), faults=20, gap_s=3.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
+    world, violation = run_once(calm(seed, "gradients"))
+    assert not violation
+    assert not world.audits.undiscovered
+    assert max(world.audits.lasted) <= WITHIN
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_auditor_that_finds_fault_with_everything_is_out_itself(seed: int) -> None:
+    world, violation = run_once(calm(seed, "audits"))
+    assert not violation, "no honest member is expelled (A1)"
+    assert not world.audits.undiscovered
+
+
+def test_among_the_usual_faults_no_honest_member_is_expelled() -> None:
+    found = 0
+    for seed in range(6):
+        world, violation = run_once(drawn(seed, (), SHARE))
+        assert not violation
+        assert world.audits.found.keys() <= {"agrees", "void", "refused"}
+        found += world.audits.found["agrees"]
+    assert found > 20
+
+
+def test_without_audits_nothing_is_signed_or_kept() -> None:
+    world, violation = run_once(replace(drawn(1), faults=5))
+    assert not violation
+    assert all(v.signer is None and v.audits is None for v in world.volunteers.values())
+
+
+def test_members_that_have_closed_a_step_agree_on_its_majority() -> None:
+    """One that had come back took a smaller stage for the whole, and worked with nobody."""
+    _, violation = run_once(drawn(91, ("gradients",), SHARE))
+    assert not violation

@@ -1,0 +1,116 @@
+"""Audits in swarms of real engines: honest replicas agree, liars are expelled by their stage."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from client.cli.terminal.status_text import status_report
+from client.compute.requests import Contribute
+from client.node.status import take_snapshot
+from client.train.swarm.expulsions import Expulsions
+from protocol.ids import PeerId
+from protocol.seat.auditing import AuditTerms
+from tests.support.local_worker import LocalWorker
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+
+
+def audits(volunteer: Volunteer) -> AuditTerms:
+    terms = volunteer.held_stages.audits
+    assert terms is not None
+    return terms
+
+
+def peer(volunteer: Volunteer) -> PeerId:
+    return volunteer.engine.signer.peer
+
+
+def expelled(volunteer: Volunteer) -> set[PeerId]:
+    """Whom a volunteer has cut off, with the reasons on its disk and in its status."""
+    expulsions: Expulsions = volunteer.engine.expulsions
+    return set(expulsions.voted)
+
+
+async def staffed(swarm: TestSwarm, *stages: int) -> list[Volunteer]:
+    volunteers = [await swarm.add(stage) for stage in stages]
+    await swarm.until(
+        lambda: all(v.serves(stage) for v, stage in zip(volunteers, stages, strict=True))
+    )
+    swarm.start()
+    return volunteers
+
+
+def lie(worker: LocalWorker, factor: float) -> None:
+    """Contribute so many times the gradient from now on."""
+    executor = worker._executor
+    execute, spoilt = executor.execute, set[int]()
+
+    def lying(request: Any, payloads: Any, answer: Any) -> None:
+        if isinstance(request, Contribute) and request.step not in spoilt:
+            spoilt.add(request.step)
+            assert executor._opened is not None
+            executor._opened.replica.gradient_sum.mul_(factor)
+        execute(request, payloads, answer)
+
+    executor.execute = lying  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("stages", [(0, 0, 1, 1), (0, 1, 1, 1)])
+async def test_honest_replicas_agree(
+    tmp_path, autojump_clock: trio.testing.MockClock, stages: tuple[int, ...]
+) -> None:
+    async with open_swarm(tmp_path, audit=50, steps=12) as swarm:
+        volunteers = await staffed(swarm, *stages)
+        await swarm.until_done()
+        swarm.assert_exact()
+        found = sum(
+            (audits(v).results for v in volunteers), start=type(audits(volunteers[0]).results)()
+        )
+        assert found["agrees"] >= 6
+        assert found.keys() <= {"agrees", "void"}, found
+        assert not any(map(expelled, volunteers))
+
+
+@pytest.mark.parametrize("factor", [-10.0, 0.0])
+async def test_a_liar_is_expelled_and_the_run_goes_on(
+    tmp_path, autojump_clock: trio.testing.MockClock, factor: float
+) -> None:
+    async with open_swarm(tmp_path, audit=20, steps=60) as swarm:
+        first, honest, other, liar = await staffed(swarm, 0, 1, 1, 1)
+        await swarm.until(lambda: first.step(0) >= 3)
+        for worker in liar.workers:
+            lie(worker, factor)
+        kept = tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks"
+        honest.engine.keep_evidence(*kept)
+        members = (first, honest, other)
+        await swarm.until(lambda: all(expelled(v) == {peer(liar)} for v in members))
+        step = first.step(0)
+        assert step < 50
+        await swarm.until(lambda: first.step(0) >= step + 5)
+        assert all(expelled(v) == {peer(liar)} for v in members)
+        assert not swarm.hub.linked(peer(liar))
+
+        now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
+        assert [out.peer for out in now.expelled] == [peer(liar)]
+        assert "found by 2 members of stage 1" in now.expelled[0].reason
+        assert now.audits is not None
+        assert now.audits.done > now.audits.agree
+        assert "do not agree" in status_report(now)
+        later = await swarm.add()
+        later.engine.keep_evidence(*kept)
+        assert expelled(later) == {peer(liar)}, "as after a restart"
+
+
+async def test_two_replicas_accuse_each_other_and_both_stay(
+    tmp_path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, audit=100, steps=20) as swarm:
+        first, honest, liar = await staffed(swarm, 0, 1, 1)
+        await swarm.until(lambda: first.step(0) >= 3)
+        for worker in liar.workers:
+            lie(worker, -1.0)
+        await swarm.until_done()
+        assert not any(map(expelled, (first, honest, liar)))
+        assert audits(honest).open_charges().keys() == {(1, peer(liar)), (1, peer(honest))}
+        now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
+        assert "which is no majority" in status_report(now)

@@ -1,0 +1,110 @@
+"""Charges: only a majority of a stage expels, and only what members have signed counts."""
+
+import pytest
+
+from protocol.audit.charges import (
+    CHARGE,
+    COUNTS_S,
+    KIND,
+    Charge,
+    Charges,
+    VotedOut,
+    check,
+    words_of,
+)
+from protocol.errors import RemoteProtocolError
+from protocol.wire.envelope import sign
+from protocol.wire.fields import Envelope
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
+
+STAGE = 1
+
+
+def charge(
+    author: int, member: int, *, swarm: str = SWARM, kind: str = KIND, **changes
+) -> Envelope:
+    said = {"step": 7, "attempt": 1, "root": b"r" * 32, "reason": "lies"} | changes
+    body = CHARGE.encode(Charge(STAGE, peer(member), **said))
+    return sign(signer(author), kind, body, swarm)
+
+
+def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):
+    charges = Charges(SWARM)
+    for number, author in enumerate(authors):
+        charges.take(charge(author, member), float(number))
+    judges = [peer(n) for n in stage_of]
+    return [e.signer for e in charges.verdict(STAGE, peer(member), lambda _: judges, now)]
+
+
+@pytest.mark.parametrize(
+    ("judges", "authors", "out"),
+    [
+        ([1, 9], [1], False),  # two replicas: nobody can decide
+        ([1, 2, 9], [1], False),
+        ([1, 2, 9], [1, 2], True),
+        ([1, 2, 3, 9], [1, 2], False),  # half is no majority
+        ([1, 2, 3, 9], [1, 2, 3], True),
+        ([1, 2, 3, 4, 9], [1, 2, 3], True),
+        ([1, 2, 9], [1, 5, 6, 7], False),  # others may say what they want
+        ([1, 2], [1], False),  # the member counts even if it is on no roll
+    ],
+)
+def test_more_than_half_of_a_stage_expels(judges, authors, out):
+    found = verdict(authors, stage_of=judges)
+    assert bool(found) == out
+    assert set(found) <= {peer(n) for n in judges}
+
+
+def test_nobody_charges_twice_or_itself():
+    charges = Charges(SWARM)
+    assert charges.take(charge(1, 9), 0.0) is not None
+    assert charges.take(charge(1, 9), 10.0) is None
+    assert charges.take(charge(9, 9), 20.0) is None
+    assert charges.take(charge(1, 9, step=8), 30.0) is not None
+    assert len(charges.all(30.0)) == 1, "the newest stands"
+
+
+def test_an_author_is_verified_once_a_second():
+    charges = Charges(SWARM)
+    assert charges.take(charge(1, 8), 0.0) is not None
+    assert charges.take(charge(1, 9), 0.5) is None
+    assert charges.take(charge(1, 9), 1.5) is not None
+
+
+def test_charges_are_forgotten():
+    assert verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S - 1)
+    assert not verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S + 2)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        charge(1, 9, swarm=OTHER_SWARM),
+        Envelope(peer(2), KIND, charge(1, 9).body, charge(1, 9).signature),
+        Envelope(peer(1), KIND, charge(1, 9).body[:-1], charge(1, 9).signature),
+    ],
+)
+def test_what_is_not_signed_for_this_swarm_is_refused(forged):
+    charges = Charges(SWARM)
+    with pytest.raises(RemoteProtocolError):
+        charges.take(forged, 0.0)
+    assert not charges.all(0.0)
+
+
+def test_another_kind_of_letter_is_no_charge():
+    assert Charges(SWARM).take(charge(1, 9, kind="plan"), 0.0) is None
+
+
+def test_what_is_kept_of_a_verdict_is_verified_again():
+    both = (charge(1, 9), charge(2, 9, reason="other"))
+    words = check(VotedOut(STAGE, peer(9), both), SWARM)
+    assert words == words_of([CHARGE.parse(one.body) for one in both])
+    assert "found by 2 members of stage 1" in words
+    for wrong in (
+        VotedOut(STAGE, peer(8), both),
+        VotedOut(0, peer(9), both),
+        VotedOut(STAGE, peer(9), (both[0], charge(2, 9, swarm=OTHER_SWARM))),
+        VotedOut(STAGE, peer(9), (both[0], charge(2, 9, kind="plan"))),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            check(wrong, SWARM)
