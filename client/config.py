@@ -35,6 +35,7 @@ from protocol.address import parse_address
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset(
     {"HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG"}
+    | {"PASSPHRASE_FILE", "NEW_PASSPHRASE_FILE"}
 )
 """Variables with the prefix that other parts of the program read."""
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024

@@ -20,6 +20,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 from msgspec import Meta
 
+from client.at_rest import Damaged, open_read
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
@@ -219,16 +220,16 @@ def _read_fully(file: BinaryIO, buffer: memoryview) -> None:
 
 def _reading(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_read(path)
     except OSError as error:
         raise _unread(f"cannot open {path.name}", error) from error
 
 
 def _unread(words: str, error: OSError) -> CheckpointError:
-    """Distinguish a missing file from one that cannot be read now, for instance with too many open
-    files."""
-    no_file = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
-    kind = CheckpointError if no_file else CheckpointUnreadable
+    """Distinguish a missing or damaged file from one that cannot be read now, for instance with too
+    many open files, or without its key."""
+    gone = FileNotFoundError, IsADirectoryError, NotADirectoryError, Damaged
+    kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
     return kind(f"{words}: {error.strerror}")
 
 

@@ -1,8 +1,9 @@
 """The worker process: reads requests from its node, executes them, writes replies.
 
 Started as `python -m client.compute.worker --fd N --rings IN OUT`; imports torch, never libp2p
-or trio. It lives as long as its node: it ends when the socket closes, and on Linux the kernel
-kills it when the node dies, even in the middle of a long computation.
+or trio. Its stdin has the key of encrypted files, or nothing. It lives as long as its node: it ends
+when the socket closes, and on Linux the kernel kills it when the node dies, even in the middle of a
+long computation.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from client import faults
+from client import at_rest, faults
 from client.compute.channel import Channel, NodeGone, Received
 from client.compute.errors import FrameError
 from client.compute.executor import Executor
@@ -80,6 +81,7 @@ def main() -> int:
     arguments = parser.parse_args()
     faulthandler.enable()
     faults.arm(os.environ)
+    at_rest.use(sys.stdin.buffer.read() or None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the node, which decides
     try:
         die_with_parent(arguments.parent)

@@ -12,7 +12,7 @@ _volunteer() {
   local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
+  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit encrypt events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "replay")
+        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -477,6 +477,18 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
             esac
+          fi
+          ;;
+        "encrypt")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--change-passphrase" "--undo" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
           fi
           ;;
         "events")

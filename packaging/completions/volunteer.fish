@@ -6,7 +6,7 @@ function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
-    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit encrypt events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -86,6 +86,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this m
 complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, change, locate or check the settings.'
 complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show or create this volunteer'\''s identity.'
 complete -c volunteer -n __fish_use_subcommand -a 'service' -d 'Run as a service: install, remove or check the unit.'
+complete -c volunteer -n __fish_use_subcommand -a 'encrypt' -d 'Encrypt the training text and the checkpoints on this disk.'
 complete -c volunteer -n __fish_use_subcommand -a 'cache' -d 'Show what is kept on disk, and free space.'
 complete -c volunteer -n __fish_use_subcommand -a 'completion' -d 'Print the completion script of a shell.'
 complete -c volunteer -n __fish_use_subcommand -a 'uninstall' -d 'Remove the service and, with --purge, all data.'
@@ -369,6 +370,14 @@ complete -c volunteer -n '__fish_volunteer_using_command doctor' -l version -d '
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l bundle -r -F -d 'Also write a ZIP file for a report, without invites, secrets and network addres…'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l keep-addresses -d 'Leave network addresses and names of this machine in the bundle.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l json -d 'Print JSON.'
+
+# Options for: encrypt
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -l change-passphrase -d 'Only choose a new passphrase; the files stay as they are.'
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -l undo -d 'Decrypt the files, and write plain ones from now on.'
+complete -c volunteer -n '__fish_volunteer_using_command encrypt' -l json -d 'Print JSON.'
 
 # Options for: events
 complete -c volunteer -n '__fish_volunteer_using_command events' -l help -d 'Display this message and exit.'

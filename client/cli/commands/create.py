@@ -19,6 +19,7 @@ from msgspec import Struct
 from client.cli.founding.options import RUN, ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.reach.home import find_home, founder_addresses
+from client.cli.reach.passphrase import unlock
 from client.cli.terminal.output import human_bytes, print_json, say
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
@@ -88,6 +89,7 @@ def create(
     if path.exists() and not force:
         problem = f"{path} exists already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+    unlock(home.folders.data)
 
     from client.cli.founding.manifest import (
         found_swarm,  # imports torch: only after all other checks
@@ -128,12 +130,12 @@ def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
         UserError: the disk has no room for it, or the file was changed meanwhile.
     """
     from client.compute.errors import WrongData
-    from client.compute.samples import keep
-    from model_zoo.data import BUILT_IN, Corpus, DataError
+    from client.compute.samples import find_kept, keep
+    from model_zoo.data import BUILT_IN, DataError
 
     path = store.path(corpus.digest)
     try:
-        if not path.exists() or Corpus.from_bytes_file(path).digest != corpus.digest:
+        if find_kept(path, corpus.digest) is None:
             keep(corpus, path)
         if source != BUILT_IN:
             store.remember(corpus.digest, Path(source).expanduser().absolute())

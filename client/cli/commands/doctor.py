@@ -68,6 +68,7 @@ def examine(home: Home) -> Iterator[Check]:
     yield checks.check_kernel()
     yield checks.check_folder("data folder", home.folders.data)
     yield checks.check_identity(home.folders.data / KEY_FILE)
+    yield checks.check_at_rest(home.folders.data)
     yield checks.check_runtime_folder(home.folders.runtime)
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port)
     yield checks.check_memory()

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.reach.home import find_home
+from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
@@ -65,6 +66,7 @@ def export(
     from client.cli.models.newest import newest_model
     from model_zoo.export import export_hf  # torch: when all else is in order
 
+    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     try:
         folder = export_hf(trained.manifest.model, trained.state, out)

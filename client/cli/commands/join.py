@@ -18,7 +18,9 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
+from client import at_rest
 from client.cli.reach.home import Home, find_home, home_of
+from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
@@ -103,6 +105,8 @@ def join(
         take_terminal_back()
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):
+        _refuse_second(home)
+        unlock(home.folders.data)
         return _serve(
             home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
         )
@@ -158,6 +162,7 @@ def _serve(
 def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
+    at_rest.use(told.key or None)
     return _serve(
         home_of(told.resolved),
         parse_target(told.swarm),
@@ -189,7 +194,9 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
+    unlock(home.folders.data)
+    key = at_rest.key_to_hand_on()
+    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed), key=key))
     node = started.greeting
     if not detach:
         return show(started.socket, home.folders, record)

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.reach.home import find_home
+from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -62,6 +63,7 @@ def sample(
     from client.cli.models.newest import newest_model
     from model_zoo.sample import stream  # torch: when all else is in order
 
+    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     try:
         pieces = stream(

@@ -18,6 +18,7 @@ from client.errors import ExitCode, UserError
 
 DATA = (
     "agreements",
+    "at-rest.key",
     "bandwidth.json",
     "capacity.json",
     "checkpoints",

@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
+import torch
 
-from client.compute.checkpoint import CheckpointInfo, verify
+from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
 from client.compute.errors import CheckpointError
+from client.compute.replica import host_bytes
+from client.compute.samples import find_kept
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
@@ -101,8 +103,9 @@ def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: in
 
 def read_parameters(path: Path, info: CheckpointInfo) -> State:
     """Return only the parameters of a verified checkpoint, by name."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name, _ in info.layout}
+    state = {name: torch.empty(shape) for name, shape in info.layout}
+    read_tensors(path, info, [host_bytes(tensor.view(-1)) for tensor in state.values()])
+    return state
 
 
 def _inventory(places: Places) -> str:
@@ -138,13 +141,14 @@ def open_corpus(
 
 def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
     """Return the text as a founder or a volunteer of stage 0 keeps it here."""
-    digest = manifest.data.digest
-    for path in (store.path(digest), store.origin(digest)):
-        if path is not None:
-            with suppress(DataError):
-                corpus = Corpus.open(str(path), manifest.data.tokenizer_name)
-                if corpus.digest == digest:
-                    return corpus
+    digest, tokenizer = manifest.data.digest, manifest.data.tokenizer_name
+    if (kept := find_kept(store.path(digest), digest, tokenizer)) is not None:
+        return kept
+    if (origin := store.origin(digest)) is not None:
+        with suppress(DataError):
+            corpus = Corpus.open(str(origin), tokenizer)
+            if corpus.digest == digest:
+                return corpus
     return None
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 import trio
 
+from client.at_rest import Filling, open_read
 from client.train.ports import Copied, Ports
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
@@ -156,13 +157,14 @@ def offer_of_file(
         version: its version.
         path: the file.
     """
-    digests = []
-    with path.open("rb") as file:
+    digests, size = [], 0
+    with open_read(path) as file:
         while data := file.read(CHUNK_BYTES):
             digests.append(payload_digest(data))
+            size += len(data)
     if len(digests) > MAX_CHUNKS:
         raise ValueError(f"{path} is larger than {MAX_CHUNKS} chunks of {CHUNK_BYTES} bytes")
-    return BlobOffer(kind, stage, version, path.stat().st_size, digests)
+    return BlobOffer(kind, stage, version, size, digests)
 
 
 class DownloadFailed(Exception):
@@ -196,7 +198,7 @@ class Download:
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
-        self._file: int | None = None  # descriptor of the partial file, while it is being fetched
+        self._file: Filling | None = None  # the partial file, while it is being fetched
         self._failure: OSError | None = None
         self._no_room = ""
         self._changed = trio.Event()
@@ -227,12 +229,12 @@ class Download:
         """
         try:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = Filling(self._partial)
             if self._resumable:
-                self._fetch.resume(await trio.to_thread.run_sync(_digests, self._partial))
+                self._fetch.resume(await trio.to_thread.run_sync(_digests, self._file))
             await self._fetch_all(idle_s)
             if offer := self._fetch.offer:  # a longer blob may have been begun before this one
-                os.ftruncate(self._file, offer.size_bytes)
+                self._file.finish(offer.size_bytes)
             self._partial.replace(self._path)
         except FileNotFoundError as error:
             raise DownloadFailed(f"{self._partial} was removed while it was written") from error
@@ -310,17 +312,13 @@ class Download:
     def _write(self, index: int, data: bytes) -> None:
         if self._file is None:
             raise RuntimeError("chunks are written while the file is open")
-        rest, place = memoryview(data), index * CHUNK_BYTES
-        while rest:
-            written = os.pwrite(self._file, rest, place)
-            if not written:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            rest, place = rest[written:], place + written
+        self._file.write(index * CHUNK_BYTES, data)
 
     def _lack(self, size_bytes: int) -> str:
         """Return why so many bytes do not fit on the disk; empty: they do, or it is unknown."""
         try:
-            here = os.fstat(self._file).st_blocks * BLOCK_BYTES if self._file is not None else 0
+            taken = os.fstat(self._file.descriptor).st_blocks if self._file is not None else 0
+            here = taken * BLOCK_BYTES
             free = shutil.disk_usage(self._partial.parent).free
         except OSError:
             return ""
@@ -345,12 +343,12 @@ class Download:
 
     def _close(self) -> None:
         """Stop; the received part stays if the next download can continue from it."""
-        descriptor, self._file = self._file, None
-        if descriptor is None:
+        file, self._file = self._file, None
+        if file is None:
             return
-        empty = os.fstat(descriptor).st_size == 0
+        empty = file.empty
         with suppress(OSError):
-            os.close(descriptor)
+            file.close()
         if empty or not self._resumable:
             _unlink(self._partial)
 
@@ -359,11 +357,12 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _digests(path: Path) -> dict[int, bytes]:
+def _digests(file: Filling) -> dict[int, bytes]:
     """Return the digests of the bytes present of a blob; of zeros where nothing was written."""
     found = dict[int, bytes]()
-    while len(found) < MAX_CHUNKS and (data := _read_chunk(path, len(found))):
-        found[len(found)] = payload_digest(data)
+    for index in range(min(MAX_CHUNKS, -(-file.length // CHUNK_BYTES))):
+        with suppress(OSError):
+            found[index] = payload_digest(file.read(index * CHUNK_BYTES, CHUNK_BYTES))
     return found
 
 
@@ -376,7 +375,7 @@ def _chunk(item: _Item, index: int) -> bytes:
     """
     place = index * CHUNK_BYTES
     expected = min(CHUNK_BYTES, item.offer.size_bytes - place)
-    with item.path.open("rb") as file:
+    with open_read(item.path) as file:
         file.seek(place)
         data = file.read(expected)
     if len(data) < expected:
@@ -389,12 +388,3 @@ def _unlink(path: Path) -> None:
     node."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def _read_chunk(path: Path, index: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(index * CHUNK_BYTES)
-            return file.read(CHUNK_BYTES)
-    except OSError:
-        return b""
