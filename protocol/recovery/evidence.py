@@ -15,7 +15,7 @@ manifest to a version, the members that the last one names are proven to the new
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -134,19 +134,11 @@ class Evidence:
             del self._made[old]
         return news
 
-    def certify(self, version: int, hashes: Sequence[bytes], peers: Collection[PeerId]) -> None:
-        """Begin with what a waypoint says, as long as we have seen nothing ourselves.
-
-        Args:
-            version: the certified version.
-            hashes: of its state, by stage; none if it is of another lineage than ours.
-            peers: the members that it names.
-        """
-        if self.worked:
-            return
+    def certify(self, version: int, peers: Collection[PeerId]) -> None:
+        """Begin with what a waypoint says, where we have not worked ourselves: its version, and the
+        members that it names."""
         self._proven = dict.fromkeys(sorted(peers)[:MAX_PROVEN])
         self.version = version
-        self._made = {(stage, version): digest for stage, digest in enumerate(hashes)}
 
     def reopened(self, stage: int) -> None:
         """Note that our seat restarts from others' state; the versions it made before may have

@@ -192,7 +192,7 @@ class Recovery:
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
         self._waypoint: tuple[int, int, tuple[bytes, ...], frozenset[PeerId]] | None = None
-        """The end of the chain that a newcomer begins with: era, version, hashes, members."""
+        """The end of our chain of waypoints: era, version, hashes by stage, members."""
         self._seen: dict[int, int] = {}
         """The same by stage."""
         self._changed_at = 0.0
@@ -272,7 +272,8 @@ class Recovery:
         peers: Collection[PeerId],
         now: float,
     ) -> list[RecoveryEffect]:
-        """Take the end of a chain of waypoints: to a newcomer the members that it names are proven.
+        """Take the end of a chain of waypoints: of its lineage and version no other state counts,
+        and to a newcomer the members that it names are proven.
 
         Args:
             era: of its lineage.
@@ -281,17 +282,21 @@ class Recovery:
             peers: the replicas that it names.
             now: monotonic seconds.
         """
-        if self.evidence.worked:
-            return []
         self._waypoint = era, version, tuple(hashes), frozenset(peers) - {self._me}
         self._begin_certified()
         return self._look(now)
 
     def _begin_certified(self) -> None:
-        if self._waypoint is not None:
-            era, version, hashes, peers = self._waypoint
-            ours = hashes if era == self.lineage.era else ()
-            self.evidence.certify(version, ours, peers)
+        if self._waypoint is not None and not self.evidence.worked:
+            _, version, _, peers = self._waypoint
+            self.evidence.certify(version, peers)
+
+    def _certified(self, version: int) -> tuple[bytes, ...]:
+        """Return the certified hashes of a version of our lineage, by stage; none if there are none
+        of it."""
+        if self._waypoint is None or self._waypoint[:2] != (self.lineage.era, version):
+            return ()
+        return self._waypoint[2]
 
     def forget(self, author: PeerId) -> None:
         """A record expired."""
@@ -378,8 +383,10 @@ class Recovery:
         If we have worked with others, a stranger's claim counts only if one of them has named the
         same state, or for stages so far from ours that we cannot know their replicas.
         """
-        evidence = self.evidence
+        evidence, certified = self.evidence, self._certified(copy.version)
         if copy.version > self.reach(self._now) or evidence.denies(copy):
+            return 0
+        if certified and copy.hash != certified[copy.stage]:
             return 0
         if author == self._me or evidence.proves(author):
             return 3
@@ -708,6 +715,9 @@ class Recovery:
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
         if far or lineage.number > HIGHEST_NUMBER or lineage.version > self.reach(self._now):
             return False
+        certified = self._certified(lineage.version)
+        if certified and certified != lineage.hashes and self._is_next(lineage):
+            return False  # one that comes after others may have made this version anew
         return not self.evidence.contradicts(lineage)
 
     def _would_choose(self, lineage: Lineage) -> bool:

@@ -492,3 +492,57 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
             made.may_begin(0, now)
             made.next_deadline()
         assert msgspec.msgpack.encode(made.evidence.kept())
+
+
+class TestCertified:
+    """The state of a waypoint's version, against proven members that name another one."""
+
+    forged = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20, forged=1)))
+
+    def troubled(self, *, certified: bool) -> Recovery:
+        """Stage 1 is lost; both others have said all along that its version 20 is another one."""
+        made = Recovery(ME, 2, EVERY, steps=STEPS)
+        made.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
+        copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
+        for other in (SIBLING, NEXT):
+            made.receive(other, Stored(SEED, copies), 1.0)
+        for version in range(1, 28):
+            made.closed(0, version, digest(0, version), (SIBLING, NEXT), 10.0 * version / 27)
+        made.update(context(27, 27), 10.0)
+        if certified:
+            hashes = digest(0, 20), digest(1, 20)
+            assert made.certify(0, 20, hashes, (ME, SIBLING, NEXT), 10.0) == []
+        serving = {SIBLING: (0,), NEXT: (0,)}
+        made.update(context(27, None, serving=serving, quorum=False), 11.0)
+        made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
+        return made
+
+    @pytest.mark.parametrize("certified", [False, True])
+    def test_a_roll_back_to_another_state_is_not_followed(self, *, certified: bool) -> None:
+        made = self.troubled(certified=certified)
+        followed = None
+        for other in (SIBLING, NEXT):
+            copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
+            followed = followed or adopted(made.receive(other, Stored(self.forged, copies), 14.0))
+        assert followed == (None if certified else self.forged)
+
+    @pytest.mark.parametrize("certified", [False, True])
+    def test_nor_decided(self, *, certified: bool) -> None:
+        made = self.troubled(certified=certified)
+        assert made.newest_whole().version == (0 if certified else 20)
+
+    def test_one_to_the_certified_state_is_followed(self) -> None:
+        made = self.troubled(certified=True)
+        for other in (SIBLING, NEXT):
+            made.receive(other, stored((0, 20), (1, 20)), 12.0)
+        true = lineage(1, 20)
+        told = [made.receive(p, stored((0, 20), (1, 20), lineage=true), 14.0) for p in (NEXT,)]
+        assert adopted(told[0]) == true
+
+    def test_a_later_lineage_may_have_made_the_version_anew(self) -> None:
+        made = self.troubled(certified=True)
+        later = Lineage(3 << 32, 20, self.forged.hashes)
+        followed = None
+        for other in (SIBLING, NEXT):
+            followed = followed or adopted(made.receive(other, Stored(later), 14.0))
+        assert followed == later

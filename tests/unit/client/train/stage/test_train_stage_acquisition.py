@@ -252,12 +252,12 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in(
     autojump_clock: MockClock,
 ) -> None:
     evidence = Evidence()
-    evidence.certify(4, (), [SIBLING])
+    evidence.certify(4, [SIBLING])
     assert await admission((SERVING, admit(SERVING, SIBLING)), evidence=evidence) is None
     believed = await admission((SIBLING, admit(SERVING, SIBLING)), evidence=evidence)
     assert believed is not None
     assert believed.donors == [SIBLING]
-    evidence.certify(4, (), [NEXT])  # none of them serves this stage
+    evidence.certify(4, [NEXT])  # none of them serves this stage
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
     evidence.closed(0, 5, bytes(32), [], 0.0)  # it judges by its own work now
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
