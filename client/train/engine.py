@@ -49,7 +49,7 @@ from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
-from protocol.membership.membership import Membership
+from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
 from protocol.membership.roster import Roster
 from protocol.membership.view import (
@@ -114,6 +114,7 @@ class Engine:
             manifest.stage_count,
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
         )
+        self.membership.proves = self._proves
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
@@ -508,6 +509,10 @@ class Engine:
                 self.history.update(roster, view)
             self.waypoints.update(era, view)
 
+    def _proves(self) -> Proves | None:
+        """Return whom work has proven; None: we have closed no step."""
+        return None if self.history is None else self.history.proves_at_all
+
     def _look_at_members(self, roster: Roster) -> None:
         now = self.now()
         if now < self._look_again_at:
@@ -518,8 +523,7 @@ class Engine:
         wanted = self.kept_links.wanted(roster)
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
-            proves = None if self.history is None else self.history.proves_at_all
-            cut_off = self.membership.cut_off(proves)
+            cut_off = self.membership.cut_off()
             members = matching_members(
                 roster, self.signer.peer, self.measuring, self.wall(), cut_off
             )

@@ -55,11 +55,20 @@ from protocol.membership.view import (
 )
 from protocol.recovery.stored import STORED
 from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
 from protocol.wire.parts import SeatStatus
 
 REFRESH_SHARE: Final = 3
 """An advert is renewed after a third of its life, so that two renewals may be lost."""
+
+TOLD_OF_BURST: Final = 64
+TOLD_OF_EVERY_S: Final = 10.0
+"""Of so many members unknown to us, at once and one more each time, may peers tell us that we have
+never worked with. Members that are there link with us, or those that we work with tell of them."""
+
+Proves = Callable[[PeerId], bool]
+"""Whether a step that we closed contains a peer's work."""
 
 SPEAK_OVER_AFTER_S: Final = 5.0
 """Wait before we supersede a newer advert of our own identity, so that two processes with one
@@ -103,6 +112,10 @@ class Membership:
         """Peers that a proof has convicted: their records and heartbeats are ignored."""
         self.records = RecordStore(swarm, own, kinds, self._is_linked, self._out.__contains__)
         self.gossip = Gossip(own, self.records)
+        self.proves: Callable[[], Proves | None] = lambda: None
+        """Returns whom work has proven to us; None while we have closed no step ourselves."""
+        self._told_of, self._told_at = float(TOLD_OF_BURST), 0.0
+        """Unknown authors of which strangers to our work may still tell us, as of when."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
         self._advert: Advert | None = None
@@ -293,7 +306,7 @@ class Membership:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def cut_off(self, proves: Callable[[PeerId], bool] | None = None) -> frozenset[PeerId]:
+    def cut_off(self) -> frozenset[PeerId]:
         """Return the members that decide nothing for others.
 
         These are the members that a majority of the holders near their stages has lost. Such a
@@ -301,17 +314,13 @@ class Membership:
         ourselves. At least two peers must report the loss.
 
         Those also, near our own stages or without a stage, with whom we have never worked.
-
-        Args:
-            proves: whether a step that we closed contains a peer's work; None: we have closed none,
-                and everybody counts.
         """
-        known = proves or (lambda _peer: True)
+        known = self.proves() or (lambda _peer: True)
         lost, near = self._lost_to_most(known), self.roster.near(s.stage for s in self._seats)
         new = (m for m in self.roster.members() if m.peer != self._own and not known(m.peer))
         return lost.union(m.peer for m in new if m.peer in near or not m.seats)
 
-    def _lost_to_most(self, known: Callable[[PeerId], bool]) -> frozenset[PeerId]:
+    def _lost_to_most(self, known: Proves) -> frozenset[PeerId]:
         members = self.roster.members()
         lists = {member.peer: self.contacts.told_by(member.peer) for member in members}
         named = frozenset(peer for lost in lists.values() for peer in lost)
@@ -325,7 +334,7 @@ class Membership:
         self,
         member: Member,
         lists: Mapping[PeerId, frozenset[PeerId]],
-        known: Callable[[PeerId], bool],
+        known: Proves,
     ) -> bool:
         near = self.roster.near(seat.stage for seat in member.seats) - {member.peer}
         voices = [p for p in near if p == self._own or (p in self._linked and known(p))]
@@ -410,7 +419,8 @@ class Membership:
     def _receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> list[MembershipEffect]:
-        received = self.gossip.receive_records(sender, message, now, wall)
+        believed = Records([e for e in message.records if self._may_tell(sender, e, now)])
+        received = self.gossip.receive_records(sender, believed, now, wall)
         effects: list[MembershipEffect] = []
         for held in received.displaced:
             effects += self._forget(held, "its advert was displaced by a flood")
@@ -421,6 +431,21 @@ class Membership:
                 self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
         effects += [Contradicted(held, other) for held, other in received.contradictions]
         return effects + list(received.effects)
+
+    def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
+        """Whether a record counts that is not its sender's own: invented members are free, and each
+        costs a signature to verify and a place in every view."""
+        author, proves = PeerId(envelope.signer), self.proves()
+        if author == sender or proves is None or proves(sender):
+            return True
+        if author == self._own or self.records.get(ADVERT, author) is not None:
+            return True
+        if envelope.kind != ADVERT:
+            return False
+        since = (now - self._told_at) / TOLD_OF_EVERY_S
+        left = min(float(TOLD_OF_BURST), self._told_of + since)
+        self._told_of, self._told_at = max(left - 1, left % 1), now
+        return left >= 1
 
     def _learn(self, held: Held) -> list[MembershipEffect]:
         kind, key = held.slot

@@ -21,7 +21,7 @@ from protocol.membership.gossip import (
     PUSH_TO_ALL_UP_TO,
     Gossip,
 )
-from protocol.membership.membership import Membership
+from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_EVERY_S, Membership
 from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -303,3 +303,24 @@ def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
     assert not member.contacts.present(two, world.now)
     assert member.roster.member(two) is None
     assert member.records.get(ADVERT, two) is None
+
+
+@pytest.mark.parametrize(("sender", "taken"), [(1, TOLD_OF_BURST), (2, 200)])
+def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, taken: int) -> None:
+    member = Membership(peer(0), SWARM, 2)
+    member.proves = lambda: {peer(2)}.__contains__
+    for other in (1, 2):
+        member.link_up(peer(other), 0.0)
+    told = [
+        seal(signer(n), ADVERT, Record(peer(n), 1, int(WALL), 600, encode_advert(advert())), SWARM)
+        for n in range(100, 300)
+    ]
+    for at in range(0, len(told), 50):
+        member.receive(peer(sender), Records(told[at : at + 50]), 0.0, WALL)
+    assert len(member.roster) == taken
+    own = Record(peer(1), 1, int(WALL), 600, encode_advert(advert()))
+    member.receive(peer(1), Records([seal(signer(1), ADVERT, own, SWARM)]), 0.0, WALL)
+    assert len(member.roster) == taken + 1
+    for at in range(0, len(told), 50):
+        member.receive(peer(1), Records(told[at : at + 50]), 3 * TOLD_OF_EVERY_S, WALL)
+    assert len(member.roster) == min(taken + 3, 200) + 1
