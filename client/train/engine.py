@@ -89,6 +89,9 @@ from protocol.wire.messages import (
 )
 from protocol.wire.routes import ROUTES
 
+STRANGERS_WAIT_S = 0.25
+"""Longest wait of what a peer that has done no work says of its seats: a crowd says it all the
+time."""
 LONG_LOOK_S = 0.01
 REST = 10
 """A look at all members that takes long is followed by a rest of so many times that."""
@@ -160,7 +163,7 @@ class Engine:
             self, signer.peer, self.membership, manifest, event_sink
         )
         self._view_dirty = False
-        self._look_due, self._look_again_at = False, 0.0
+        self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
 
@@ -257,7 +260,7 @@ class Engine:
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None
-        return [*deadlines, matching, look]
+        return [*deadlines, matching, look, self._view_at]
 
     def _set_clock(self) -> None:
         """The machine may have been suspended, or its clock set right."""
@@ -274,6 +277,7 @@ class Engine:
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self._view_dirty |= self._look_due and now >= self._look_again_at
+        self._view_dirty |= now >= self._view_at
         self.expulsions.tick(now)
         self.text.tick(now)
         if self.held_stages is not None:
@@ -448,7 +452,7 @@ class Engine:
                 case SeatsChanged(peer, seats):
                     serving = (seat.stage for seat in seats if seat.state == "serving")
                     self.event_sink.serves(peer, tuple(sorted(serving)))
-                    self._view_dirty = True
+                    self._seats_of(peer)
                 case ViewChanged():
                     self._view_dirty = True
                 case Contradicted(held, other):
@@ -464,6 +468,14 @@ class Engine:
                     self._record(effect)
                 case _:
                     self.perform(effect)
+
+    def _seats_of(self, peer: PeerId) -> None:
+        """A peer's seats have changed: the view of one that has done no work waits for others'."""
+        proves = self._proves()
+        if proves is None or peer == self.signer.peer or proves(peer):
+            self._view_dirty = True
+        else:
+            self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_dirty = True
@@ -495,7 +507,7 @@ class Engine:
     def _view_changed(self) -> None:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
         costs little, because anybody can tell of thousands of members."""
-        roster = self.membership.roster
+        roster, self._view_at = self.membership.roster, math.inf
         self._look_at_members(roster)
         if self.held_stages is not None:
             lines = self.measuring.lines()
