@@ -525,6 +525,11 @@ class Engine:
         """Return whom work has proven; None: we have closed no step."""
         return None if self.history is None else self.history.proves_at_all
 
+    def _path_of(self, peer: PeerId) -> Sequence[PeerId]:
+        """Return a member's chain of vouches, where members vouch for each other."""
+        admission = self.handshake.admission
+        return admission.register.path(peer) if isinstance(admission, Vouching) else ()
+
     def _look_at_members(self, roster: Roster) -> None:
         now = self.now()
         if now < self._look_again_at:
@@ -537,7 +542,7 @@ class Engine:
         if self.matching is not None:
             cut_off = self.membership.cut_off()
             members = matching_members(
-                roster, self.signer.peer, self.measuring, self.wall(), cut_off
+                roster, self.signer.peer, self.measuring, self.wall(), cut_off, self._path_of
             )
             self.matched(self.matching.update_members(members, self.now()))
         took_s = time.perf_counter() - began

@@ -38,6 +38,8 @@ class Member:
     """Stages of ``held`` that it does not serve yet."""
     may_decide: bool = True
     """Whether it may be a steward; False if the peers near it have lost it."""
+    marks: frozenset[str] = frozenset()
+    """What relates it to others (``relatives.py``); empty: nothing is known."""
 
     @property
     def home_stage(self) -> Stage | None:

@@ -14,6 +14,7 @@ from protocol.matching.board import Standing
 from protocol.matching.choice import Proposer, prefix_cover
 from protocol.matching.member import Member
 from protocol.matching.population import Population
+from protocol.matching.preferences import RELATIVES_HALVE
 from protocol.matching.timing import LEASE_S
 
 LOOSE_PERCENT = 105
@@ -219,8 +220,8 @@ class Pool:
         """Return the newcomers that this stage could release for a needier one, worst first.
 
         A newcomer may go if the stage without it stays better off than the needy one is by then, so
-        each move raises the lowest stage. A newcomer stays if it cannot serve the needy stage or
-        was moved before.
+        each move raises the lowest stage; if it has more relatives there than here, clearly better
+        off. A newcomer stays if it cannot serve the needy stage or was moved before.
 
         Args:
             needy: the stage to help.
@@ -235,7 +236,10 @@ class Pool:
             gain = population.rate(place.peer, needy)
             stuck = place.locked or place.peer in self._moved or not gain
             after = Standing.of(count - 1, level - place.rate, r)
-            if stuck or after <= low:
+            more = population.relatives(place.peer, needy)
+            more = max(0, more - population.relatives(place.peer, self.stage))
+            bar = low.level * (RELATIVES_HALVE + more) // RELATIVES_HALVE
+            if stuck or after <= Standing(low.covered, bar):
                 break
             given.append(place.peer)
             count, level = count - 1, level - place.rate

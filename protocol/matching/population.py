@@ -19,6 +19,7 @@ from protocol.manifest import Manifest, StageCost
 from protocol.matching import preferences, stewards
 from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
+from protocol.matching.relatives import held_by_relatives
 from protocol.matching.timing import MEASURED_S
 
 __all__ = ["Member", "Population", "of_nobody"]
@@ -101,6 +102,9 @@ class Population:
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
         self._succession, self._by_rank = stewards.by_succession(), stewards.by_rank()
         self._holders: dict[Stage, frozenset[PeerId]] = {}
+        self._marked: dict[str, frozenset[PeerId]] = {}
+        """Members by mark."""
+        self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
         claims = [member.claim for member in self.members.values()]
@@ -114,6 +118,7 @@ class Population:
             follower.__dict__.pop(name, None)
         members = dict(self.members)
         follower.members, follower._holders = members, dict(self._holders)
+        follower._marked, follower._near = dict(self._marked), {}
         before = {peer: members.pop(peer) for peer in changes if peer in members}
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
@@ -223,7 +228,19 @@ class Population:
             fair=fair,
             replicas=replicas,
             r=r if self.design.urgency else 0,
+            relatives=self.relatives(peer, stage),
         )
+
+    def relatives(self, peer: PeerId, stage: Stage) -> int:
+        """Return how many earlier relatives of a member hold ``stage``, or will."""
+        member = self.members.get(peer)
+        if member is None or not member.marks:
+            return 0
+        if peer not in self._near:
+            found = frozenset[PeerId]().union(*(self._marked[mark] for mark in member.marks))
+            related = (self.members[p] for p in found if p in self.members)
+            self._near[peer] = held_by_relatives(member, related, len(self.costs))
+        return self._near[peer].get(stage, 0)
 
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
         """Return pi_s(v), the score of ``peer`` at ``stage``, for lambda = ``fair``."""
@@ -310,6 +327,11 @@ class Population:
             self._holders[stage] = self.holders(stage) - {before.peer} if before else frozenset()
         for stage in new - old:
             self._holders[stage] = self.holders(stage) | {after.peer} if after else frozenset()
+        for mark in before.marks if before else ():
+            self._marked[mark] = self._marked[mark] - {before.peer} if before else frozenset()
+        for mark in after.marks if after else ():
+            known = self._marked.get(mark, frozenset())
+            self._marked[mark] = known | {after.peer} if after else known
 
     def _believed(self, member: Member) -> Claims:
         """Cap unmeasured claims at twice the median of the swarm."""

@@ -29,6 +29,9 @@ MAX_RATE = 10**12
 HELD_PHI = 1_100_000
 """Hysteresis: a stage already held is worth ten per cent more."""
 
+RELATIVES_HALVE = 4
+"""So many earlier relatives in a stage halve its worth."""
+
 MAX_BUCKET = 100
 TIE_BITS = 34
 MAX_SCORE = 2**62
@@ -114,9 +117,10 @@ class Wish(NamedTuple):
 
     u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
     term is a field of its own, so that coverage comes before throughput however slow the machines
-    are. A rate is divided by the mean rate at the stage, so that a stage that is expensive for all
-    volunteers is not avoided by all. The denominator has lambda instead of the volunteer's own
-    rate; with its own rate, an empty stage would attract the slowest volunteers most.
+    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage. A rate is
+    divided by the mean rate at the stage, so that a stage that is expensive for all volunteers is
+    not avoided by all. The denominator has lambda instead of the volunteer's own rate; with its own
+    rate, an empty stage would attract the slowest volunteers most.
     """
 
     urgent: bool
@@ -135,6 +139,7 @@ def wish(
     fair: int,
     replicas: int,
     r: int,
+    relatives: int = 0,
 ) -> Wish:
     """Return u_v(s).
 
@@ -148,8 +153,10 @@ def wish(
         fair: lambda.
         replicas: of the stage without the volunteer.
         r: replicas that every stage should have.
+        relatives: earlier relatives of the volunteer that hold the stage.
     """
     gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
+    gain = gain * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
     return Wish(replicas < r, gain, tie(peer, stage))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from client.train.swarm.measuring import Measuring
 from protocol.address import parse_address
@@ -12,6 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.exchange.registry import CHAIR_STAGE
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
+from protocol.matching.relatives import mark_of_host, mark_of_path
 from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
 from protocol.membership.shared import WHOLE
@@ -135,6 +137,7 @@ def matching_members(
     measuring: Measuring,
     wall: float,
     cut_off: Collection[PeerId] = (),
+    path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
 ) -> list[Member]:
     """Return the members that we take for live and that offer seats: their claims corrected by
     partners' measurements, and their time of joining corrected by our memory.
@@ -147,11 +150,17 @@ def matching_members(
         measuring: the partners' measurements.
         wall: Unix seconds.
         cut_off: members without a vote, because their partners have lost them.
+        path_of: the members below the founder on a member's chain of vouches; empty: not known.
     """
     measuring.tenure.saw(roster.live(), wall)
     live = live_members(roster, own)
     return [
-        _member(member, measuring, may_decide=member.peer not in cut_off)
+        _member(
+            member,
+            measuring,
+            may_decide=member.peer not in cut_off,
+            marks=_marks(member, path_of(member.peer)),
+        )
         for member in roster.members()
         if member.advert.seats > 0 and member.peer in live
     ]
@@ -170,7 +179,22 @@ def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float)
     return matching is not None and matching.may_speak(peer, stage, now)
 
 
-def _member(member: LiveMember, measuring: Measuring, *, may_decide: bool) -> Member:
+def _marks(member: LiveMember, path: Sequence[PeerId]) -> frozenset[str]:
+    found = {_mark_of(text) for text in member.advert.addresses} | {mark_of_path(path)}
+    return frozenset(mark for mark in found if mark is not None)
+
+
+@lru_cache(maxsize=2**14)
+def _mark_of(address: str) -> str | None:
+    try:
+        return mark_of_host(parse_address(address).host)
+    except ValueError:
+        return None
+
+
+def _member(
+    member: LiveMember, measuring: Measuring, *, may_decide: bool, marks: frozenset[str]
+) -> Member:
     advert, belief = member.advert, measuring.believed(member)
     return Member(
         peer=member.peer,
@@ -188,6 +212,7 @@ def _member(member: LiveMember, measuring: Measuring, *, may_decide: bool) -> Me
         second=_stage_of_seat(member, 1),
         fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
         may_decide=may_decide,
+        marks=marks,
     )
 
 
