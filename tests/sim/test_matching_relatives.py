@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 
 from protocol.matching import pool, preferences
+from protocol.matching.design import Design
 from protocol.matching.relatives import mark_of_host, mark_of_path
-from tests.sim.test_matching_swarms import STAYING
 from tests.support.matching_world import (
     CALM,
     WALL_S,
@@ -21,6 +21,8 @@ from tests.support.matching_world import (
 
 SEEDS = 40
 EQUAL = 1e9
+STAYING = Design(epochs=False)
+"""Incumbents keep their home."""
 WITHOUT = 10**9
 """So many relatives make no difference."""
 
