@@ -16,6 +16,7 @@ from client.lab.simulate.chaos import schedule
 from client.lab.simulate.chaos.liar import MENU
 from protocol import limits
 from protocol.answer import YES
+from protocol.audit.charges import Charges
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
@@ -46,6 +47,8 @@ class Mutant:
     """Whether the run uses the one-step-delayed update."""
     lies: tuple[str, ...] = ()
     """The liar's lies, if the mutant needs one."""
+    audits: float = 0.0
+    """Share of the contributions that is audited."""
 
     def __str__(self) -> str:
         return self.apply.__name__.replace("_", " ")
@@ -241,6 +244,19 @@ def believes_what_a_decision_names(patch: Patch) -> None:
     patch.setattr(Recovery, "_said_before", lambda self, lineage: self.stored_live())
 
 
+def expels_on_one_word(patch: Patch) -> None:
+    """One member of a stage that charges another one expels it."""
+    patch.setattr(
+        Charges,
+        "verdict",
+        lambda self, stage, member, judges_of, now: [
+            one.envelope
+            for one in self.all(now)
+            if (one.charge.stage, one.charge.member) == (stage, member)
+        ],
+    )
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -260,4 +276,5 @@ MUTANTS = (
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(believes_what_a_decision_names, 199, "L1", lies=MENU),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
+    Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
 )

@@ -17,7 +17,8 @@ SEEDS_EACH = 40
 def test_a_broken_machine_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
     seeds = range(mutant.first_seed, mutant.first_seed + SEEDS_EACH)
-    configs = (replace(drawn(seed, mutant.lies), delayed=mutant.delayed) for seed in seeds)
+    drawings = (drawn(seed, mutant.lies, mutant.audits) for seed in seeds)
+    configs = (replace(config, delayed=mutant.delayed) for config in drawings)
     caught = next((found for config in configs if (found := run_once(config)[1])), "")
     assert caught, f"{SEEDS_EACH} seeds do not notice that it {mutant}"
     assert mutant.breaks in caught.splitlines()[0]
