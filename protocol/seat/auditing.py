@@ -284,7 +284,7 @@ class Auditing:
             others = {
                 peer: terms.record(plan.stage, peer)
                 for peer, counted in counts.items()
-                if peer != me and counted and not self._settled(peer, counts)
+                if peer != me and counted
             }
             self._drawn = step, None
             if others and self._case is None and not self._noticed(plan):
@@ -536,12 +536,6 @@ class Auditing:
     def _counts(self, plan: Plan) -> dict[PeerId, frozenset[int]]:
         per_step = self._place.per_step
         return {PeerId(m.peer): from_bitmap(m.counted, plan.step, per_step) for m in plan.members}
-
-    def _settled(self, peer: PeerId, counts: Collection[PeerId]) -> bool:
-        """Whether another audit could change nothing: we charge the other one of two replicas."""
-        if self._terms is None or len(counts) > 2:
-            return False
-        return self._terms.charges.of(self._place.stage, peer, self._place.me) is not None
 
     def _noticed(self, plan: Plan) -> bool:
         """Whether another member has told us that it audits one of this plan."""
