@@ -156,11 +156,11 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "evidence": Command(
         WATCH,
-        "Show, save and check the proofs by which members were expelled.",
+        "Show, save and check the evidence by which members were expelled.",
         (
             ("evidence ls", "who was expelled in the only swarm known here, and why"),
-            ("evidence save proofs.bin", "a file for others"),
-            ("evidence verify proofs.bin", "on any machine; exit code 1 if a proof is bad"),
+            ("evidence save bad.bin", "a file for others"),
+            ("evidence verify bad.bin", "on any machine; exit code 1 if it proves nothing"),
         ),
         nested=True,
     ),

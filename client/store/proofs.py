@@ -15,8 +15,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from client.store.packed import load_packed, save_packed
+from protocol.audit.charges import VotedOut
 from protocol.evidence.expelled import MAX_PROOFS
-from protocol.ids import SwarmId
 from protocol.limits import MAX_ENVELOPE_BODY_BYTES
 from protocol.wire.fields import SwarmText
 from protocol.wire.parts import Proof
@@ -29,10 +29,13 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)]
 
 
-class _Shown(Struct, frozen=True, forbid_unknown_fields=True):
+class Shown(Struct, frozen=True, forbid_unknown_fields=True):
+    """Evidence for others, unverified."""
+
     schema_version: Literal[1]
     swarm: SwarmText
     proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)]
+    voted_out: Annotated[tuple[VotedOut, ...], Meta(max_length=MAX_PROOFS)]
 
 
 def load_proofs(path: Path) -> tuple[Proof, ...]:
@@ -55,23 +58,23 @@ def save_proofs(path: Path, proofs: Sequence[Proof]) -> None:
     save_packed(path, _File(1, tuple(proofs)))
 
 
-def load_shown_proofs(path: Path) -> tuple[SwarmId, tuple[Proof, ...]]:
-    """Return the swarm and the proofs of a file made by ``show_proofs``, unverified.
+def load_shown(path: Path) -> Shown:
+    """Return the evidence of a file made by ``save_shown``.
 
     Raises:
         DamagedFile: it is too long or malformed.
         OSError: it does not exist or cannot be read.
     """
-    file = load_packed(path, _Shown, MAX_FILE_BYTES)
-    if file is None:
+    shown = load_packed(path, Shown, MAX_FILE_BYTES)
+    if shown is None:
         raise FileNotFoundError(ENOENT, strerror(ENOENT), str(path))
-    return SwarmId(file.swarm), file.proofs
+    return shown
 
 
-def show_proofs(path: Path, swarm: SwarmId, proofs: Sequence[Proof]) -> None:
-    """Write proofs to a file for others.
+def save_shown(path: Path, shown: Shown) -> None:
+    """Write evidence to a file for others.
 
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
-    save_packed(path, _Shown(1, swarm, tuple(proofs)))
+    save_packed(path, shown)

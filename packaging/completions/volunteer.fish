@@ -100,7 +100,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the voluntee
 complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
 complete -c volunteer -n __fish_use_subcommand -a 'peers' -d 'List the members of the swarm and the stages they hold.'
 complete -c volunteer -n __fish_use_subcommand -a 'members' -d 'List who belongs to a swarm that is entered by invitation, and who invited whom.'
-complete -c volunteer -n __fish_use_subcommand -a 'evidence' -d 'Show, save and check the proofs by which members were expelled.'
+complete -c volunteer -n __fish_use_subcommand -a 'evidence' -d 'Show, save and check the evidence by which members were expelled.'
 complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\''s stages and who serves them.'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this volunteer has its stages, and who agreed to it.'
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
@@ -391,9 +391,9 @@ complete -c volunteer -n '__fish_volunteer_using_command events' -l level -x -a 
 complete -c volunteer -n '__fish_volunteer_using_command events' -l json -d 'Print one JSON document per line.'
 
 # Subcommands for: evidence
-complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'ls' -d 'List the members that proofs have expelled, each proof checked; returns 1 if on…'
-complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'save' -d 'Save the proofs in a file that anybody can check with volunteer evidence verify.'
-complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'verify' -d 'Check the proofs of a file: signatures, swarm and contradiction; returns 1 if o…'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'ls' -d 'List the expelled members with the evidence, each checked; returns 1 if it prov…'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'save' -d 'Save the evidence in a file that anybody can check with volunteer evidence veri…'
+complete -c volunteer -n '__fish_volunteer_using_command evidence' -a 'verify' -d 'Check the evidence of a file: signatures, swarm, contradictions; returns 1 if o…'
 # Options for: evidence
 complete -c volunteer -n '__fish_volunteer_using_command evidence' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command evidence' -s h -d 'Display this message and exit.'

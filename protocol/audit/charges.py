@@ -70,9 +70,12 @@ def check(out: VotedOut, swarm: SwarmId) -> str:
     Whether their authors were a majority, only those can say who saw the stage then.
 
     Raises:
-        RemoteProtocolError: a charge is about something else, or not signed by its author.
+        RemoteProtocolError: a charge is about something else, not signed by its author, of the
+            member itself, or the second one of its author.
     """
     charges = [CHARGE.parse(one.body) for one in out.charges]
+    if len({out.member, *(one.signer for one in out.charges)}) <= len(charges):
+        raise RemoteProtocolError("charges-of-one-author", out.member, 50)
     for charge, envelope in zip(charges, out.charges, strict=True):
         if envelope.kind != KIND or (charge.stage, charge.member) != (out.stage, out.member):
             raise RemoteProtocolError("charge-of-another", out.member, 50)

@@ -1,9 +1,9 @@
-"""``volunteer evidence``: shows, saves and checks the proofs by which members were expelled."""
+"""``volunteer evidence``: shows, saves and checks the evidence by which members were expelled."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -15,12 +15,13 @@ from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.packed import DamagedFile
-from client.store.proofs import load_proofs, load_shown_proofs, show_proofs
+from client.store.proofs import Shown, load_proofs, load_shown, save_shown
+from client.store.voted_out import beside, load_voted_out
+from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.proof import check, words_of
+from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
-from protocol.wire.parts import Proof
 
 app = nested_app("evidence")
 KnownSwarm = Annotated[
@@ -29,13 +30,16 @@ KnownSwarm = Annotated[
 
 
 class CheckedProof(Struct, frozen=True, kw_only=True):
-    """A proof and the result of its check."""
+    """The evidence against one member, and the result of its check."""
 
+    kind: Literal["contradiction", "charges"]
+    """A contradiction convicts by itself. Charges are the words of members of its stage, which
+    were a majority to those that saw the stage then."""
     valid: bool
     problem: str = ""
     """The reason why it proves nothing."""
     peer: str = ""
-    """The member that it convicts; empty if it proves nothing."""
+    """The expelled member; empty if it proves nothing."""
     fault: str = ""
     """What the member did, in one sentence; empty if it proves nothing."""
 
@@ -50,34 +54,34 @@ class EvidenceList(Struct, frozen=True, kw_only=True):
 
 @app.command
 def ls(*, swarm: KnownSwarm = None, json: AsJson = False) -> int:
-    """List the members that proofs have expelled, each proof checked; returns 1 if one is bad."""
-    return _report(*_kept(swarm), as_json=json)
+    """List the expelled members with the evidence, each checked; returns 1 if it proves nothing."""
+    return _report(_kept(swarm), as_json=json)
 
 
 @app.command
 def save(out: Path, *, swarm: KnownSwarm = None) -> None:
-    """Save the proofs in a file that anybody can check with volunteer evidence verify.
+    """Save the evidence in a file that anybody can check with volunteer evidence verify.
 
     Parameters
     ----------
     out
         The file, which must not exist yet.
     """
-    named, proofs = _kept(swarm)
-    if not proofs:
-        raise UserError("no member was expelled by a proof", "there is nothing to save")
+    kept = _kept(swarm)
+    if not (kept.proofs or kept.voted_out):
+        raise UserError("no member was expelled by evidence", "there is nothing to save")
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
     try:
-        show_proofs(out, named, proofs)
+        save_shown(out, kept)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
-    say(f"{_count(proofs)} saved in {out}; to check: volunteer evidence verify {out}")
+    say(f"saved in {out}; to check it: volunteer evidence verify {out}")
 
 
 @app.command
 def verify(file: Path, *, json: AsJson = False) -> int:
-    """Check the proofs of a file: signatures, swarm and contradiction; returns 1 if one is bad.
+    """Check the evidence of a file: signatures, swarm, contradictions; returns 1 if one is bad.
 
     Needs no volunteer, no network, and no trust in the sender of the file.
 
@@ -87,47 +91,59 @@ def verify(file: Path, *, json: AsJson = False) -> int:
         A file of volunteer evidence save.
     """
     try:
-        swarm, proofs = load_shown_proofs(file)
+        shown = load_shown(file)
     except DamagedFile as error:
         raise UserError(str(error), "ask for the file again", ExitCode.USAGE) from error
     except OSError as error:
         problem = f"cannot read {file}: {error.strerror}"
         raise UserError(problem, "check the name", ExitCode.USAGE) from error
-    return _report(swarm, proofs, as_json=json)
+    return _report(shown, as_json=json)
 
 
-def _kept(text: str | None) -> tuple[SwarmId, tuple[Proof, ...]]:
+def _kept(text: str | None) -> Shown:
     home = find_home()
     target = find_swarm(home, text)
     if not isinstance(target, SwarmFile):
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     path = home.folders.proofs(target.swarm)
     try:
-        return target.swarm, load_proofs(path)
+        return Shown(1, target.swarm, load_proofs(path), load_voted_out(beside(path)))
     except DamagedFile as error:
         raise UserError(str(error), "remove it; the volunteer begins a new one") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
 
 
-def _report(swarm: SwarmId, proofs: tuple[Proof, ...], *, as_json: bool) -> int:
-    checked = [_check(proof, swarm) for proof in proofs]
+def _report(shown: Shown, *, as_json: bool) -> int:
+    checked = _checked(shown)
     if as_json:
-        print_json(EvidenceList(swarm=swarm, proofs=checked))
+        print_json(EvidenceList(swarm=shown.swarm, proofs=checked))
     else:
-        print(f"swarm {swarm[:12]}: {_count(proofs)}")
+        print(f"swarm {shown.swarm[:12]}: evidence against {_count(len(checked))}")
         for one in checked:
-            words = f"{one.fault}: {one.peer}" if one.valid else f"NOT A PROOF: {one.problem}"
+            words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
             print("  " + one_line(printable(words)))
     return ExitCode.OK if all(one.valid for one in checked) else ExitCode.RUNTIME
 
 
-def _check(proof: Proof, swarm: SwarmId) -> CheckedProof:
-    try:
-        return CheckedProof(valid=True, peer=check(proof, swarm), fault=words_of(proof))
-    except RemoteProtocolError as error:
-        return CheckedProof(valid=False, problem=str(error))
+def _checked(shown: Shown) -> list[CheckedProof]:
+    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
+    for proof in shown.proofs:
+        try:
+            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
+            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
+        found.append(one)
+    for out in shown.voted_out:
+        try:
+            fault = charges.check(out, swarm)
+            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="charges", valid=False, problem=str(error))
+        found.append(one)
+    return found
 
 
-def _count(proofs: tuple[Proof, ...]) -> str:
-    return "1 proof" if len(proofs) == 1 else f"{len(proofs)} proofs"
+def _count(members: int) -> str:
+    return "1 member" if members == 1 else f"{members} members"

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from client.errors import ExitCode
 from client.store.paths import home_folders
-from client.store.proofs import load_shown_proofs, save_proofs, show_proofs
+from client.store.proofs import Shown, load_shown, save_proofs, save_shown
 from client.store.swarms import SwarmStore
+from client.store.voted_out import beside, save_voted_out
+from protocol.audit.charges import CHARGE, KIND, Charge, VotedOut
 from protocol.evidence.proof import contradiction
 from protocol.ids import SwarmId
 from protocol.invite import parse_swarm_file
@@ -46,7 +48,7 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
 def test_who_was_expelled_is_listed_with_the_fault(swarm: SwarmId, within: Within) -> None:
     done = within("evidence", "ls", "--swarm", "mine")
     assert done.returncode == ExitCode.OK
-    assert f"swarm {swarm[:12]}: 1 proof" in done.stdout
+    assert f"swarm {swarm[:12]}: evidence against 1 member" in done.stdout
     assert f"signed two different adverts with one number: {peer(1)}" in done.stdout
     told = json.loads(within("evidence", "ls", "--json").stdout)
     assert (told["swarm"], [one["peer"] for one in told["proofs"]]) == (swarm, [peer(1)])
@@ -61,7 +63,7 @@ def test_a_saved_file_is_checked_by_others(
     done = within("evidence", "verify", str(out))
     assert done.returncode == ExitCode.OK
     assert peer(1) in done.stdout
-    assert load_shown_proofs(out) == (swarm, (proof(swarm),))
+    assert load_shown(out) == Shown(1, swarm, (proof(swarm),), ())
 
 
 def test_a_file_that_is_there_is_not_overwritten(
@@ -81,13 +83,35 @@ def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
     changed = Proof(genuine.first, replace(genuine.second, body=genuine.second.body + b"!"))
     for bad in (proof(elsewhere), changed, Proof(genuine.first, genuine.first)):
         file = tmp_path / "proofs.bin"
-        show_proofs(file, here, [genuine, bad])
+        save_shown(file, Shown(1, here, (genuine, bad), ()))
         done = within("evidence", "verify", str(file), "--json")
         assert done.returncode == ExitCode.RUNTIME
         told = json.loads(done.stdout)["proofs"]
         assert [one["valid"] for one in told] == [True, False]
         assert told[1]["problem"]
         assert not told[1]["peer"]
+
+
+def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
+    swarm: SwarmId, within: Within, tmp_path: Path
+) -> None:
+    said = Charge(1, peer(1), 12, 0, bytes(16), "lies")
+    charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
+    path = beside(home_folders(tmp_path / "home").proofs(swarm))
+    save_voted_out(path, [VotedOut(1, peer(1), charges)])
+    told = json.loads(within("evidence", "ls", "--json").stdout)["proofs"]
+    assert [(one["kind"], one["valid"], one["peer"]) for one in told] == [
+        ("contradiction", True, peer(1)),
+        ("charges", True, peer(1)),
+    ]
+    assert "found by 2 members of stage 1" in told[1]["fault"]
+    out = tmp_path / "proofs.bin"
+    assert within("evidence", "save", str(out)).returncode == ExitCode.OK
+    assert within("evidence", "verify", str(out)).returncode == ExitCode.OK
+    own = signer(1).sign(KIND, CHARGE.encode(said), swarm)
+    for bad in ((charges[0], charges[0]), (charges[0], own), (charges[0], proof(swarm).first)):
+        save_voted_out(path, [VotedOut(1, peer(1), bad)])
+        assert within("evidence", "ls").returncode == ExitCode.RUNTIME, bad
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nonsense", b"\x80"])
@@ -106,7 +130,7 @@ def test_without_an_expelled_member_there_is_nothing_to_save(
     swarm: SwarmId, within: Within, tmp_path: Path
 ) -> None:
     save_proofs(home_folders(tmp_path / "home").proofs(swarm), [])
-    assert "0 proofs" in within("evidence", "ls").stdout
+    assert "evidence against 0 members" in within("evidence", "ls").stdout
     done = within("evidence", "save", str(tmp_path / "out"))
     assert done.returncode == ExitCode.RUNTIME
     assert not (tmp_path / "out").exists()
