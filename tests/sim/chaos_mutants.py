@@ -269,7 +269,7 @@ MUTANTS = (
     Mutant(counts_doubles_for_both, 10, "I1"),
     Mutant(does_not_subtract_doubles, 12, "I1"),
     Mutant(takes_a_lease_twice, 18, "I1"),
-    Mutant(forgets_its_word, 20, "I9"),
+    Mutant(forgets_its_word, 67, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
