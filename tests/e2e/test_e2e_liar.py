@@ -18,11 +18,13 @@ from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
-from tests.support.e2e_local import HOST, REPOSITORY, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 STEPS = 100
+LIE_FROM = 35
+"""The lie begins at this step, or a little later: its harm grows with the steps that are left."""
 LAST = 10
 """Steps over which the loss at the end is averaged."""
 
@@ -50,12 +52,12 @@ def _found(folder: Path, aggregation: str) -> SwarmFile:
 
 
 def _started(swarm: LocalSwarm, folder: Path, lie: str) -> list[Member]:
-    """Start three honest volunteers, and a liar that is honest until all serve; return the honest.
+    """Start three honest volunteers, and a liar that is honest at first; return the honest.
 
-    Before that two of them average alone, and two have no majority.
+    It lies once all serve: before that two of them average alone, and two have no majority. All
+    start at once, because the first one trains as soon as it is there.
     """
     first = swarm.start("honest-1", FLAGS)
-    first.wait_until_it_answers(60.0)
     begin = folder / "lie"
     swarm.start(
         "liar",
@@ -70,7 +72,8 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str) -> list[Member]:
         serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
         return now if serving and len(serving) == 4 else None
 
-    now = wait_for(all_serve, "four replicas", honest)
+    wait_for(all_serve, "four replicas", honest)
+    now = wait_for(lambda: beyond(first, LIE_FROM - 1), f"step {LIE_FROM}", honest)
     begin.touch()
     assert now.step < STEPS / 2, "too late to show anything"
     return honest
