@@ -76,11 +76,16 @@ def test_two_volunteers_train_what_one_process_trains(
     swarm = found(folder, "volunteer-1", _run(steps=8, delayed_update=delayed))
     members = _start(processes, 2)
     losses: dict[int, float] = {}
+
+    def all_told() -> bool | None:
+        for event in members[0].new_events():
+            if event.kind == "StepCommitted":
+                losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+        return len(losses) == swarm.manifest.steps or None
+
     for member in members:
         in_state(member, members, "done")
-    for event in members[0].new_events():
-        if event.kind == "StepCommitted":
-            losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+    wait_for(all_told, "the losses of all steps", members)
     plan = training_plan(swarm.manifest)
     expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
     assert [losses[step] for step in range(8)] == pytest.approx(expected, rel=1e-5)
