@@ -23,8 +23,6 @@ from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_t
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 STEPS = 100
-LIE_FROM = 35
-"""The lie begins at this step, or a little later: its harm grows with the steps that are left."""
 LAST = 10
 """Steps over which the loss at the end is averaged."""
 
@@ -51,11 +49,11 @@ def _found(folder: Path, aggregation: str) -> SwarmFile:
     return found(folder, "honest-1", run)
 
 
-def _started(swarm: LocalSwarm, folder: Path, lie: str) -> list[Member]:
+def _started(swarm: LocalSwarm, folder: Path, lie: str, lie_from: int) -> list[Member]:
     """Start three honest volunteers, and a liar that is honest at first; return the honest.
 
-    It lies once all serve: before that two of them average alone, and two have no majority. All
-    start at once, because the first one trains as soon as it is there.
+    It lies from a step on, or a little later, once all serve: before that two of them average
+    alone, and two have no majority. All start at once, because the first one trains at once.
     """
     first = swarm.start("honest-1", FLAGS)
     begin = folder / "lie"
@@ -73,7 +71,7 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str) -> list[Member]:
         return now if serving and len(serving) == 4 else None
 
     wait_for(all_serve, "four replicas", honest)
-    now = wait_for(lambda: beyond(first, LIE_FROM - 1), f"step {LIE_FROM}", honest)
+    now = wait_for(lambda: beyond(first, lie_from - 1), f"step {lie_from}", honest)
     begin.touch()
     assert now.step < STEPS / 2, "too late to show anything"
     return honest
@@ -106,7 +104,7 @@ def test_a_run_with_centred_clipping_learns_beside_a_liar(folder: Path, lie: str
     samples is lost."""
     swarm = _found(folder, "centred-clipping")
     with killed_at_the_end(folder) as processes:
-        members = _started(processes, folder, lie)
+        members = _started(processes, folder, lie, lie_from=35)
         reached = statistics.mean(_losses(members))
     assert reached < 1.05 * _of_honest_ones(swarm)
 
@@ -115,6 +113,6 @@ def test_the_same_liar_ruins_the_exact_sum(folder: Path) -> None:
     """It ends at 4.9 to 8.1, where honest volunteers reach 2.9."""
     swarm = _found(folder, "sum")
     with killed_at_the_end(folder) as processes:
-        members = _started(processes, folder, "contribution-x-minus-10")
+        members = _started(processes, folder, "contribution-x-minus-10", lie_from=0)
         reached = statistics.mean(_losses(members))
     assert reached > 1.3 * _of_honest_ones(swarm)
