@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from client.store.waypoints import DamagedChain, load_chain, save_chain
+from client.store.packed import DamagedFile
+from client.store.waypoints import load_chain, save_chain
 from client.train.ports import Ports
 from client.train.recovery.history import History
 from protocol.effects import Explain
@@ -65,7 +66,7 @@ class WaypointDriver:
         self._path = path
         try:
             effects = self.machine.restore(load_chain(path))
-        except (DamagedChain, OSError, RemoteProtocolError) as error:
+        except (DamagedFile, OSError, RemoteProtocolError) as error:
             words = f"the chain of waypoints cannot be used, beginning anew: {error}"
             self._ports.perform(Explain("membership", words, "warning"))
             return
