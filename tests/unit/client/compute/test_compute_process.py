@@ -31,24 +31,16 @@ pytestmark = pytest.mark.slow
 TIMEOUT_S = 60
 
 
-async def test_calls_are_pipelined_and_answered_in_order() -> None:
-    order = []
-
-    async def call(worker, microbatch):
-        request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens_of(microbatch))
-        reply, payloads = await worker.call(request)
-        assert (reply.tokens, payloads) == (48, [])
-        order.append(microbatch)
-
+async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_worker() as worker:
             opening = await worker.call(open_request(0, [4]))
             assert opening[0].parameters > 0
-            async with trio.open_nursery() as nursery:
-                for microbatch in range(8):
-                    nursery.start_soon(call, worker, microbatch)
-                    await trio.testing.wait_all_tasks_blocked()
-            assert order == list(range(8))
+            requests = [
+                ForwardBackward(step=0, microbatch=index, tokens=tokens_of(index))
+                for index in range(8)
+            ]
+            submitted = [worker.submit(request) for request in requests]
             with pytest.raises(RequestFailed) as caught:
                 await worker.call(Forward(step=9, microbatch=0), [b""])
             assert caught.value.kind == "stale"
@@ -56,6 +48,12 @@ async def test_calls_are_pipelined_and_answered_in_order() -> None:
             reply, (shard,) = await worker.call(request)
             assert reply.microbatches == list(range(8))
             assert len(shard) > 4 * opening[0].parameters
+            os.kill(worker.pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied):
+                await worker.call(request)
+            for earlier in submitted:  # answered before the later ones, so before the death
+                reply, payloads = await earlier.wait()
+                assert (reply.tokens, payloads) == (48, [])
 
 
 ECHO = """
