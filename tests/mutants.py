@@ -1,17 +1,20 @@
 """Break ``protocol/`` at random, one place at a time, and see whether the tests notice.
 
-    python -m tests.mutants --count 100 --seed 0 [--chaos 400] [--only chaos] [--limit 300]
-                            [--jobs 2] [--out FILE]
+    python -m tests.mutants --count 100 --seed 0 [--chaos 8] [--only chaos] [--limit 300]
+                            [--jobs 2] [--out FILE] [--within 280] [--page FILE]
 
-A mutant is a comparison turned round, a branch that is always or never taken, or a call that is
-left out. Each is made in a copy of the tree. There run, until one fails or takes too long: the unit
-tests of its folder, those of the whole protocol, short simulations, and seeds of the chaos world. A
-line a mutant says which of them noticed it. Some mutants are no faults (a bound that is never met,
-a log line that is left out), so that not all can be noticed.
+A mutant is a comparison turned round, a branch that is always or never taken, a call or a refusal
+that is left out, or an "and" in place of an "or". Each is made in a copy of the tree. There run,
+until one fails or takes too long: the unit tests that name its file, seeds of the chaos world
+(half as many with a liar), the other unit tests of the protocol, and short simulations. A line a
+mutant says which test noticed it. Some mutants are no faults (a bound that is never met, a log
+line that is left out), so that not all can be noticed.
 
 The same seed makes the same mutants of the same protocol, and of 40 mutants the first 20 are those
-of ``--count 20``. To compare two sets of tests, run both on the same protocol. The chaos world says
-which seed noticed a mutant first (``--only chaos`` asks it alone): so many seeds a sweep needs.
+of ``--count 20``. Those that ``--out`` holds already are not tried again. To compare two sets of
+tests, run both on the same protocol. The chaos world says which seed noticed a mutant first
+(``--only chaos`` asks it alone): so many seeds a sweep needs. ``--page`` writes what ``--out``
+holds as a table; what was found out about a survivor stands in its line under ``remark``.
 """
 
 from __future__ import annotations
@@ -21,14 +24,17 @@ import ast
 import importlib.util
 import itertools
 import json
+import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,18 +47,22 @@ REPOSITORY = Path(__file__).parents[1]
 MUTATED = Path("protocol")
 COPIED = ("client", "model_zoo", "packaging", "protocol", "tests", "pyproject.toml")
 UNIT = Path("tests/unit/protocol")
-SIMULATIONS = ("tests/sim/test_sim_training.py", "tests/sim/test_sim_slow_rounds.py")
+SLOW = UNIT / "seat" / "test_seat_large_steps.py"
+"""Measures times and nothing else."""
+SIMULATIONS = ("tests/sim/test_sim_slow_rounds.py",)
 OF_MATCHING = ("tests/sim/test_matching_seats.py", "tests/sim/test_exchange_partition.py")
 """Short ones; more of them notice more."""
 MEMORY_BYTES = 6 * 2**30
 """A mutant that fills the memory ends before it harms the machine."""
 CHAOS = """
 from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.liar import MENU
 from client.lab.simulate.chaos.replay import run_once
-for seed in range({count}):
-    print(seed, flush=True)
-    world, violation = run_once(drawn(seed))
-    assert not violation, violation
+for lies, count in ((), {count}), (MENU, {count} // 2):
+    for seed in range(count):
+        print("liar" if lies else "chaos", "seed", seed, flush=True)
+        world, violation = run_once(drawn(seed, lies))
+        assert not violation, violation
 """
 OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE,
@@ -83,16 +93,28 @@ class Mutant:
     """... and where it ends."""
     noticed: str = ""
     """By which tests; empty: by none."""
-    seed: int | None = None
-    """The seed of the chaos world that noticed it."""
+    test: str = ""
+    """The test, or the seed of the chaos world, that noticed it first."""
+    remark: str = ""
+    """What a person found out about a survivor."""
+
+    @property
+    def change(self) -> str:
+        """What is changed into what, on one line."""
+        return f"{_short(self.before)} -> {_short(self.after)}"
 
     def __str__(self) -> str:
-        by = f"{self.noticed} {'' if self.seed is None else self.seed}".strip()
-        change = f"{_short(self.before)} -> {_short(self.after)}"
-        return f"{by or 'SURVIVED':18} {self.path}:{self.line} {change}"
+        by = f"{self.noticed} {self.test}".strip() or "SURVIVED"
+        return f"{self.path}:{self.line} {self.kind}: {self.change} | {by}"
 
     def applied(self, source: bytes) -> bytes:
-        """Return the file's text with the change."""
+        """Return the file's text with the change.
+
+        Raises:
+            ValueError: The mutant was made of another text.
+        """
+        if source[self.start : self.end] != self.before.encode():
+            raise ValueError(f"{self.path} has changed since this mutant was made")
         return source[: self.start] + self.after.encode() + source[self.end :]
 
 
@@ -110,8 +132,12 @@ def mutants(root: Path, seed: int) -> Iterator[Mutant]:
 def _of_file(root: Path, path: Path) -> Iterator[Mutant]:
     source = path.read_bytes()
     starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
-    for node in ast.walk(ast.parse(source)):
-        for part, kind, after in _changes(node):
+    tree = ast.parse(source)
+    # Until Python 3.12 what stands within an f-string has no position of its own.
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+    within = {id(part) for text in texts for part in ast.walk(text)}
+    for node in ast.walk(tree):
+        for part, kind, after in _changes(node) if id(node) not in within else ():
             assert part.end_lineno is not None
             assert part.end_col_offset is not None
             start = starts[part.lineno - 1] + part.col_offset
@@ -131,6 +157,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
             yield test, "branch", "False"
         case ast.Expr(value=ast.Call()):
             yield node, "call", "pass"
+        case ast.Raise() | ast.Return(value=ast.Call(func=ast.Name(id="no"))):
+            yield node, "refusal", "pass"
+        case ast.BoolOp(op=operator, values=values):
+            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield node, "junction", f"({ast.unparse(ast.BoolOp(other, values))})"
 
 
 def _binds(test: ast.expr) -> bool:
@@ -143,17 +174,33 @@ def stages(mutant: Mutant | None, chaos: int, only: str = "") -> Iterator[tuple[
 
 
 def _stages(mutant: Mutant | None, chaos: int) -> Iterator[tuple[str, list[str]]]:
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-ra", "-p", "no:cacheprovider"]
     pytest += ["--hypothesis-seed=0"]
-    folder = UNIT / Path(mutant.path).parent.relative_to(MUTATED) if mutant else UNIT
-    if folder != UNIT and (REPOSITORY / folder).is_dir():
-        yield "unit", [*pytest, str(folder)]
-    yield "unit", [*pytest, str(UNIT)]
+    first = unit_tests_of(mutant.path) if mutant else []
+    if first:
+        yield "unit", [*pytest, *first]
+    if chaos and (mutant is None or "/matching/" not in mutant.path):
+        yield "chaos", [sys.executable, "-c", CHAOS.format(count=chaos)]
+    done = [f"--ignore={path}" for path in (*first, SLOW)]
+    yield "unit", [*pytest, *done, str(UNIT)]
     yield "simulation", [*pytest, *SIMULATIONS]
     if mutant is None or "/matching/" in mutant.path:
         yield "matching", [*pytest, *OF_MATCHING]
-    if chaos and (mutant is None or "/matching/" not in mutant.path):
-        yield "chaos", [sys.executable, "-c", CHAOS.format(count=chaos)]
+
+
+def unit_tests_of(path: str) -> list[str]:
+    """Return the unit tests of the protocol that import a file of it, those of its folder first;
+    all of its folder if none does."""
+    module = Path(path).with_suffix("")
+    folder, name = ".".join(module.parent.parts), module.name
+    named = re.compile(rf"{re.escape(folder)}(\.| import (.*\W)?){name}\b")
+    beside = UNIT / module.parent.relative_to(MUTATED)
+    files = sorted((REPOSITORY / UNIT).rglob("test_*.py"))
+    found = [file for file in files if named.search(file.read_text())]
+    found = found or list((REPOSITORY / beside).glob("test_*.py"))
+    relative = [file.relative_to(REPOSITORY) for file in found]
+    relative.sort(key=lambda file: file.parent != beside)
+    return [str(file) for file in relative if file != SLOW]
 
 
 class Copy:
@@ -198,8 +245,7 @@ class Copy:
         for name, command in run:
             code, said = self._finish(command, limit_s)
             if code:
-                seed = int(said.split()[-1]) if name == "chaos" and said.split() else None
-                return replace(mutant, noticed=name, seed=seed)
+                return replace(mutant, noticed=name, test=_first_failure(said) or "too slow")
         return mutant
 
     def _finish(self, command: Sequence[str], limit_s: float) -> tuple[int, str]:
@@ -208,7 +254,7 @@ class Copy:
             process = subprocess.Popen(
                 command,
                 cwd=self._folder,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(self._folder)},
                 stdout=said,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -231,6 +277,14 @@ class Copy:
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
+def _first_failure(said: str) -> str:
+    """Return the failed test that pytest tells of, or the seed that the chaos world told of last;
+    empty: neither."""
+    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*/)?(\S+)", said, re.MULTILINE)
+    seeds: list[str] = re.findall(r"^(?:chaos|liar) seed \d+$", said, re.MULTILINE)
+    return failed[1] if failed else seeds[-1] if seeds else ""
+
+
 def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
@@ -246,17 +300,31 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first ones")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--chaos", type=int, default=50, help="seeds of the chaos world at most")
+    parser.add_argument("--chaos", type=int, default=8, help="seeds of the chaos world at most")
     parser.add_argument("--only", default="", help="unit, simulation, matching or chaos")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each set of tests")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds to begin them in")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--out", type=Path, help="a file to which each mutant is added as JSON")
+    parser.add_argument("--page", type=Path, help="write what --out holds as a table, run nothing")
     given = parser.parse_args()
+    known = read(given.out) if given.out else []
+    if given.page:
+        given.page.write_text(page(known))
+        return 0
     able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, given.chaos, given.only)))
     drawn = list(itertools.islice(able, given.skip, given.skip + given.count))
+    tried = {(m.path, m.kind, m.start, m.before, m.after) for m in known}
+    new = [m for m in drawn if (m.path, m.kind, m.start, m.before, m.after) not in tried]
+    return _try_all(new, given) if new else 0
+
+
+def _try_all(drawn: list[Mutant], given: argparse.Namespace) -> int:
+    over = time.monotonic() + given.within
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(given.jobs)]
-        wrong = copies[0].holds(min(given.chaos, 1), given.limit, given.only)
+        resumed = given.out is not None and given.out.exists()
+        wrong = "" if resumed else copies[0].holds(min(given.chaos, 1), given.limit, given.only)
         if wrong:
             print(f"without a mutant fails {wrong}")
             return 1
@@ -264,7 +332,9 @@ def main() -> int:
         for copy in copies:
             idle.put(copy)
 
-        def tried(mutant: Mutant) -> Mutant:
+        def tried(mutant: Mutant) -> Mutant | None:
+            if time.monotonic() > over:
+                return None
             copy = idle.get()
             try:
                 return copy.tried(mutant, given.chaos, given.limit, given.only)
@@ -276,9 +346,12 @@ def main() -> int:
     return 0
 
 
-def _tell(results: Iterator[Mutant], out: Path | None) -> None:
+def _tell(results: Iterator[Mutant | None], out: Path | None) -> None:
     counts: Counter[str] = Counter()
     for result in results:
+        if result is None:
+            print("no time for the others", flush=True)
+            break
         counts[result.noticed] += 1
         print(result, flush=True)
         if out:
@@ -286,6 +359,41 @@ def _tell(results: Iterator[Mutant], out: Path | None) -> None:
                 file.write(json.dumps(asdict(result)) + "\n")
     survived = counts.pop("", 0)
     print(f"{counts.total()} noticed {dict(counts)}, {survived} not")
+
+
+def read(file: Path) -> list[Mutant]:
+    """Return the mutants of a file that ``--out`` wrote; none if there is none yet."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Mutant(**json.loads(line)) for line in lines]
+
+
+def page(results: Sequence[Mutant]) -> str:
+    """Return the results as a page in Markdown, survivors first."""
+    noticed = Counter(result.noticed for result in results)
+    survived = noticed.pop("", 0)
+    by = ", ".join(f"{count} by {name}" for name, count in noticed.most_common())
+    rows = [
+        f"| {m.path}:{m.line} | {m.kind} | {_cell(m.change)} | {_cell(m.test or '**none**')} | "
+        f"{m.remark} |"
+        for m in sorted(results, key=lambda m: (m.noticed != "", m.path, m.line))
+    ]
+    return "\n".join(
+        [
+            "# Random mutants of the protocol",
+            "",
+            f"{len(results)} mutants: {noticed.total()} noticed ({by}), {survived} not. Lines are",
+            "those of the code when the mutant was made. Written by `python -m tests.mutants`.",
+            "",
+            "| where | kind | change | noticed by | remark |",
+            "| --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

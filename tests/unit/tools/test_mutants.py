@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import Copy, Mutant, mutants, stages
+from tests.mutants import Copy, Mutant, mutants, page, read, stages, unit_tests_of
 
 SOURCE = """def first(given, limit):
     if given.size < limit and limit is not None:  # näher
@@ -17,6 +19,12 @@ SOURCE = """def first(given, limit):
         given
         == limit
     )
+
+
+def second(given):
+    if given or limit:
+        return no(f"not {given or limit}")
+    raise ValueError
 """
 
 
@@ -38,6 +46,14 @@ def test_each_is_one_change_that_still_is_a_program(tree: Path) -> None:
         SOURCE.replace("not given else", "True else"),
         SOURCE.replace("not given else", "False else"),
         SOURCE.replace("given\n        == limit", "(given != limit)"),
+        SOURCE.replace(
+            "given.size < limit and limit is not None", "(given.size < limit or limit is not None)"
+        ),
+        SOURCE.replace("if given or limit", "if True"),
+        SOURCE.replace("if given or limit", "if False"),
+        SOURCE.replace("if given or limit", "if (given and limit)"),
+        SOURCE.replace('return no(f"not {given or limit}")', "pass"),
+        SOURCE.replace("raise ValueError", "pass"),
     }
     assert made == changed
     for text in made:
@@ -49,15 +65,45 @@ def test_the_same_seed_makes_the_same() -> None:
     first, again, other = (list(itertools.islice(mutants(root, seed), 30)) for seed in (0, 0, 1))
     assert first == again
     assert first != other
-    assert {mutant.kind for mutant in first[:3]} == {"branch", "call", "comparison"}
+    kinds = {mutant.kind for mutant in first[:5]}
+    assert kinds == {"branch", "call", "comparison", "junction", "refusal"}
 
 
-def test_the_tests_of_its_folder_come_first() -> None:
+def test_the_tests_that_name_its_file_come_first() -> None:
     mutant = Mutant("protocol/rounds/leader.py", 1, "call", "x()", "pass", 0, 3)
     names = [name for name, _ in stages(mutant, 5)]
-    assert names == ["unit", "unit", "simulation", "chaos"]
-    _, command = next(stages(mutant, 5))
-    assert command[-1] == "tests/unit/protocol/rounds"
+    assert names == ["unit", "chaos", "unit", "simulation"]
+    named = unit_tests_of("protocol/rounds/leader.py")
+    assert named[0].startswith("tests/unit/protocol/rounds/")
+    assert "tests/unit/protocol/rounds/test_rounds_leader.py" in named
+    assert "tests/unit/protocol/transfer/test_transfer_fetch.py" not in named
+    (_, first), (_, rest) = (stage for stage in stages(mutant, 5) if stage[0] == "unit")
+    assert set(named) < set(first)
+    assert {f"--ignore={path}" for path in named} < set(rest)
+
+
+def test_what_was_tried_is_read_again_and_stands_on_the_page(tmp_path: Path) -> None:
+    survived = Mutant("protocol/a.py", 7, "junction", "a or b", "(a and b)", 0, 6)
+    survived = replace(survived, remark="equivalent: a implies b")
+    noticed = replace(survived, before="a | b", noticed="chaos", test="liar seed 3", remark="")
+    file = tmp_path / "out.jsonl"
+    assert read(file) == []
+    file.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (noticed, survived)))
+    assert read(file) == [noticed, survived]
+    text = page(read(file))
+    assert "2 mutants: 1 noticed (1 by chaos), 1 not." in text
+    rows = [line for line in text.splitlines() if line.startswith("| protocol")]
+    assert rows == [
+        "| protocol/a.py:7 | junction | a or b -> (a and b) | **none** | equivalent: a implies b |",
+        "| protocol/a.py:7 | junction | a \\| b -> (a and b) | liar seed 3 |  |",
+    ]
+
+
+def test_a_mutant_of_another_text_is_not_applied() -> None:
+    mutant = Mutant("protocol/a.py", 1, "call", "x()", "pass", 0, 3)
+    assert mutant.applied(b"x()\n") == b"pass\n"
+    with pytest.raises(ValueError, match="has changed"):
+        mutant.applied(b"y()\n")
 
 
 @pytest.mark.slow
@@ -66,5 +112,9 @@ def test_a_mutant_is_noticed_and_its_copy_is_as_before(tmp_path: Path) -> None:
     file = tmp_path / "copy" / "protocol" / "rounds" / "patience.py"
     sound = file.read_bytes()
     useless = Mutant("protocol/rounds/patience.py", 1, "call", "", "raise ValueError\n", 0, 0)
-    assert copy.tried(useless, chaos=0, limit_s=120).noticed == "unit"
+    by_tests = copy.tried(useless, chaos=0, limit_s=120)
+    assert by_tests.noticed == "unit"
+    assert by_tests.test.startswith("test_rounds_")
+    by_seeds = copy.tried(useless, chaos=1, limit_s=120, only="chaos")
+    assert by_seeds.noticed == "chaos", "the copy's protocol is what runs"
     assert file.read_bytes() == sound
