@@ -207,23 +207,67 @@ class ChargeView(Struct, frozen=True, kw_only=True):
     authors: list[str]
 
 
+class AuditCounts(Struct, frozen=True, kw_only=True):
+    """Results of this volunteer's audits of others."""
+
+    agree: int = 0
+    disagree: int = 0
+    unchecked: int = 0
+    """Could not be checked: the member had gone, or this machine could not compute it."""
+
+    @property
+    def drawn(self) -> int:
+        """All of them."""
+        return self.agree + self.disagree + self.unchecked
+
+
 class AuditsView(Struct, frozen=True, kw_only=True):
-    """Audits by this volunteer since it started; what others found is in ``open`` and in
-    ``expelled``."""
+    """Audits by this volunteer; what others found is in ``open`` and in ``expelled``."""
 
     contributions: int
-    """Of others, in steps that were closed here."""
+    """Of others, in steps that were closed here since it started."""
     done: int
+    """Audits since it started, with a result."""
     agree: int
+    """Of these."""
+    unchecked: int = 0
+    """Audits since it started, without a result."""
+    contributions_today: int = 0
+    """Of others, in steps that were closed here today, over restarts."""
+    today: AuditCounts = field(default_factory=AuditCounts)
+    """Over restarts; the day is that of the local clock."""
     open: list[ChargeView] = field(default_factory=list)
 
 
 class ExpelledView(Struct, frozen=True, kw_only=True):
-    """A member that a proof has expelled from the swarm for the rest of the run."""
+    """A member that was expelled from the swarm for the rest of the run."""
 
     peer: str
     reason: str
-    """The fault shown by the proof, in one sentence."""
+    """The fault shown by the evidence, in one sentence."""
+    by: Literal["contradiction", "charges", "inviter"] = "contradiction"
+    """Its own signatures; a majority of its stage; the member that answers for it. Of the last one
+    ``volunteer members`` has the details, of the others ``volunteer evidence``."""
+
+
+class TrustView(Struct, frozen=True, kw_only=True):
+    """Why this volunteer trusts another member, and how far."""
+
+    peer: str
+    standing: Literal["proven", "probation", "unproven", "aside", "charged", "expelled"]
+    """``proven``: a step that was closed here contains its work. ``probation``: none does yet, and
+    of others one does. ``unproven``: nobody has proven anything here yet. ``aside``: it obstructs
+    the run, and is left out for a while. ``charged``: members of its stage, who are no majority,
+    charge it with lies."""
+    words: str
+    """The reason, and what is missing."""
+    audits: AuditCounts = field(default_factory=AuditCounts)
+    """Our audits of it, over restarts."""
+    fault: str = ""
+    """The newest audit of it that did not agree; empty: there was none."""
+    invited_by: list[str] = field(default_factory=list)
+    """The members that answer for it, the founder first and its inviter last; empty where members
+    do not vouch for each other."""
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
@@ -336,9 +380,11 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)
+    """Those whose evidence is kept, the last convicted last."""
     audits: AuditsView | None = None
     """None: the run has no audits."""
-    """The peers whose proofs are kept, the last convicted last."""
+    trust: list[TrustView] = field(default_factory=list)
+    """The members that hold a stage, were audited, vouched for, charged or expelled."""
     certified_version: int = 0
     """The newest version of the run that its members certify, by signatures that lead from the
     founder to it; 0: there is none."""

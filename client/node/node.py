@@ -361,6 +361,7 @@ class Node:
             nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
+            nursery.start_soon(self._training.audit_log.run)
             nursery.start_soon(keep_heap_small)
             await self._until_over()
             await self._leave()
@@ -410,6 +411,7 @@ class Node:
             folder,
             self._reach,
             self._cores,
+            folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
         self._credit = Credit(

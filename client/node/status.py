@@ -17,7 +17,6 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
-    ExpelledView,
     HeldView,
     LimitsView,
     NetworkView,
@@ -33,13 +32,12 @@ from client.control.snapshot import (
 )
 from client.events import Entry
 from client.limits.decision import when_words
+from client.node.trust import audit_counts, expelled, trust_of
 from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
 from client.train.stage.held_stages import HeldStages
-from protocol.evidence.proof import words_of
 from protocol.ids import PeerId
-from protocol.seat.auditing import AuditTerms
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
@@ -113,32 +111,27 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         lacks_text=bool(engine.text.problem),
-        expelled=_expelled(engine),
-        audits=_audits(held_stages.audits),
+        expelled=expelled(engine),
+        audits=_audits(held_stages),
+        trust=trust_of(engine, held_stages),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
     )
 
 
-def _expelled(engine: Engine) -> list[ExpelledView]:
-    """Return who was expelled: by a contradiction of its own, or by a majority of its stage."""
-    proofs, voted = engine.expulsions.expelled.proofs, engine.expulsions.voted
-    return [
-        *(ExpelledView(peer=proof.first.signer, reason=words_of(proof)) for proof in proofs),
-        *(ExpelledView(peer=peer, reason=words) for peer, (_, words) in voted.items()),
-    ]
-
-
-def _audits(terms: AuditTerms | None) -> AuditsView | None:
+def _audits(held_stages: HeldStages) -> AuditsView | None:
     """Return what our audits came to; None: the run has none."""
+    terms, log = held_stages.audits, held_stages.audit_log
     if terms is None:
         return None
-    found = terms.results
-    done = found.total() - found["void"]
+    kept, found = log.kept(), log.since_start
     return AuditsView(
-        contributions=terms.contributions,
-        done=done,
-        agree=found["agrees"],
+        contributions=log.contributions,
+        done=found.agree + found.disagree,
+        agree=found.agree,
+        unchecked=found.unchecked,
+        contributions_today=kept.contributions,
+        today=audit_counts(kept.today),
         open=[
             ChargeView(stage=stage, peer=peer, authors=[*authors])
             for (stage, peer), authors in terms.open_charges().items()

@@ -92,6 +92,10 @@ class Folders:
         """What we have signed last in one swarm."""
         return self.data / "evidence" / f"{swarm}.marks"
 
+    def audits(self, swarm: str) -> Path:
+        """What our audits came to in one swarm."""
+        return self.data / "evidence" / f"{swarm}.audits"
+
     def waypoints(self, swarm: str) -> Path:
         """The chain of certified versions of one swarm."""
         return self.data / "evidence" / f"{swarm}.waypoints"

@@ -33,6 +33,7 @@ from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
+from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.drain_all import DrainAll
@@ -67,6 +68,8 @@ class Site:
     addresses: Callable[[], list[str]]
     """The addresses at which others reach us."""
     cores: CoreSharing
+    audits: Path | None = None
+    """The file of what our audits came to; None: it is not kept."""
 
 
 class Training:
@@ -113,6 +116,7 @@ class Training:
         )
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
+        self.audit_log = AuditLog(site.audits)
         self.held_stages = self._new_held_stages()
         if pauses.now is not None:
             self.held_stages.close()  # a new one is made after the pause
@@ -238,7 +242,9 @@ class Training:
     def _new_held_stages(self) -> HeldStages:
         """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
-        held_stages = HeldStages(engine, self._terms, self._start_worker, self.counters)
+        held_stages = HeldStages(
+            engine, self._terms, self._start_worker, self.counters, self.audit_log
+        )
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
         held_stages.buddies = Buddies(
             engine,

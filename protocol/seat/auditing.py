@@ -45,7 +45,14 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.plans import active, owner
-from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
+from protocol.seat.effects import (
+    Audited,
+    CommitTo,
+    Contributions,
+    Convicted,
+    SeatEffect,
+    SignCharge,
+)
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -95,7 +102,6 @@ class AuditTerms:
         records: what our audits came to, by stage and member.
         expelled: members that majorities have expelled before our eyes.
         plans: members of the plans that closed the newest steps, by stage, step and attempt.
-        contributions: of others, in the steps that we have closed.
         results: of our audits, by grade; ``void`` for those that came to nothing.
     """
 
@@ -107,7 +113,6 @@ class AuditTerms:
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
     expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
-    contributions: int = 0
     results: Counter[str] = field(default_factory=Counter)
 
     def record(self, stage: int, peer: PeerId) -> Record:
@@ -115,12 +120,14 @@ class AuditTerms:
         return self.records.setdefault((stage, peer), Record())
 
     def open_charges(self) -> dict[tuple[int, PeerId], list[PeerId]]:
-        """Return who charges whom, where that has expelled nobody."""
+        """Return who charges whom, where that has expelled nobody; not the charges of those who
+        are expelled themselves."""
         found: dict[tuple[int, PeerId], list[PeerId]] = {}
+        out = {peer for _, peer in self.expelled}
         for kept in self.charges.all(-math.inf):
-            about = kept.charge.stage, PeerId(kept.charge.member)
-            if about not in self.expelled:
-                found.setdefault(about, []).append(PeerId(kept.envelope.signer))
+            about, author = (kept.charge.stage, PeerId(kept.charge.member)), kept.envelope.signer
+            if about not in self.expelled and author not in out:
+                found.setdefault(about, []).append(PeerId(author))
         return found
 
 
@@ -310,9 +317,13 @@ class Auditing:
         terms.plans[plan.stage, plan.step, plan.attempt] = frozenset(counts)
         while len(terms.plans) > PLANS:
             del terms.plans[next(iter(terms.plans))]
-        terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
+        others = sum(peer != me and bool(counts[peer]) for peer in counts)
+        return [Contributions(others), *self._take_case(plan, counts)]
+
+    def _take_case(self, plan: Plan, counts: dict[PeerId, frozenset[int]]) -> list[SeatEffect]:
         if self._case is not None:
             return []
+        me = self._place.me
         role: Role = "auditor"
         auditor, member = me, self._drawn[1] if self._drawn[0] == plan.step else None
         if member is None and self._noticed(plan) and self._notice is not None:
@@ -625,6 +636,8 @@ class Auditing:
         if case.role == "auditor":
             result = AuditResult(of.stage, of.step, of.attempt, of.member, agrees)
             effects += [Send(peer, result) for peer in case.others]
+        if case.audit is not None or case.role == "auditor":
+            effects.append(Audited(of.stage, of.member, of.step, grade, words))
         if case.audit is None:
             return effects  # it was never begun
         terms.results[grade.name.lower() if grade else "void"] += 1

@@ -1,9 +1,10 @@
-"""Effects of a whole seat: those of its parts, and two of its own."""
+"""Effects of a whole seat: those of its parts, and its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.audit.record import Grade
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -66,11 +67,31 @@ class Convicted:
     charges: tuple[Envelope, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """A step is closed with contributions of so many others: each could have been audited."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An audit of ours is over; ``grade`` is None if the contribution could not be checked."""
+
+    stage: int
+    member: PeerId
+    step: int
+    grade: Grade | None
+    words: str
+
+
 SeatEffect = (
     Effect
     | CommitTo
     | SignCharge
     | Convicted
+    | Contributions
+    | Audited
     | Keep
     | SendPayload
     | DropStep

@@ -8,8 +8,10 @@ from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
+from client.cli.terminal.status_text import audit_results, audits_today, next_step
 from client.cli.terminal.table import aligned
-from client.control.snapshot import Snapshot
+from client.control.snapshot import AuditsView, ExpelledView, Snapshot, TrustView
+from protocol.ids import PeerId, short
 
 
 class Stage(Struct, frozen=True):
@@ -29,6 +31,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     state: str
     rtt_ms: float | None
     stages: list[Stage]
+    trust: TrustView | None = None
+    """None: it has nothing to its name yet."""
 
 
 class Peers(Struct, frozen=True, kw_only=True):
@@ -37,18 +41,26 @@ class Peers(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     peers: list[Peer]
+    trust: list[TrustView]
+    """Of all members with anything to their name, also those that are gone."""
+    expelled: list[ExpelledView]
+    audits: AuditsView | None
+    """None: the run has no audits."""
     schema_version: int = 1
 
 
 def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
-    """List the members of the swarm: how near they are, which stages they hold, how fast."""
+    """List the members of the swarm: how near they are, which stages they hold, how fast.
+
+    Under Trust: how far this volunteer trusts them and why, and who was expelled.
+    """
     with connect(find_home().folders, swarm) as node:
         found = members(node.status())
     if json:
         print_json(found)
         return
     rows = [[one.peer, one.state, _rtt(one), _stages(one)] for one in found.peers]
-    for line in aligned(["member", "state", "rtt", "stages"], rows):
+    for line in [*aligned(["member", "state", "rtt", "stages"], rows), *trust_lines(found)]:
         print(printable(line))
 
 
@@ -59,12 +71,56 @@ def members(now: Snapshot) -> Peers:
         for one in stage.replicas:
             place = Stage(stage.stage, one.state, one.version, one.rate)
             held.setdefault(one.peer, []).append(place)
+    trust = {one.peer: one for one in now.trust}
     listed = [
-        Peer(peer=one.peer, state=one.state, rtt_ms=one.rtt_ms, stages=held.get(one.peer, []))
+        Peer(
+            peer=one.peer,
+            state=one.state,
+            rtt_ms=one.rtt_ms,
+            stages=held.get(one.peer, []),
+            trust=trust.get(one.peer),
+        )
         for one in now.peers
     ]
     listed.sort(key=lambda one: (one.rtt_ms is None, one.rtt_ms or 0.0, one.peer))
-    return Peers(swarm=now.swarm, swarm_name=now.swarm_name, peers=listed)
+    return Peers(
+        swarm=now.swarm,
+        swarm_name=now.swarm_name,
+        peers=listed,
+        trust=now.trust,
+        expelled=now.expelled,
+        audits=now.audits,
+    )
+
+
+def trust_lines(found: Peers) -> list[str]:
+    """Return the section Trust: a line a member, why some are not trusted, where the evidence
+    is."""
+    if not (found.trust or found.audits):
+        return []
+    rows = [[one.peer, one.standing, _audits(one), _inviter(one)] for one in found.trust]
+    head = ["member", "standing", "our audits", "invited by"]
+    why = [
+        f"{short(PeerId(one.peer))}: {words}"
+        for one in found.trust
+        for words in (one.words if one.standing != "proven" else "", one.fault)
+        if words
+    ]
+    lines = [
+        *([audits_today(found.audits)] if found.audits else []),
+        *(aligned(head, rows) if rows else []),
+        *why,
+        *(f"evidence: {words}" for words in dict.fromkeys(map(next_step, found.expelled))),
+    ]
+    return ["", "Trust", *(f"  {line}" for line in lines)]
+
+
+def _audits(one: TrustView) -> str:
+    return f"{one.audits.drawn}, {audit_results(one.audits)}" if one.audits.drawn else "-"
+
+
+def _inviter(one: TrustView) -> str:
+    return short(PeerId(one.invited_by[-1])) if one.invited_by else "-"
 
 
 def _rtt(peer: Peer) -> str:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -48,6 +49,20 @@ def _gauge(words: str, read: Callable[[Snapshot], float | None]) -> Described:
 
 def _counter(words: str, read: Callable[[Snapshot], float]) -> Described:
     return Described("counter", words, (), _one(read))
+
+
+def _audits(now: Snapshot) -> Values:
+    if now.audits is None:
+        return {}
+    agree, done = now.audits.agree, now.audits.done
+    found = {"agrees": agree, "disagrees": done - agree, "unchecked": now.audits.unchecked}
+    return {(result,): float(count) for result, count in found.items()}
+
+
+def _counts(always: Iterable[str], found: Iterable[str]) -> Values:
+    """Return how often each label occurs; those of ``always`` also if they do not."""
+    counts = Counter(found)
+    return {(label,): float(counts[label]) for label in dict.fromkeys([*always, *counts])}
 
 
 METRICS: Final[dict[str, Described]] = {
@@ -141,6 +156,28 @@ METRICS: Final[dict[str, Described]] = {
     ),
     "volunteer_contributed_tokens_total": _counter(
         "Tokens in committed steps, over all sessions.", lambda now: now.credit.tokens
+    ),
+    "volunteer_audits_total": Described(
+        "counter",
+        "Contributions of others that this volunteer has audited, by result.",
+        ("result",),
+        _audits,
+    ),
+    "volunteer_auditable_contributions_total": _counter(
+        "Contributions of others, in steps this volunteer has closed, that could be audited.",
+        lambda now: now.audits.contributions if now.audits else 0,
+    ),
+    "volunteer_expelled_members": Described(
+        "gauge",
+        "Members expelled for the rest of the run, by what convicted them.",
+        ("by",),
+        lambda now: _counts(("contradiction", "charges", "inviter"), (o.by for o in now.expelled)),
+    ),
+    "volunteer_members_by_standing": Described(
+        "gauge",
+        "Members with anything to their name, by how far this volunteer trusts them.",
+        ("standing",),
+        lambda now: _counts((), (one.standing for one in now.trust)),
     ),
     "volunteer_uptime_seconds": _gauge("Time since the node started.", lambda now: now.uptime_s),
 }

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.when import clock
-from client.control.snapshot import WHEN_DONE, LimitsView, ReplicaView, Snapshot, StageView
+from client.control.snapshot import (
+    WHEN_DONE,
+    AuditCounts,
+    AuditsView,
+    ExpelledView,
+    LimitsView,
+    ReplicaView,
+    Snapshot,
+    StageView,
+)
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import short
@@ -98,9 +107,7 @@ def _audit_lines(now: Snapshot) -> list[str]:
     audits = now.audits
     if audits is None:
         return []
-    wrong = audits.done - audits.agree
-    found = "all agree" if not wrong else f"{wrong} do not agree"
-    lines = [f"{audits.done} of {audits.contributions} contributions computed again, {found}"]
+    lines = [audits_today(audits)]
     lines += [
         f"stage {one.stage}: {', '.join(author[-6:] for author in one.authors)} against "
         f"{one.peer[-6:]}, which is no majority"
@@ -109,11 +116,36 @@ def _audit_lines(now: Snapshot) -> list[str]:
     return [f"audits    {line}" for line in lines]
 
 
+def audits_today(audits: AuditsView) -> str:
+    """Return today's audits: ``3 of 412 contributions audited today, all agree``."""
+    found = f", {audit_results(audits.today)}" if audits.today.drawn else ""
+    of = audits.contributions_today
+    return f"{audits.today.drawn} of {of} contributions audited today{found}"
+
+
+def audit_results(found: AuditCounts) -> str:
+    """Return what audits came to: ``all agree``, or how many do not."""
+    parts = [
+        f"{found.disagree} do not agree" if found.disagree else "",
+        f"{found.unchecked} could not be checked" if found.unchecked else "",
+    ]
+    return ", ".join(filter(None, parts)) or "all agree"
+
+
+def next_step(out: ExpelledView) -> str:
+    """Return where to see why somebody was expelled."""
+    if out.by == "inviter":
+        return "volunteer members"
+    return "volunteer evidence save FILE, which anybody can verify"
+
+
 def _expelled_lines(now: Snapshot) -> list[str]:
-    """Return who was expelled last, and how many more there are."""
-    lines = [f"expelled  {out.reason}" for out in now.expelled[-MOST_EXPELLED:]]
+    """Return who was expelled last, how many more there are, and where the evidence is."""
+    shown = now.expelled[-MOST_EXPELLED:]
+    lines = [f"expelled  {out.reason}" for out in shown]
     more = len(now.expelled) - len(lines)
-    return [*lines, *([f"expelled  {more} more: volunteer evidence ls"] if more else [])]
+    lines += [f"expelled  {more} more: volunteer evidence ls"] if more else []
+    return [*lines, *(f"evidence  {words}" for words in dict.fromkeys(map(next_step, shown)))]
 
 
 def _error_lines(now: Snapshot) -> list[str]:

@@ -414,6 +414,7 @@ class HeldStageDriver:
             snapshot=self._snapshot,
             fault=self._fault,
             convicted=self._context.owner.convicted,
+            audited=self._context.audit_log.note,
             worker_died=self._worker_lost,
             drained=self._look,
         )

@@ -18,6 +18,7 @@ from client.train.machine.capacity import usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
+from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
@@ -46,6 +47,7 @@ class HeldStages:
         terms: Terms,
         start_worker: OpenWorker = open_worker,
         counters: Counters | None = None,
+        audit_log: AuditLog | None = None,
     ) -> None:
         stages = terms.manifest.stage_count
         self.view = SwarmView(((),) * stages)
@@ -59,6 +61,7 @@ class HeldStages:
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
         self.counters = counters or Counters(owner, terms.event_sink)
+        self.audit_log = audit_log or AuditLog()
         self.closed = False
         """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
@@ -69,7 +72,14 @@ class HeldStages:
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""
         self._context = StageContext(
-            owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters, self.audits
+            owner,
+            terms,
+            self.workers,
+            TaskScheduler(),
+            memory_budget,
+            self.counters,
+            self.audit_log,
+            self.audits,
         )
         self._allowed = False
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)

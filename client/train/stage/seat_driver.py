@@ -56,7 +56,9 @@ from protocol.pipeline.effects import (
 )
 from protocol.seat.auditing import statement_of
 from protocol.seat.effects import (
+    Audited,
     CommitTo,
+    Contributions,
     Convicted,
     SeatEffect,
     Serving,
@@ -95,6 +97,7 @@ class SeatHooks:
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
     convicted: Callable[[Convicted], None]
+    audited: Callable[[Audited | Contributions], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -254,6 +257,8 @@ class SeatDriver:
                 self._perform(self.seat.charged(signed, self._ports.now()))
             case Convicted():
                 self._hooks.convicted(effect)
+            case Audited() | Contributions():
+                self._hooks.audited(effect)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

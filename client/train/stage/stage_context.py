@@ -7,6 +7,7 @@ from typing import Protocol
 
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Ports
+from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
@@ -51,5 +52,6 @@ class StageContext:
     scheduler: TaskScheduler
     memory_budget: MemoryBudget
     counters: Counters
+    audit_log: AuditLog
     audits: AuditTerms | None = None
     """None: the run has no audits."""

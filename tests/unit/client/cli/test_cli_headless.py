@@ -30,6 +30,7 @@ from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
+from client.control.snapshot import AuditsView, ExpelledView, TrustView
 from client.errors import UserError
 from client.events import Event, LogLine
 from protocol.address import Address
@@ -123,6 +124,23 @@ def test_the_metrics_are_those_that_are_listed() -> None:
     assert 'volunteer_stage_replicas{stage="0"} 1.0' in text
     assert "volunteer_loss 2.5" in text
     assert "\nvolunteer_loss " not in exposition(example_snapshot(loss=None)).decode()
+
+
+def test_the_metrics_count_audits_and_who_is_expelled() -> None:
+    audits = AuditsView(contributions=40, done=3, agree=2, unchecked=1)
+    out = [ExpelledView(peer="p", reason="it lied", by="charges")]
+    trust = [TrustView(peer="p", standing="expelled", words="it lied")]
+    text = exposition(example_snapshot(audits=audits, expelled=out, trust=trust)).decode()
+    for line in (
+        'volunteer_audits_total{result="agrees"} 2.0',
+        'volunteer_audits_total{result="disagrees"} 1.0',
+        'volunteer_audits_total{result="unchecked"} 1.0',
+        "volunteer_auditable_contributions_total 40.0",
+        'volunteer_expelled_members{by="charges"} 1.0',
+        'volunteer_expelled_members{by="inviter"} 0.0',
+        'volunteer_members_by_standing{standing="expelled"} 1.0',
+    ):
+        assert line in text
 
 
 def test_every_metric_is_described_for_administrators() -> None:

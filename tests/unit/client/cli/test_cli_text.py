@@ -72,6 +72,7 @@ def test_the_report_names_who_was_expelled_last_and_why() -> None:
     told = [line for line in lines if line.startswith("expelled")]
     assert told[0] == "expelled  p5 signed two plans"
     assert told[-1] == "expelled  5 more: volunteer evidence ls"
+    assert lines[-1] == "evidence  volunteer evidence save FILE, which anybody can verify"
     assert len(told) == 5
 
 

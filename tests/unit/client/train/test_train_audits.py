@@ -82,6 +82,14 @@ async def test_honest_replicas_agree(
         assert found["agrees"] >= 6
         assert found.keys() <= {"agrees", "void"}, found
         assert not any(map(expelled, volunteers))
+        for volunteer in volunteers:
+            told = take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
+            assert told.audits is not None
+            today = told.audits.today
+            assert (today.agree, today.disagree) == (audits(volunteer).results["agrees"], 0)
+            assert {one.standing for one in told.trust} == {"proven"}
+            assert sum(one.audits.drawn for one in told.trust) == today.drawn
+            assert "do not agree" not in status_report(told)
 
 
 @pytest.mark.parametrize("factor", [-10.0, 0.0])
@@ -108,6 +116,13 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(
         assert "found by 2 members of stage 1" in now.expelled[0].reason
         assert now.audits is not None
         assert now.audits.done > now.audits.agree
+        out = next(one for one in now.trust if one.peer == peer(liar))
+        assert out.standing == "expelled"
+        assert out.words == now.expelled[0].reason
+        assert out.audits.disagree == now.audits.today.disagree > 0
+        assert "contribution" in out.fault
+        assert [one.standing for one in now.trust if one.peer == peer(other)] == ["proven"]
+        assert not now.audits.open, "what the liar says of who has found it out"
         assert "do not agree" in status_report(now)
         later = await swarm.add()
         later.engine.keep_evidence(*kept)
@@ -127,3 +142,6 @@ async def test_two_replicas_accuse_each_other_and_both_stay(
         assert audits(honest).open_charges().keys() == {(1, peer(liar)), (1, peer(honest))}
         now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
         assert "which is no majority" in status_report(now)
+        charged = next(one for one in now.trust if one.peer == peer(liar))
+        assert charged.standing == "charged"
+        assert "which is no majority" in charged.words

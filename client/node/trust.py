@@ -1,0 +1,127 @@
+"""Why this volunteer trusts other members, and who was expelled: for the status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from client.control.snapshot import AuditCounts, ExpelledView, TrustView
+from client.store.audits import AuditedMember, Tally
+from client.train.engine import Engine
+from client.train.messaging.admission import Vouching
+from client.train.stage.held_stages import HeldStages
+from protocol.evidence.proof import words_of
+from protocol.ids import PeerId, short
+from protocol.vouching.register import Register
+
+Standing = Literal["proven", "probation", "unproven", "aside", "charged", "expelled"]
+MAX_SHOWN = 256
+"""Members with nothing to their name: anybody can invent thousands."""
+
+
+def audit_counts(tally: Tally) -> AuditCounts:
+    """Return results of audits in the form of the status."""
+    return AuditCounts(agree=tally.agree, disagree=tally.disagree, unchecked=tally.unchecked)
+
+
+def expelled(engine: Engine) -> list[ExpelledView]:
+    """Return who was expelled, and how."""
+    proofs, voted = engine.expulsions.expelled.proofs, engine.expulsions.voted
+    return [
+        *(
+            ExpelledView(peer=proof.first.signer, reason=words_of(proof), by="contradiction")
+            for proof in proofs
+        ),
+        *(
+            ExpelledView(peer=peer, reason=words, by="charges")
+            for peer, (_, words) in voted.items()
+        ),
+        *_taken_back(_register(engine)),
+    ]
+
+
+def trust_of(engine: Engine, held_stages: HeldStages) -> list[TrustView]:
+    """Return what is known of every member that has anything to its name."""
+    known = _Known(engine, held_stages)
+    me = engine.signer.peer
+    holders = {r.peer: None for stage in held_stages.view.stages for r in stage}
+    new = [peer for peer in holders if peer not in known.audited]
+    peers = dict.fromkeys([*known.out, *known.charged, *known.audited, *known.invited, *new])
+    return [known.of(peer) for peer in [p for p in peers if p != me][: 4 * MAX_SHOWN]]
+
+
+def _register(engine: Engine) -> Register | None:
+    """Return the register of members; None: members do not vouch for each other."""
+    admission = engine.handshake.admission
+    return admission.register if isinstance(admission, Vouching) else None
+
+
+def _taken_back(register: Register | None) -> list[ExpelledView]:
+    """Return the members that somebody who answers for them has expelled."""
+    found = list[ExpelledView]()
+    if register is None:
+        return found
+    for peer in register.known():
+        if (entry := register.why_out(peer)) is None:
+            continue
+        through = "" if entry.said.member == peer else f", which had invited {short(peer)}"
+        reason = f": {entry.said.reason}" if entry.said.reason else ""
+        who = short(PeerId(entry.said.member))
+        words = f"{short(entry.by)} has expelled {who}{through}{reason}"
+        found.append(ExpelledView(peer=peer, reason=words, by="inviter"))
+    return found
+
+
+class _Known:
+    """All that is known of members, by member, at one moment."""
+
+    def __init__(self, engine: Engine, held_stages: HeldStages) -> None:
+        self._seats = [driver.seat for driver in held_stages.drivers()]
+        self._proves = engine.history.proves_at_all if engine.history else None
+        self._register = _register(engine)
+        self.audited = {PeerId(one.peer): one for one in held_stages.audit_log.kept().members}
+        self.out = {PeerId(one.peer): one.reason for one in expelled(engine)}
+        open_charges = held_stages.audits.open_charges() if held_stages.audits else {}
+        self.charged = {peer: authors for (_, peer), authors in open_charges.items()}
+        self.invited = self._register.known()[-MAX_SHOWN:] if self._register else []
+
+    def of(self, peer: PeerId) -> TrustView:
+        """Return why a member is trusted."""
+        audited = self.audited.get(peer, AuditedMember(peer))
+        standing, words = self._standing(peer)
+        return TrustView(
+            peer=peer,
+            standing=standing,
+            words=words,
+            audits=audit_counts(audited.tally),
+            fault=audited.fault,
+            invited_by=list(self._above(peer)),
+        )
+
+    def _above(self, peer: PeerId) -> Sequence[PeerId]:
+        if self._register is None or not (path := self._register.path(peer)):
+            return ()
+        return self._register.founder, *path[:-1]
+
+    def _standing(self, peer: PeerId) -> tuple[Standing, str]:
+        if peer in self.out:
+            return "expelled", self.out[peer]
+        if peer in self.charged:
+            who = " and ".join(short(author) for author in self.charged[peer])
+            return "charged", f"{who} {_has(self.charged[peer])} found it out, which is no majority"
+        if stages := [seat.place.stage for seat in self._seats if seat.standing.is_aside(peer)]:
+            where = f"stage {stages[0]}"
+            return "aside", f"it obstructed {where} and is left out of it for a while"
+        if self._proves is not None and self._proves(peer):
+            return "proven", "steps that were closed here contain its work"
+        if any(seat.quorum.names(peer) for seat in self._seats):
+            return "proven", "the last step was planned with it"
+        if self._proves is None:
+            return "unproven", "no step was closed here yet, so everybody counts"
+        lacks = "no step that was closed here contains its work; one is enough"
+        waits = any(seat.probation.leaves_out(peer) for seat in self._seats)
+        return "probation", f"{lacks}; others are tried before it" if waits else lacks
+
+
+def _has(authors: Sequence[PeerId]) -> str:
+    return "has" if len(authors) == 1 else "have"
