@@ -10,6 +10,7 @@ from client.store.audits import AuditedMember, Tally
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.stage.held_stages import HeldStages
+from protocol.audit.draw import PROVEN, UNPROVEN
 from protocol.evidence.proof import words_of
 from protocol.ids import PeerId, short
 from protocol.vouching.register import Register
@@ -82,6 +83,7 @@ class _Known:
         self.audited = {PeerId(one.peer): one for one in held_stages.audit_log.kept().members}
         self.out = {PeerId(one.peer): one.reason for one in expelled(engine)}
         open_charges = held_stages.audits.open_charges() if held_stages.audits else {}
+        self._records = held_stages.audits.records if held_stages.audits else {}
         self.charged = {peer: authors for (_, peer), authors in open_charges.items()}
         self.invited = self._register.known()[-MAX_SHOWN:] if self._register else []
 
@@ -113,14 +115,27 @@ class _Known:
             where = f"stage {stages[0]}"
             return "aside", f"it obstructed {where} and is left out of it for a while"
         if self._proves is not None and self._proves(peer):
-            return "proven", "steps that were closed here contain its work"
+            return "proven", f"steps that were closed here contain its work{self._audited(peer)}"
         if any(seat.quorum.names(peer) for seat in self._seats):
-            return "proven", "the last step was planned with it"
+            return "proven", f"the last step was planned with it{self._audited(peer)}"
         if self._proves is None:
             return "unproven", "no step was closed here yet, so everybody counts"
         lacks = "no step that was closed here contains its work; one is enough"
         waits = any(seat.probation.leaves_out(peer) for seat in self._seats)
         return "probation", f"{lacks}; others are tried before it" if waits else lacks
+
+    def _audited(self, peer: PeerId) -> str:
+        """Say how often our audits draw a member of our stages, and what is missing to the next
+        rate; empty: they do not draw it."""
+        records = self._records.items()
+        agreed = [record.agreed for (_, member), record in records if member == peer]
+        if not agreed:
+            return ""
+        if max(agreed) >= PROVEN:
+            return "; audited half as often as others"
+        if max(agreed) >= UNPROVEN:
+            return f"; {max(agreed)} of {PROVEN} audits until it is audited half as often"
+        return f"; {max(agreed)} of {UNPROVEN} audits until it is new no more"
 
 
 def _has(authors: Sequence[PeerId]) -> str:

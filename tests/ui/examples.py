@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import (
+    AuditCounts,
+    AuditsView,
     Counters,
     DrainCostView,
     EventView,
+    ExpelledView,
     NetworkView,
     PeerView,
     ReplicaView,
     SeatView,
     Snapshot,
     StageView,
+    TrustView,
     WorkerView,
 )
 from client.control.updates import Update
@@ -67,6 +71,51 @@ def snapshot(**changes: object) -> Snapshot:
         ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def judged(**changes: object) -> Snapshot:
+    """Return the snapshot of an audited run: Anna is proven, Carla new, Boris was expelled."""
+    lies = (
+        f"{BORIS[-6:]} contributed something else than it had signed (step 41; found by 2 members "
+        "of stage 1)"
+    )
+    fields: dict[str, object] = {
+        "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(CARLA, rate=0.0))],
+        "peers": [
+            PeerView(peer=ANNA, state="connected", rtt_ms=20.0),
+            PeerView(peer=CARLA, state="connected", rtt_ms=31.0),
+        ],
+        "audits": AuditsView(
+            contributions=40,
+            done=3,
+            agree=2,
+            contributions_today=412,
+            today=AuditCounts(agree=11, disagree=1, unchecked=1),
+        ),
+        "expelled": [ExpelledView(peer=BORIS, reason=lies, by="charges")],
+        "trust": [
+            TrustView(
+                peer=BORIS,
+                standing="expelled",
+                words=lies,
+                audits=AuditCounts(disagree=1),
+                fault="stage 1, step 41: is not the one that it has signed",
+            ),
+            TrustView(
+                peer=ANNA,
+                standing="proven",
+                words="steps that were closed here contain its work",
+                audits=AuditCounts(agree=11, unchecked=1),
+                invited_by=[ME, BORIS, CARLA],
+            ),
+            TrustView(
+                peer=CARLA,
+                standing="probation",
+                words="no step that was closed here contains its work; one is enough",
+            ),
+        ],
+    }
+    return snapshot(**{**fields, **changes})
 
 
 def event(

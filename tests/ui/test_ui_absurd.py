@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 
 from client.control.matches import Explanation, PayingMove
 from client.control.snapshot import (
+    AuditCounts,
+    AuditsView,
     Counters,
     CreditView,
     DrainCostView,
+    ExpelledView,
     LimitsView,
     NetworkView,
     PauseView,
     PeerView,
     SeatView,
+    TrustView,
     WorkerView,
 )
 from client.control.updates import StepPoint, Update
-from client.ui.model import dashboard, logs, matching, peers, stages, swarm, timeline
+from client.ui.model import dashboard, logs, matching, peers, stages, swarm, timeline, trust
 from client.ui.model import settings as settings_model
 from client.ui.model import words as spell
 from client.ui.model.diagnostics import report
@@ -57,6 +61,10 @@ def updates(draw: st.DrawFn) -> Update:
         )
         for _ in range(draw(st.integers(0, 4)))
     ]  # fmt: skip
+
+    def audit_counts() -> AuditCounts:
+        return AuditCounts(agree=number(), disagree=number(), unchecked=number())
+
     now = snapshot(
         peer=text(), swarm=text(), swarm_name=text(), reason=text(), state=draw(st.sampled_from(
             ["training", "paused", "waiting"])), step=number(), steps=number(), loss=real(),
@@ -73,6 +81,12 @@ def updates(draw: st.DrawFn) -> Update:
         leaving=[DrainCostView(stage=number(), remaining=number(), last=True, words=text())],
         paused=PauseView(reason=text(), until=real(), since=real()),
         last_error=text(),
+        audits=AuditsView(contributions=number(), done=number(), agree=number(),
+                          contributions_today=number(), today=audit_counts()),
+        expelled=[ExpelledView(peer=text(), reason=text())],
+        trust=[TrustView(peer=text(), standing=draw(st.sampled_from(["proven", "aside"])),
+                         words=text(), audits=audit_counts(), fault=text(),
+                         invited_by=[text()] * draw(st.integers(0, 3)))],
     )  # fmt: skip
     matches = examples.matching(
         stage_match(number(), steward=text(), phase=text(), level=real(), shared_level=real(),
@@ -97,6 +111,7 @@ def test_every_view_survives_and_stays_in_its_box(
     panels = [
         dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
         swarm.swarm_head, matching.seats, settings_model.limits, timeline.recovery_head,
+        trust.summary,
     ]  # fmt: skip
     for view in panels:
         for line in view(record, box):
@@ -113,6 +128,8 @@ def test_every_view_survives_and_stays_in_its_box(
         logs.log_rows(record, box, "debug", "", True),
     ]
     assert all(row.lines is not None for rows in tables for row in rows)
+    for peer in peers.peer_rows(found[-1].snapshot):
+        peers.details(record, peer.peer, box)
     for row in tables[-2]:
         timeline.incident_details(record, row.key, box)
 

@@ -7,11 +7,14 @@ the difference.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from client.control.updates import Update
 from client.ui.source.mailbox import Link
+from tests.ui.examples import NOW, event, judged
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 KEPT = Path(__file__).parent / "snapshots"
@@ -38,14 +41,41 @@ SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...], dict[str, bool]]]
 }
 
 
+TRUST: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
+    "trust": (SMALL, ("3",)),
+    "trust-large": (MEDIUM, ("3",)),
+    "trust-details": (SMALL, ("3", "down", "down", "down", "enter")),
+    "trust-dashboard": (SMALL, ("1",)),
+}
+"""Of a run with audits, in which a member was expelled."""
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_the_screen_looks_as_kept(name: str) -> None:
     size, number, keys, options = SCENES[name]
+    link = Link("live") if number else Link("connecting", "no volunteer answers yet")
+    _compare(name, size, recorded()[:number], link, keys, options)
+
+
+@pytest.mark.parametrize("name", TRUST)
+def test_trust_looks_as_kept(name: str) -> None:
+    size, keys = TRUST[name]
+    told = Update(seq=1, time=NOW, snapshot=judged(), events=[event(1, "an event")])
+    _compare(name, size, [told], Link("live"), keys, {})
+
+
+def _compare(
+    name: str,
+    size: tuple[int, int],
+    updates: Sequence[Update],
+    link: Link,
+    keys: Sequence[str],
+    options: dict[str, bool],
+) -> None:
     seen: list[str] = []
 
     async def scene(on: Stage) -> None:
-        link = Link("live") if number else Link("connecting", "no volunteer answers yet")
-        await on.feed(recorded()[:number], link)
+        await on.feed(updates, link)
         for key in keys:
             await on.press(key)
         seen.append(on.text())

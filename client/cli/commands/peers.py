@@ -8,9 +8,9 @@ from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
-from client.cli.terminal.status_text import audit_results, audits_today, next_step
 from client.cli.terminal.table import aligned
 from client.control.snapshot import AuditsView, ExpelledView, Snapshot, TrustView
+from client.control.trust_words import audit_results, audits_today, next_step
 from protocol.ids import PeerId, short
 
 

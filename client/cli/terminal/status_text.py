@@ -9,14 +9,12 @@ from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.when import clock
 from client.control.snapshot import (
     WHEN_DONE,
-    AuditCounts,
-    AuditsView,
-    ExpelledView,
     LimitsView,
     ReplicaView,
     Snapshot,
     StageView,
 )
+from client.control.trust_words import audits_today, next_step
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import short
@@ -114,29 +112,6 @@ def _audit_lines(now: Snapshot) -> list[str]:
         for one in audits.open[-MOST_EXPELLED:]
     ]
     return [f"audits    {line}" for line in lines]
-
-
-def audits_today(audits: AuditsView) -> str:
-    """Return today's audits: ``3 of 412 contributions audited today, all agree``."""
-    found = f", {audit_results(audits.today)}" if audits.today.drawn else ""
-    of = audits.contributions_today
-    return f"{audits.today.drawn} of {of} contributions audited today{found}"
-
-
-def audit_results(found: AuditCounts) -> str:
-    """Return what audits came to: ``all agree``, or how many do not."""
-    parts = [
-        f"{found.disagree} do not agree" if found.disagree else "",
-        f"{found.unchecked} could not be checked" if found.unchecked else "",
-    ]
-    return ", ".join(filter(None, parts)) or "all agree"
-
-
-def next_step(out: ExpelledView) -> str:
-    """Return where to see why somebody was expelled."""
-    if out.by == "inviter":
-        return "volunteer members"
-    return "volunteer evidence save FILE, which anybody can verify"
 
 
 def _expelled_lines(now: Snapshot) -> list[str]:

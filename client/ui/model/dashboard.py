@@ -59,11 +59,12 @@ def machine(record: Record, box: Box) -> list[Line]:
         pair("memory", _memory(now, box.width >= 40), labels=LABELS),
         pair("compute", _worker(now), labels=LABELS),
         pair("done", _credit(now), labels=LABELS),
+        *_audits(now),
         pair("running", words.duration(now.uptime_s), labels=LABELS),
         pair("lends", limits_words(now), labels=LABELS),
     ]
     if box.height < len(lines):  # in the order in which parts are dropped first
-        for label in ("running", "lends", "you are", "done"):
+        for label in ("running", "lends", "you are", "done", "audits"):
             if len(lines) > box.height:
                 lines = [found for found in lines if found[0].text.strip() != label]
     return [cut(found, box.width) for found in lines[: box.height]]
@@ -198,6 +199,20 @@ def _credit(now: Snapshot) -> Line:
         f"{words.count(credit.microbatches)}", (" microbatches, ", "muted"),
         f"{words.count(credit.tokens)}", (" tokens", "muted"),
     )  # fmt: skip
+
+
+def _audits(now: Snapshot) -> list[Line]:
+    """Return today's audits; nothing in a run without."""
+    if now.audits is None:
+        return []
+    today = now.audits.today
+    of = f"{words.count(today.drawn)} of {words.count(now.audits.contributions_today)}"
+    tone: Tone = "bad" if today.disagree else "good" if today.drawn else "muted"
+    found = "all agree" if today.agree == today.drawn else f"{words.count(today.agree)} agree"
+    if today.disagree:
+        found = f"{words.count(today.disagree)} {'differs' if today.disagree == 1 else 'differ'}"
+    result = (f", {found}" if today.drawn else "", tone)
+    return [pair("audits", line(of, result, (" today", "muted")), labels=LABELS)]
 
 
 def _wrapped(text: str, box: Box, tone: Tone) -> list[Line]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from client.control.snapshot import Snapshot
-from client.ui.model import words
+from client.control.snapshot import Snapshot, TrustView
+from client.ui.model import trust, words
 from client.ui.model.dashboard import event_line
 from client.ui.model.plot import bar
 from client.ui.model.record import Record
@@ -25,12 +25,13 @@ from client.ui.model.span import (
 from client.ui.text import clean
 
 SORTS = ("state", "round trip", "stage", "rate", "name")
-_ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3}
+_ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3, "gone": 4}
 _TONES: dict[str, tuple[str, Tone]] = {
     "you": ("◆", "key"),
     "connected": ("●", "good"),
     "suspect": ("✗", "warn"),
     "known": ("○", "muted"),
+    "gone": ("○", "muted"),
 }
 
 
@@ -45,6 +46,13 @@ class PeerRow:
     """State by stage."""
     versions: dict[int, int] = field(default_factory=dict)
     rates: dict[int, float] = field(default_factory=dict)
+    trust: TrustView | None = None
+
+    @property
+    def doubt(self) -> str:
+        """How it stands with us if it is not proven; empty: nothing speaks against it."""
+        standing = "proven" if self.trust is None else self.trust.standing
+        return "" if standing in ("proven", "unproven") else standing
 
     @property
     def rate(self) -> float:
@@ -55,11 +63,13 @@ class PeerRow:
     def words(self) -> str:
         """The text that a filter searches."""
         stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
-        return f"{self.peer} {self.state} {stages}".lower()
+        standing = "" if self.trust is None else self.trust.standing
+        return f"{self.peer} {self.state} {stages} {standing}".lower()
 
 
 def peer_rows(now: Snapshot) -> list[PeerRow]:
-    """Return ourselves and all known peers, also those known only as holders of a stage."""
+    """Return ourselves and all known peers, also those known only as holders of a stage, and those
+    that were expelled."""
     rows = {now.peer: PeerRow(now.peer, "you", None)}
     for peer in now.peers:
         rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms)
@@ -69,6 +79,11 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
             row.seats[stage.stage] = replica.state
             row.versions[stage.stage] = replica.version
             row.rates[stage.stage] = replica.rate
+    for out in now.expelled:
+        rows.setdefault(out.peer, PeerRow(out.peer, "gone", None))
+    for one in now.trust:
+        if (known := rows.get(one.peer)) is not None:
+            rows[one.peer] = replace(known, trust=one)
     return list(rows.values())
 
 
@@ -108,6 +123,7 @@ def peer_table(
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]
     rows = chosen(peer_rows(now), sort, text)[:limit]
     wide, compact = box.width >= 100, box.width < 66
+    audited = wide and now.audits is not None
     columns = [
         Column("", 1),
         Column("volunteer", 9),
@@ -116,6 +132,7 @@ def peer_table(
         Column("microbatches/s", 0 if compact else 14, right=True),
         Column("", 14 if wide else 0),
         Column("version", 0 if compact else 8, right=True),
+        Column("audits agree", 12 if audited else 0, right=True),
     ]
     taken = sum(column.width + 1 for column in columns if column.width)
     columns.append(Column("holds", max(8, box.width - taken)))
@@ -140,13 +157,14 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
     if row is None:
         return [line(("it is gone", "muted"))]
-    mark, tone = _TONES.get(row.state, ("○", "muted"))
+    mark, tone = _mark(row)
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
     lines = [
         pair("peer id", clean(row.peer), labels=11),
         pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),
         pair("round trip", trip, labels=11),
         *_held(row),
+        *trust.details(now, row.peer, row.trust, box),
         (),
         line(("its events", "muted")),
     ]
@@ -177,8 +195,22 @@ def _held(row: PeerRow) -> list[Line]:
     ]
 
 
+def _mark(row: PeerRow) -> tuple[str, Tone]:
+    """Return the mark and the colour of its state; whoever is not trusted looks so."""
+    if row.doubt:
+        return "✗" if row.doubt in ("expelled", "aside") else "◐", trust.tone_of(row.doubt)
+    return _TONES.get(row.state, ("○", "muted"))
+
+
+def _audits(row: PeerRow) -> Span:
+    found = None if row.trust is None else row.trust.audits
+    if found is None or not found.drawn:
+        return Span(words.NONE, "muted")
+    return Span(f"{found.agree} of {found.drawn}", "bad" if found.disagree else "good")
+
+
 def _cells(row: PeerRow, top: float) -> list[Span]:
-    mark, tone = _TONES.get(row.state, ("○", "muted"))
+    mark, tone = _mark(row)
     holds = ", ".join(
         str(stage) if state == "serving" else f"{stage} ({clean(state, 12)})"
         for stage, state in sorted(row.seats.items())
@@ -187,11 +219,12 @@ def _cells(row: PeerRow, top: float) -> list[Span]:
     return [
         Span(mark, tone),
         Span(words.short(row.peer), "key" if row.state == "you" else "strong"),
-        Span(clean(row.state, 10), tone if row.state != "you" else "key"),
+        Span(clean(row.doubt or row.state, 10), tone if row.state != "you" else "key"),
         Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),
         Span(bar(row.rate / top if top else 0.0, 14), "accent"),
         Span(words.NONE if version is None else words.count(version), "muted"),
+        _audits(row),
         Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",
              "plain" if holds else "muted"),
     ]  # fmt: skip

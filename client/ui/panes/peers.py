@@ -6,11 +6,12 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import peers
+from client.ui.model import peers, trust
 from client.ui.model.span import Box, Line, Row
 from client.ui.model.words import short
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
+from client.ui.widgets.panel import Panel
 
 
 class PeersPane(Pane):
@@ -21,13 +22,18 @@ class PeersPane(Pane):
     sort = 0
 
     def compose(self) -> ComposeResult:
-        """Place the table."""
+        """Place the table, below what there is to say of trust."""
+        yield Panel("Trust", partial(trust.summary, self.record), id="trust")
         yield Listing("Peers", self._view, id="peer-table")
 
     def show(self) -> None:
         """Update the title with the number and the order of peers shown."""
         title = peers.peer_title(self.record, peers.SORTS[self.sort], self.filter_text)
         self.query_one(Listing).border_title = title
+        panel = self.query_one("#trust")
+        lines = trust.summary(self.record, Box(max(1, self.size.width - 4)))
+        panel.display = bool(lines)
+        panel.styles.height = min(len(lines), self.size.height // 3) + 2
         super().show()
 
     def next_sort(self) -> str:

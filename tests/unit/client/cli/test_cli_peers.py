@@ -50,7 +50,7 @@ def test_the_section_says_whom_it_trusts_and_why_not() -> None:
     assert lines[1:3] == ["Trust", "3 of 412 contributions audited today, all agree"]
     rows = {line.split()[0]: line for line in lines[4:7]}
     assert rows[ANNA].split("  ")[-1].strip() == "0boris", "the one that has invited it"
-    assert "3, 1 could not be checked" in rows[ANNA]
+    assert "3, 2 agree, 1 could not be checked" in rows[ANNA]
     assert "expelled" in rows[BORIS]
     assert lines[7:] == [
         f"0boris: {LIES}",
@@ -83,7 +83,7 @@ def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> Non
     counts = AuditCounts(agree=4, disagree=1, unchecked=2)
     audits = AuditsView(contributions=0, done=0, agree=0, contributions_today=50, today=counts)
     lines = status_report(judged(audits=audits)).splitlines()
-    words = "7 of 50 contributions audited today, 1 do not agree, 2 could not be checked"
+    words = "7 of 50 contributions audited today, 4 agree, 1 does not agree, 2 could not be checked"
     assert f"audits    {words}" in lines
     none_yet = AuditsView(contributions=0, done=0, agree=0, contributions_today=9)
     assert "audits    0 of 9 contributions audited today" in status_report(judged(audits=none_yet))
