@@ -1,17 +1,19 @@
 """Break ``protocol/`` at random, one place at a time, and see whether the tests notice.
 
     python -m tests.mutants --count 100 --seed 0 [--chaos 8] [--only chaos] [--limit 300]
-                            [--jobs 2] [--out FILE] [--within 280] [--page FILE]
+                            [--jobs 2] [--quick] [--out FILE] [--within 280] [--again]
+                            [--page FILE]
 
 A mutant is a comparison turned round, a branch that is always or never taken, a call or a refusal
 that is left out, or an "and" in place of an "or". Each is made in a copy of the tree. There run,
 until one fails or takes too long: the unit tests that name its file, seeds of the chaos world
-(half as many with a liar), the other unit tests of the protocol, and short simulations. A line a
-mutant says which test noticed it. Some mutants are no faults (a bound that is never met, a log
-line that is left out), so that not all can be noticed.
+(half as many with a liar), and, unless it is to be quick, the other unit tests of the protocol and
+short simulations. A line a mutant says which test noticed it. Some mutants are no faults (a bound
+that is never met, a log line that is left out), so that not all can be noticed.
 
 The same seed makes the same mutants of the same protocol, and of 40 mutants the first 20 are those
-of ``--count 20``. Those that ``--out`` holds already are not tried again. To compare two sets of
+of ``--count 20``. Those that ``--out`` holds already are not tried again, or with ``--again`` those
+of them that survived. To compare two sets of
 tests, run both on the same protocol. The chaos world says which seed noticed a mutant first
 (``--only chaos`` asks it alone): so many seeds a sweep needs. ``--page`` writes what ``--out``
 holds as a table; what was found out about a survivor stands in its line under ``remark``.
@@ -36,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -97,6 +99,11 @@ class Mutant:
     """The test, or the seed of the chaos world, that noticed it first."""
     remark: str = ""
     """What a person found out about a survivor."""
+
+    @property
+    def place(self) -> tuple[str, str, int, str, str]:
+        """What tells it from every other mutant."""
+        return self.path, self.kind, self.start, self.before, self.after
 
     @property
     def change(self) -> str:
@@ -168,12 +175,27 @@ def _binds(test: ast.expr) -> bool:
     return any(isinstance(part, ast.NamedExpr) for part in ast.walk(test))
 
 
-def stages(mutant: Mutant | None, chaos: int, only: str = "") -> Iterator[tuple[str, list[str]]]:
+@dataclass(frozen=True)
+class Trials:
+    """What is run for each mutant."""
+
+    chaos: int
+    """Seeds of the chaos world at most."""
+    only: str = ""
+    """The name of the only stages; empty: all of them."""
+    quick: bool = False
+    """Leave out the tests that do not name the mutant's file."""
+    limit_s: float = 300.0
+    """A stage that takes longer has noticed the mutant."""
+
+
+def stages(mutant: Mutant | None, tests: Trials) -> Iterator[tuple[str, list[str]]]:
     """Yield what is run for a mutant, the most likely to notice it first: a name and a command."""
-    return (stage for stage in _stages(mutant, chaos) if only in ("", stage[0]))
+    return (stage for stage in _stages(mutant, tests) if tests.only in ("", stage[0]))
 
 
-def _stages(mutant: Mutant | None, chaos: int) -> Iterator[tuple[str, list[str]]]:
+def _stages(mutant: Mutant | None, tests: Trials) -> Iterator[tuple[str, list[str]]]:
+    chaos = tests.chaos
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-ra", "-p", "no:cacheprovider"]
     pytest += ["--hypothesis-seed=0"]
     first = unit_tests_of(mutant.path) if mutant else []
@@ -181,6 +203,8 @@ def _stages(mutant: Mutant | None, chaos: int) -> Iterator[tuple[str, list[str]]
         yield "unit", [*pytest, *first]
     if chaos and (mutant is None or "/matching/" not in mutant.path):
         yield "chaos", [sys.executable, "-c", CHAOS.format(count=chaos)]
+    if tests.quick:
+        return
     done = [f"--ignore={path}" for path in (*first, SLOW)]
     yield "unit", [*pytest, *done, str(UNIT)]
     yield "simulation", [*pytest, *SIMULATIONS]
@@ -216,34 +240,27 @@ class Copy:
             else:
                 shutil.copy(REPOSITORY / name, folder / name)
 
-    def tried(self, mutant: Mutant, chaos: int, limit_s: float, only: str = "") -> Mutant:
-        """Return a mutant with what noticed it.
-
-        Args:
-            mutant: What to change.
-            chaos: Seeds of the chaos world at most.
-            limit_s: A stage that takes longer, in seconds, has noticed it.
-            only: The name of the only stages to run; empty: all of them.
-        """
+    def tried(self, mutant: Mutant, tests: Trials) -> Mutant:
+        """Return a mutant with what noticed it."""
         file = self._folder / mutant.path
         sound = file.read_bytes()
         self._write(file, mutant.applied(sound))
         try:
-            return self._run(mutant, stages(mutant, chaos, only), limit_s)
+            return self._run(mutant, tests)
         finally:
             self._write(file, sound)
 
-    def holds(self, chaos: int, limit_s: float, only: str = "") -> str:
+    def holds(self, tests: Trials) -> str:
         """Return which stage fails although nothing is changed; empty: none."""
-        for name, command in stages(None, chaos, only):
-            code, said = self._finish(command, limit_s)
+        for name, command in stages(None, tests):
+            code, said = self._finish(command, tests.limit_s)
             if code:
                 return f"{name}: {said[-2000:] or 'took too long'}"
         return ""
 
-    def _run(self, mutant: Mutant, run: Iterable[tuple[str, list[str]]], limit_s: float) -> Mutant:
-        for name, command in run:
-            code, said = self._finish(command, limit_s)
+    def _run(self, mutant: Mutant, tests: Trials) -> Mutant:
+        for name, command in stages(mutant, tests):
+            code, said = self._finish(command, tests.limit_s)
             if code:
                 return replace(mutant, noticed=name, test=_first_failure(said) or "too slow")
         return mutant
@@ -305,6 +322,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each set of tests")
     parser.add_argument("--within", type=float, default=math.inf, help="seconds to begin them in")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--quick", action="store_true", help="only tests that name its file")
+    parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
     parser.add_argument("--out", type=Path, help="a file to which each mutant is added as JSON")
     parser.add_argument("--page", type=Path, help="write what --out holds as a table, run nothing")
     given = parser.parse_args()
@@ -312,19 +331,20 @@ def main() -> int:
     if given.page:
         given.page.write_text(page(known))
         return 0
-    able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, given.chaos, given.only)))
+    tests = Trials(given.chaos, given.only, given.quick, given.limit)
+    able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, tests)))
     drawn = list(itertools.islice(able, given.skip, given.skip + given.count))
-    tried = {(m.path, m.kind, m.start, m.before, m.after) for m in known}
-    new = [m for m in drawn if (m.path, m.kind, m.start, m.before, m.after) not in tried]
-    return _try_all(new, given) if new else 0
+    done = {m.place for m in known if m.noticed or not given.again}
+    new = [m for m in drawn if m.place not in done]
+    return _try_all(new, tests, given) if new else 0
 
 
-def _try_all(drawn: list[Mutant], given: argparse.Namespace) -> int:
+def _try_all(drawn: list[Mutant], tests: Trials, given: argparse.Namespace) -> int:
     over = time.monotonic() + given.within
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(given.jobs)]
         resumed = given.out is not None and given.out.exists()
-        wrong = "" if resumed else copies[0].holds(min(given.chaos, 1), given.limit, given.only)
+        wrong = "" if resumed else copies[0].holds(replace(tests, chaos=min(tests.chaos, 1)))
         if wrong:
             print(f"without a mutant fails {wrong}")
             return 1
@@ -337,7 +357,7 @@ def _try_all(drawn: list[Mutant], given: argparse.Namespace) -> int:
                 return None
             copy = idle.get()
             try:
-                return copy.tried(mutant, given.chaos, given.limit, given.only)
+                return copy.tried(mutant, tests)
             finally:
                 idle.put(copy)
 
@@ -355,10 +375,15 @@ def _tell(results: Iterator[Mutant | None], out: Path | None) -> None:
         counts[result.noticed] += 1
         print(result, flush=True)
         if out:
-            with out.open("a") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
+            _keep(result, out)
     survived = counts.pop("", 0)
     print(f"{counts.total()} noticed {dict(counts)}, {survived} not")
+
+
+def _keep(result: Mutant, out: Path) -> None:
+    """Add a result to a file, in place of an earlier one of the same mutant."""
+    others = [one for one in read(out) if one.place != result.place]
+    out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (*others, result)))
 
 
 def read(file: Path) -> list[Mutant]:

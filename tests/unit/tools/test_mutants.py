@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import Copy, Mutant, mutants, page, read, stages, unit_tests_of
+from tests.mutants import Copy, Mutant, Trials, mutants, page, read, stages, unit_tests_of
 
 SOURCE = """def first(given, limit):
     if given.size < limit and limit is not None:  # näher
@@ -71,13 +71,15 @@ def test_the_same_seed_makes_the_same() -> None:
 
 def test_the_tests_that_name_its_file_come_first() -> None:
     mutant = Mutant("protocol/rounds/leader.py", 1, "call", "x()", "pass", 0, 3)
-    names = [name for name, _ in stages(mutant, 5)]
+    names = [name for name, _ in stages(mutant, Trials(5))]
     assert names == ["unit", "chaos", "unit", "simulation"]
+    quick = [name for name, _ in stages(mutant, Trials(5, quick=True))]
+    assert quick == ["unit", "chaos"]
     named = unit_tests_of("protocol/rounds/leader.py")
     assert named[0].startswith("tests/unit/protocol/rounds/")
     assert "tests/unit/protocol/rounds/test_rounds_leader.py" in named
     assert "tests/unit/protocol/transfer/test_transfer_fetch.py" not in named
-    (_, first), (_, rest) = (stage for stage in stages(mutant, 5) if stage[0] == "unit")
+    (_, first), (_, rest) = (stage for stage in stages(mutant, Trials(5)) if stage[0] == "unit")
     assert set(named) < set(first)
     assert {f"--ignore={path}" for path in named} < set(rest)
 
@@ -112,9 +114,9 @@ def test_a_mutant_is_noticed_and_its_copy_is_as_before(tmp_path: Path) -> None:
     file = tmp_path / "copy" / "protocol" / "rounds" / "patience.py"
     sound = file.read_bytes()
     useless = Mutant("protocol/rounds/patience.py", 1, "call", "", "raise ValueError\n", 0, 0)
-    by_tests = copy.tried(useless, chaos=0, limit_s=120)
+    by_tests = copy.tried(useless, Trials(chaos=0))
     assert by_tests.noticed == "unit"
     assert by_tests.test.startswith("test_rounds_")
-    by_seeds = copy.tried(useless, chaos=1, limit_s=120, only="chaos")
+    by_seeds = copy.tried(useless, Trials(chaos=1, only="chaos"))
     assert by_seeds.noticed == "chaos", "the copy's protocol is what runs"
     assert file.read_bytes() == sound
