@@ -60,16 +60,11 @@ def take_snapshot(
         stopping: whether it drains.
         paused: the owner's pause or a limit, if any.
     """
-    manifest, network = engine.manifest, engine.network.statistics()
+    manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
-    progress, pace = engine.event_sink.progress, engine.event_sink.pace.per_s()
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
-    pace = 0.0 if state == "done" else pace
+    pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     own_share = _own_share(engine, held_stages)
     workers, stages = _workers(held_stages), _stages(engine)
-    closed = min((stage.version for stage in stages), default=0)
-    on_disk = engine.history.version() if engine.history else 0
-    told = progress.tokens // per_step if progress else 0
     waypoint = engine.waypoints.machine.newest
     error = engine.event_sink.last_error
     return Snapshot(
@@ -80,7 +75,7 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=min(manifest.steps, max(closed, on_disk, told)),
+        step=_step(engine, stages),
         steps=manifest.steps,
         aggregation=manifest.aggregation_name,
         loss=engine.event_sink.loss,
@@ -90,14 +85,7 @@ def take_snapshot(
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
-        network=NetworkView(
-            sent_bytes=network.bytes_out,
-            sent_tensor_bytes=network.tensor_bytes_out,
-            received_bytes=network.bytes_in,
-            sent_messages=network.frames_out,
-            received_messages=network.frames_in,
-            links=len(network.peers),
-        ),
+        network=_network(engine),
         worker=workers[0],
         workers=workers,
         counters=_counters(engine, held_stages),
@@ -172,6 +160,29 @@ def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostVie
         DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
         for p in drain_costs(view, me, steps)
     ]
+
+
+def _step(engine: Engine, stages: list[StageView]) -> int:
+    """Return the run's step: the newest of what every stage serves, our disk holds and the last
+    stage told of."""
+    manifest, progress = engine.manifest, engine.event_sink.progress
+    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    closed = min((stage.version for stage in stages), default=0)
+    on_disk = engine.history.version() if engine.history else 0
+    told = progress.tokens // per_step if progress else 0
+    return min(manifest.steps, max(closed, on_disk, told))
+
+
+def _network(engine: Engine) -> NetworkView:
+    statistics = engine.network.statistics()
+    return NetworkView(
+        sent_bytes=statistics.bytes_out,
+        sent_tensor_bytes=statistics.tensor_bytes_out,
+        received_bytes=statistics.bytes_in,
+        sent_messages=statistics.frames_out,
+        received_messages=statistics.frames_in,
+        links=len(statistics.peers),
+    )
 
 
 def _held(held_stages: HeldStages, now: float) -> list[HeldView]:

@@ -129,15 +129,7 @@ class Engine:
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
-        self.waypoints = WaypointDriver(
-            self,
-            signer.peer,
-            manifest,
-            swarm,
-            self.notary.signed_part,
-            lambda held, other: self._members(self.expulsions.contradicted(held, other)),
-            lambda: self.history,
-        )
+        self.waypoints = self._waypoint_driver()
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -145,16 +137,10 @@ class Engine:
         self.kept_links = KeptLinks()
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.penalties, self.error_boundary = (
-            Counter[str](),
-            ErrorBoundary(self.perform, event_sink),
-        )
+        self.penalties = Counter[str]()
+        self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
-        self._handlers: dict[type, Take] = {
-            kind: getattr(self, route.handler)
-            for kind, route in ROUTES.items()
-            if route.taker == "node"
-        }
+        self._handlers = self._handlers_of_routes()
         self._nursery = nursery
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
@@ -166,6 +152,24 @@ class Engine:
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
+
+    def _waypoint_driver(self) -> WaypointDriver:
+        return WaypointDriver(
+            self,
+            self.signer.peer,
+            self.manifest,
+            self.swarm,
+            self.notary.signed_part,
+            lambda held, other: self._members(self.expulsions.contradicted(held, other)),
+            lambda: self.history,
+        )
+
+    def _handlers_of_routes(self) -> dict[type, Take]:
+        return {
+            kind: getattr(self, route.handler)
+            for kind, route in ROUTES.items()
+            if route.taker == "node"
+        }
 
     # --- the ports -------------------------------------------------------------------------
 

@@ -101,21 +101,13 @@ def join(
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     check_threads(home.settings.threads)
     target = _find_target(home, named)
-    if named == "-" and not headless and sys.stderr.isatty() and (detach or sys.stdout.isatty()):
-        take_terminal_back()
-    in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if headless or not (detach or in_terminal):
+    if _runs_here(named, headless=headless, detach=detach):
         _refuse_second(home)
         unlock(home.folders.data)
         return _serve(
             home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
         )
-    handover = Handover(
-        swarm=str(target),
-        resolved=home.resolved,
-        data=str(data.absolute()) if data else None,
-        exit_when_done=exit_when_done,
-    )
+    handover = _handover(home, target, data, exit_when_done=exit_when_done)
     return _in_background(
         home, target, handover, detach=detach, yes=yes, as_json=json, record=record
     )
@@ -132,6 +124,27 @@ def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) ->
     if record is not None and (headless or detach):
         problem = "--record is for the screen"
         raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
+
+
+def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
+    """Tell whether the node runs in this process: that was asked for, or there is no terminal.
+
+    If stdin has given the invite (``named`` is "-"), it becomes the terminal again for questions.
+    """
+    if headless:
+        return True
+    if named == "-" and sys.stderr.isatty() and (detach or sys.stdout.isatty()):
+        take_terminal_back()
+    return not (detach or (sys.stdin.isatty() and sys.stdout.isatty()))
+
+
+def _handover(home: Home, target: Target, data: Path | None, *, exit_when_done: bool) -> Handover:
+    return Handover(
+        swarm=str(target),
+        resolved=home.resolved,
+        data=str(data.absolute()) if data else None,
+        exit_when_done=exit_when_done,
+    )
 
 
 def _serve(
