@@ -6,6 +6,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,15 @@ from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from tests.hostile.member import LIES_FROM
-from tests.support.e2e_local import HOST, REPOSITORY, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import (
+    HOST,
+    REPOSITORY,
+    found,
+    killed_at_the_end,
+    parsed,
+    volunteer,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
@@ -66,6 +75,41 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str) -> tuple[list[Member], P
     return honest, begin
 
 
+def _everybody_can_see_why(folder: Path, liar: str) -> None:
+    """The commands say who was expelled and why, and the evidence holds."""
+    home, evidence = folder / "honest-1", folder / "evidence"
+    told = parsed(volunteer(home, "status", "--json"))
+    today = told["audits"]["today"]
+    assert told["audits"]["contributions_today"] >= today["agree"] + today["disagree"] > 0
+    lines = volunteer(home, "peers").stdout.splitlines()
+    assert any("contributions audited today" in line for line in lines)
+    trust = {one["peer"]: one for one in parsed(volunteer(home, "peers", "--json"))["trust"]}
+    assert {one["standing"] for one in trust.values()} == {"proven", "expelled"}
+    assert trust[liar]["standing"] == "expelled"
+    assert "found by 2 members of stage 0" in trust[liar]["words"]
+    assert volunteer(home, "evidence", "save", str(evidence)).returncode == 0
+    assert liar in volunteer(folder / "stranger", "evidence", "verify", str(evidence)).stdout
+
+
+def _a_restart_forgets_no_audit(swarm: LocalSwarm, member: Member) -> None:
+    before, day = member.snapshot(), date.today()
+    assert before is not None
+    assert before.audits is not None
+    assert before.audits.today.drawn > 0
+    member.ask_to_stop()
+    member.process.wait(120.0)
+    again = swarm.start(member.name, FLAGS, log_name=f"{member.name}-again")
+    now = again.wait_until_it_answers(60.0)
+    assert now.audits is not None
+    assert now.audits.done == 0, "since it started"
+    if date.today() == day:
+        assert now.audits.today.drawn >= before.audits.today.drawn
+        assert now.audits.contributions_today >= before.audits.contributions_today
+    kept = {one.peer: one.audits for one in now.trust}
+    for one in before.trust:
+        assert kept[one.peer].drawn >= one.audits.drawn
+
+
 @pytest.mark.parametrize("lie", ["contribution-zero", "contribution-x-minus-1"])
 def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path, lie: str) -> None:
     file = found(folder, "honest-1", RUN)
@@ -88,6 +132,7 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
             assert "signed" in now.expelled[0].reason
             assert now.audits is not None
         assert min(now.step for now in outs) < began.step + 40
+        _everybody_can_see_why(folder, outs[0].expelled[0].peer)
 
         told: dict[int, float] = {}
 
@@ -99,6 +144,7 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
             return True if max(told, default=0) >= STEPS - 1 else None
 
         wait_for(ended, f"{STEPS} steps", honest)
+        _a_restart_forgets_no_audit(swarm, honest[1])
     reached = statistics.mean(told[step] for step in sorted(told)[-LAST:])
     alone = train_reference(training_plan(file.manifest), Corpus.from_stdlib(), threads=1)
     assert reached < 1.05 * statistics.mean(alone.losses[-LAST:])
