@@ -641,8 +641,7 @@ class Auditing:
         if case.audit is None:
             return effects  # it was never begun
         terms.results[grade.name.lower() if grade else "void"] += 1
-        level: Literal["debug", "info", "warning"]
-        level = "debug" if grade is None else "info" if agrees else "warning"
+        level: Literal["debug", "warning"] = "debug" if agrees else "warning"
         what = f"audit of {short(of.member)} in stage {of.stage}, step {of.step}: {words}"
         effects.append(Explain("round", what, level))
         if grade is None:

@@ -60,6 +60,8 @@ def test_it_stays_in_its_box(box: Box) -> None:
 def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> None:
     lines = plain(dashboard.machine(record_of(audited(**today)), WIDE)).splitlines()
     assert f"audits  {words}" in lines
+    narrow = plain(dashboard.machine(record_of(audited(**today)), Box(32, 40))).splitlines()
+    assert f"audits  {words.removesuffix(' today')}" in narrow
     assert "audits" not in plain(dashboard.machine(record_of(snapshot()), WIDE))
 
 

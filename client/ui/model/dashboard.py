@@ -59,7 +59,7 @@ def machine(record: Record, box: Box) -> list[Line]:
         pair("memory", _memory(now, box.width >= 40), labels=LABELS),
         pair("compute", _worker(now), labels=LABELS),
         pair("done", _credit(now), labels=LABELS),
-        *_audits(now),
+        *_audits(now, wide=box.width >= 40),
         pair("running", words.duration(now.uptime_s), labels=LABELS),
         pair("lends", limits_words(now), labels=LABELS),
     ]
@@ -201,7 +201,7 @@ def _credit(now: Snapshot) -> Line:
     )  # fmt: skip
 
 
-def _audits(now: Snapshot) -> list[Line]:
+def _audits(now: Snapshot, *, wide: bool) -> list[Line]:
     """Return today's audits; nothing in a run without."""
     if now.audits is None:
         return []
@@ -212,7 +212,7 @@ def _audits(now: Snapshot) -> list[Line]:
     if today.disagree:
         found = f"{words.count(today.disagree)} {'differs' if today.disagree == 1 else 'differ'}"
     result = (f", {found}" if today.drawn else "", tone)
-    return [pair("audits", line(of, result, (" today", "muted")), labels=LABELS)]
+    return [pair("audits", line(of, result, (" today" if wide else "", "muted")), labels=LABELS)]
 
 
 def _wrapped(text: str, box: Box, tone: Tone) -> list[Line]:

@@ -90,6 +90,9 @@ async def test_honest_replicas_agree(
             assert {one.standing for one in told.trust} == {"proven"}
             assert sum(one.audits.drawn for one in told.trust) == today.drawn
             assert "not agree" not in status_report(told)
+            events = volunteer.engine.event_sink.log.since(0).entries
+            told_of = [one.event for one in events if one.event.words.startswith("audit of")]
+            assert {event.level for event in told_of} <= {"debug"}, "news is what does not agree"
 
 
 @pytest.mark.parametrize("factor", [-10.0, 0.0])
