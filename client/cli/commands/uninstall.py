@@ -25,6 +25,7 @@ DATA = (
     "consent.json",
     "credit",
     "curves",
+    "evidence",
     "identity.key",
     "identity.lock",
     "last-run.json",
@@ -35,6 +36,7 @@ DATA = (
     "swarms",
     "texts",
     "usage.json",
+    "vouches",
 )
 """The volunteer's entries in its folders; all others are kept."""
 CONFIG = ("config.toml", "swarm", "environment")

@@ -12,6 +12,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -27,11 +28,14 @@ from client.config import Settings
 from client.control.snapshot import PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
+from client.store.audits import KeptAudits, save_audits
 from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
+from client.store.vouches import save_vouches
 from protocol.address import Address
+from protocol.vouching.register import Kept
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
@@ -331,6 +335,8 @@ def test_purge_leaves_what_is_not_ours(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
     within("config", "set", "threads", "2")
     CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
+    save_audits(home_folders(home).audits("ab" * 32), KeptAudits(date(2026, 3, 2)))
+    save_vouches(home_folders(home).vouches("ab" * 32), Kept())
     with node_of(home, FakeProvider()):
         assert within("uninstall", "--purge", "--yes").returncode == ExitCode.TEMPORARY
     answer = json.loads(within("uninstall", "--purge", "--yes", "--json").stdout)
