@@ -10,11 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from msgspec import Struct
+
 from protocol.ids import PeerId, rank
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """One live volunteer in one stage."""
 
     peer: PeerId
@@ -63,7 +64,7 @@ class SwarmView:
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
-        return self._serving[stage] if 0 <= stage < len(self.stages) else ()
+        return self._serving[stage] if 0 <= stage < len(self._serving) else ()
 
     def committed(self, stage: int) -> int:
         """Return the newest version any live replica of a stage serves (0 if there is none)."""

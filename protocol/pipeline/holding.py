@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -80,17 +79,20 @@ class Delivery:
     def rests(self) -> bool:
         """Whether nothing is to be done about it before there is news of it or of its holder: its
         gradient is here, and somebody answers for it."""
-        waits = self.deadline is not None or any(h.deadline is not None for h in self.holders())
-        return self.returned and self.state == "held" and not waits
+        holder, backup = self.holder, self.backup
+        if not self.returned or holder is None or holder.held_since is None:
+            return False
+        backed_up = backup is not None and backup.deadline is not None
+        return self.deadline is None and holder.deadline is None and not backed_up
 
     @property
     def peer(self) -> PeerId | None:
         """The replica that answers for it, or is expected to."""
         return self.holder.peer if self.holder else None
 
-    def holders(self) -> Iterator[Holder]:
-        """Yield its holders."""
-        return (holder for holder in (self.holder, self.backup) if holder is not None)
+    def holders(self) -> list[Holder]:
+        """Return its holders."""
+        return [holder for holder in (self.holder, self.backup) if holder is not None]
 
     def held_by(self, peer: PeerId) -> Holder | None:
         """Return a replica's part in it."""

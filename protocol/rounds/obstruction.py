@@ -105,8 +105,14 @@ class Obstruction:
             now: monotonic seconds.
         """
         self.look_at = now + LOOK_S
-        begins = {kind: max(now, self._not_before) if kind in SHARED else now for kind in TIMES}
-        self._since = {w: self._since.get(w, begins[w[0]]) for w in waits if w[1] not in excused}
+        shared_from = max(now, self._not_before)
+        self._since = {
+            wait: self._since.get(wait, shared_from if wait[0] in SHARED else now)
+            for wait in waits
+            if wait[1] not in excused
+        }
+        if not self._since:
+            return ()
         unit_s = self.patience_s(task_s)
         late = {
             peer for (kind, peer), at in self._since.items() if now >= at + TIMES[kind] * unit_s

@@ -187,8 +187,15 @@ class Auditing:
         self._seen = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last)
 
+    @property
+    def active(self) -> bool:
+        """Whether the run has audits."""
+        return self._terms is not None
+
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
+        if self._terms is None:
+            return None
         case = self._case
         due = [until for _, until in self._again.values()]
         due += self._kept.values()

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from protocol.ids import PeerId, rank
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
@@ -137,7 +139,7 @@ class Probation:
             new.sort(key=lambda peer: (self._failures[peer], rank("probation", stage, peer)))
             new = new[: max(AT_LEAST, len(proven))]
         counts = proven.union(new)
-        quiet = (r if r.peer in proven else replace(r, missing=()) for r in here)
+        quiet = (r if r.peer in proven else structs.replace(r, missing=()) for r in here)
         return tuple(r for r in quiet if r.peer in counts)
 
     def _stages(self) -> list[int]:

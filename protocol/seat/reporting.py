@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.ids import PeerId
 from protocol.pipeline.ledger import to_bitmap
@@ -20,28 +20,18 @@ REPORT_S = 0.25
 REPEAT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The content of a replica's report about its step."""
+class News(NamedTuple):
+    """What makes a report differ from the last one."""
 
-    step: int
-    revision: int
-    """Rises when ``done`` or ``in_flight`` changes."""
-    done: bytes
-    """A bitmap."""
-    in_flight: Set[int]
-    promised: int
-    state: bytes
-    ready: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _News:
     leader: PeerId
+    """Of the step."""
     step: int
     revision: int
+    """Rises when what is counted or in flight changes."""
     ready: bytes
+    """Digest for which we are Ready, else empty."""
     also_to: int
+    """Number of next leaders that also get it."""
 
 
 class LedgerReporter:
@@ -50,46 +40,45 @@ class LedgerReporter:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._seq = 0
-        self._last: _News | None = None
+        self._last: News | None = None
         self.due = math.inf
         """When the next report goes out if nothing else happens, in monotonic seconds."""
 
     def report(
-        self,
-        leader: PeerId,
-        held: Held,
-        now: float,
-        *,
-        also_to: int = 0,
-    ) -> LedgerReport | None:
-        """Return the report to send to ``leader`` now, or None.
+        self, news: News, now: float, *, done: bytes, in_flight: Set[int], said: tuple[int, bytes]
+    ) -> LedgerReport:
+        """Return the report to send now.
 
         Args:
-            leader: of the step.
-            held: the content of the report.
+            news: as for ``is_due``.
             now: monotonic seconds.
-            also_to: number of next leaders that also get it.
+            done: bitmap of the counted microbatches.
+            in_flight: ids that we hold and have not counted.
+            said: the promised attempt, and the digest of our version's state.
         """
-        news = _News(leader, held.step, held.revision, held.ready, also_to)
-        if not self._is_due(news, now, busy=bool(held.in_flight)):
-            return None
         self._last, self.due = news, now + REPEAT_S
         self._seq += 1
-        per_step = self._place.per_step
         return LedgerReport(
             stage=self._place.stage,
-            step=held.step,
+            step=news.step,
             seq=self._seq,
-            done=held.done,
-            in_flight=to_bitmap(held.in_flight, held.step, per_step),
-            promised=held.promised,
-            state=held.state,
-            ready=held.ready,
+            done=done,
+            in_flight=to_bitmap(in_flight, news.step, self._place.per_step),
+            promised=said[0],
+            state=said[1],
+            ready=news.ready,
         )
 
-    def _is_due(self, news: _News, now: float, *, busy: bool) -> bool:
+    def is_due(self, news: News, now: float, *, busy: bool) -> bool:
+        """Whether a report is to be sent now.
+
+        Args:
+            news: what it would say; most calls find nothing new, so its content is made later.
+            now: monotonic seconds.
+            busy: whether microbatches are in flight: more is to come soon.
+        """
         last = self._last
-        if last is None or (last.leader, last.step) != (news.leader, news.step):
+        if last is None or last[:2] != news[:2]:  # another leader or step
             return True
         if news != last:
             if not busy:

@@ -55,21 +55,23 @@ class Telling:
         effects, self.due = list[Send](), None
         if self._place.last:
             return effects
-        replicas, newest = view.serving(self._place.stage + 1), max(ledgers)
-        wanted = [
-            (r.peer, of) for r in replicas for of in ledgers if ledgers[of] and r.version <= of
-        ]
-        self._told = {key: self._told[key] for key in wanted if key in self._told}
-        for peer, of in wanted:
-            known, at = self._told.get((peer, of), (0, -math.inf))
-            new = len(ledgers[of]) != known
-            due = now if new and (idle or of < newest) else at + (TELL_S if new else REPEAT_S)
-            if due <= now:
-                ids = to_bitmap(ledgers[of], of, self._place.per_step)
-                effects.append(Send(peer, Returned(self._place.stage + 1, of, ids)))
-                self._told[peer, of] = (len(ledgers[of]), now)
-                due = now + REPEAT_S
-            self.due = due if self.due is None else min(self.due, due)
+        newest, told = max(ledgers), dict[tuple[PeerId, int], tuple[int, float]]()
+        counted = [(of, ids, len(ids)) for of, ids in ledgers.items() if ids]
+        for replica in view.serving(self._place.stage + 1) if counted else ():
+            for of, ids, count in counted:
+                if replica.version > of:
+                    continue
+                to = replica.peer, of
+                known, at = self._told.get(to, (0, -math.inf))
+                new = count != known
+                due = now if new and (idle or of < newest) else at + (TELL_S if new else REPEAT_S)
+                if due <= now:
+                    bitmap = to_bitmap(ids, of, self._place.per_step)
+                    effects.append(Send(to[0], Returned(self._place.stage + 1, of, bitmap)))
+                    known, at, due = count, now, now + REPEAT_S
+                told[to] = known, at
+                self.due = due if self.due is None or due < self.due else self.due
+        self._told = told
         return effects
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -61,7 +61,7 @@ from protocol.seat.effects import CommitTo, Convicted, SeatEffect, Serving, Snap
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
-from protocol.seat.reporting import Held, LedgerReporter
+from protocol.seat.reporting import LedgerReporter, News
 from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.routing import (
     era_of,
@@ -160,7 +160,8 @@ class Seat:
         self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
         """Without the peers that we have set aside; without those that do not count yet; and as the
         swarm says it is."""
-        self._led: tuple[tuple[object, ...], list[PeerId]] = ((), [])
+        self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
+        self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
         self._made_by: tuple[int, bytes] = (0, b"")
         self._ledger_before: frozenset[int] = frozenset()
@@ -259,12 +260,13 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        return next(iter(self._leaders()), None)
+        led_by = self._leaders()
+        return led_by[0] if led_by else None
 
     def _leaders(self) -> list[PeerId]:
-        of = (self._view, self.step, self.quorum.roll)
-        if self._led[0] != of:
-            view, step, roll = of
+        view, step, roll = self._led[0]
+        if view is not self._view or step != self.step or roll != self.quorum.roll:
+            view, step, roll = of = self._view, self.step, self.quorum.roll
             self._led = of, leaders(view, self.place.stage, step, among=roll)
         return self._led[1]
 
@@ -685,20 +687,27 @@ class Seat:
     def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
         """Deliver what we sent to ourselves and follow up until nothing more happens."""
         outward: list[SeatEffect] = []
-        pending = deque([*effects, *self._follow_up(now)])
+        followed = self._follow_up(now)
+        pending = deque([*effects, *followed])
+        # whether nothing has happened here since there was nothing to follow up
+        at_rest = not followed and not self.auditing.active
         while pending:
             effect = pending.popleft()
             if isinstance(effect, Send) and isinstance(effect.message, Ready):
                 outward += self._drawn(effect.message)
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._handler(self.place.me, effect.message)(now)
+                at_rest = False
             elif isinstance(effect, Obstructs):
                 pending += self._set_aside(effect, now)
+                at_rest = False
             else:
                 if isinstance(effect, Convicted):
                     pending += self._expel(effect, now)
                 outward += self._audited(effect, now)
-            pending += [] if pending else self._follow_up(now)
+            if not pending and not at_rest:
+                pending += (followed := self._follow_up(now))
+                at_rest = not followed and not self.auditing.active
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
@@ -710,20 +719,21 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if not self.finished and (to := self.current_leader()) is not None:
-            held = self._held()
+            in_flight = self.pipeline.in_flight()
             ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.done()}
-            idle = not held.in_flight
-            effects += self._telling.tell(self._seen, ledgers, idle=idle, now=now)
-            others = self._who_else_may_lead(to, now)
-            report = self._reporter.report(to, held, now, also_to=len(others))
-            effects += [Send(peer, report) for peer in (to, *others)] if report else []
+            effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
+            effects += self._report(to, in_flight, now)
         return effects
 
-    def _held(self) -> Held:
-        """Return what we report of our step."""
-        of, member = self.pipeline, self.member
-        said = (member.promised, member.state, member.ready)
-        return Held(self.step, of.revision, of.ledger, of.in_flight(), *said)
+    def _report(self, led_by: PeerId, in_flight: Set[int], now: float) -> list[SeatEffect]:
+        """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
+        of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
+        news = News(led_by, self.step, of.revision, member.ready, len(others))
+        if not self._reporter.is_due(news, now, busy=bool(in_flight)):
+            return []
+        said = member.promised, member.state
+        report = self._reporter.report(news, now, done=of.ledger, in_flight=in_flight, said=said)
+        return [Send(peer, report) for peer in (led_by, *others)]
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
@@ -736,6 +746,8 @@ class Seat:
         if self._open.since is None:
             self._open.since = now
         open_s, count = now - self._open.since, 0
+        if open_s < TELL_OTHERS_S:
+            return []
         while open_s >= TELL_OTHERS_S and count < limits.MAX_REPLICAS_IN_ROUND:
             open_s, count = open_s / 2, count + 1
         return [peer for peer in self._leaders() if peer != led_by][:count]
