@@ -3,8 +3,9 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-State, all bounded: one entry per peer ever heard, the peers each of them misses, and the send times
-of our own heartbeats. Times are monotonic seconds.
+It outlives our seats, and keeps from each to the next which replicas it knew. State, all bounded:
+one entry per peer ever heard, the peers each of them misses, the replicas of each stage that we
+held, and the send times of our own heartbeats. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Contacts:
         self._shunned: dict[int, frozenset[PeerId]] = {}
         self._shunned_by_any: frozenset[PeerId] = frozenset()
         self._expelled: set[PeerId] = set()
+        self._replicas: dict[int, frozenset[PeerId]] = {}
         self._spoke_at = self._woke_at = -math.inf
 
     def expel(self, peer: PeerId) -> None:
@@ -69,6 +71,14 @@ class Contacts:
         counted nor acknowledged, so both sides see the other fall silent at this moment."""
         self._shunned[stage] = frozenset(peers)
         self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
+
+    def remember(self, stage: int, replicas: Iterable[PeerId]) -> None:
+        """Note the replicas that our seat in a stage knows."""
+        self._replicas[stage] = frozenset(sorted(replicas)[: limits.MAX_REPLICAS_IN_ROUND])
+
+    def remembered(self, stage: int) -> frozenset[PeerId]:
+        """Return the replicas that our last seat in a stage knew, itself included."""
+        return self._replicas.get(stage, frozenset())
 
     def is_shunned(self, peer: PeerId) -> bool:
         """Whether one of our seats sets a peer aside."""

@@ -17,7 +17,9 @@ half with the first elector by rank goes on.
 
 A replica that was cut off from its majority, or suspended, looks around before it closes a step:
 newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
-that has only just started: it has not met all the replicas that begin where it does.
+that has only just started: it has not met all the replicas that begin where it does. A seat that is
+taken anew, because a lineage begins or its worker died, waits as long for replicas that the last
+seat knew in the stage: they may begin there as well, and the same electors would help each of them.
 
 An elector that follows a later lineage does not count: it has given up ours, with what it closed
 there, and a replica that was away might close those steps again with its help.
@@ -82,6 +84,12 @@ class Touch(Protocol):
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""
 
+    def remember(self, stage: int, replicas: Iterable[PeerId]) -> None:
+        """These are the replicas that our seat in ``stage`` knows."""
+
+    def remembered(self, stage: int) -> frozenset[PeerId]:
+        """The replicas that our last seat in ``stage`` knew."""
+
 
 @dataclass(slots=True)
 class _Majority:
@@ -121,6 +129,9 @@ class Quorum:
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
         self._settled_at: float | None = None
+        self._known = frozenset[PeerId]() if touch is None else touch.remembered(stage)
+        """The replicas that our last seat knew, until a plan settles who they are."""
+        self._begun_at: float | None = None
         self._for_us, self._within_reach = _Majority(), _Majority()
 
     def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
@@ -135,6 +146,7 @@ class Quorum:
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
         self._settled_at, self.missing = now, ()
         if self._touch is not None:
+            self._touch.remember(self._stage, self.roll)
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
     @property
@@ -148,18 +160,31 @@ class Quorum:
 
     def observe(self, view: SwarmView, now: float) -> None:
         """Note whether we lose a majority; before the first plan, count all we see serve."""
+        self._begun_at = now if self._begun_at is None else self._begun_at
         self.holds(now)
         self.may_roll_back(now)
         if self._settled_at is None:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}
+            if self._touch is not None:
+                self._touch.remember(self._stage, self.roll | self._known)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
         if self._touch is None:
             return YES
         for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
-        return self._has(self._for_us, for_us, "in touch with us", now)
+        return self._has(self._for_us, for_us, "in touch with us", now) and self._knows_all(now)
+
+    def _knows_all(self, now: float) -> Answer:
+        """Whether those that our last seat knew have had the time to begin where we do."""
+        touch = self._touch
+        if touch is None or self.settled or now >= (self._begun_at or now) + LOOK_AROUND_S:
+            return YES
+        out = (p for p in sorted(self._known - self.roll - {self._me}) if not touch.is_gone(p))
+        if (awaited := next(out, None)) is None:
+            return YES
+        return no(f"we look around for {short(awaited)}, which served the stage with us before")
 
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:

@@ -232,6 +232,12 @@ def counts_who_has_left(patch: Patch) -> None:
     patch.setattr(Recovery, "has_left", lambda self, peer: False)
 
 
+def forgets_its_siblings(patch: Patch) -> None:
+    """A seat that is taken anew closes its first step before it has looked for those that were in
+    its stage before: they begin there as well, and the same electors help both."""
+    patch.setattr(Contacts, "remembered", lambda self, stage: frozenset())
+
+
 def rolls_back_like_it_closes(patch: Patch) -> None:
     """A peer that is set aside does not count for a roll-back either: two survivors of three
     electors that have set each other aside wait for a majority without end, as long as they also
@@ -281,8 +287,9 @@ MUTANTS = (
     Mutant(forgets_its_word, 67, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
-    Mutant(blames_without_a_majority, 203, "no progress", lies=MENU),
+    Mutant(blames_without_a_majority, 558, "no progress", lies=MENU),
     Mutant(counts_who_has_left, 1306, "I5"),
+    Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
     Mutant(believes_what_a_decision_names, 32, "L1", lies=("records",)),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),

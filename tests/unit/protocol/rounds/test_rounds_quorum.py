@@ -435,6 +435,58 @@ def test_who_sleeps_over_its_siblings_end_looks_around() -> None:
     assert not made.hears(gone, 1)
 
 
+def test_a_seat_that_is_taken_anew_looks_around_for_siblings_of_the_last_one() -> None:
+    """They begin in the same lineage, and all electors would help each of them."""
+    me, sibling = PEERS[:2]
+    contacts = Contacts()
+    hear(contacts, sibling, (), (STAGE,), 0)
+    Quorum(me, STAGE, contacts).settle([me, sibling], [me, sibling], 0)
+    seconds_with_a_majority(Quorum(me, STAGE, contacts), contacts, [*range(1, 31)])
+    alone, both = (view_of(peers) for peers in ([me], [me, sibling]))
+    died_at_once = Quorum(me, STAGE, contacts)
+    died_at_once.observe(alone, now=30)
+    made = Quorum(me, STAGE, contacts)
+    made.observe(alone, now=31)
+    assert short(sibling) in made.holds(31).reason
+    assert made.may_roll_back(31)
+    held = seconds_with_a_majority(made, contacts, [*range(31, 40)])
+    assert held == [s for s in range(31, 40) if s >= 31 + LOOK_AROUND_S]
+    met = Quorum(me, STAGE, contacts)
+    hear(contacts, sibling, (), (STAGE,), 40)
+    met.observe(both, now=40)
+    assert met.holds(40)
+    elsewhere = Quorum(me, STAGE + 1, contacts)
+    elsewhere.observe(alone, now=40)
+    assert elsewhere.holds(40)
+
+
+def test_a_seat_that_is_taken_anew_does_not_wait_for_a_sibling_whose_process_ended() -> None:
+    me, gone = PEERS[:2]
+    contacts = Contacts()
+    hear(contacts, gone, (), (STAGE,), 0)
+    Quorum(me, STAGE, contacts).settle([me, gone], [me, gone], 0)
+    contacts.closed(gone, by_peer=True, now=1)
+    seconds_with_a_majority(Quorum(me, STAGE, contacts), contacts, [*range(1, 11)])
+    made = Quorum(me, STAGE, contacts)
+    made.observe(view_of([me]), now=10)
+    assert made.holds(10)
+
+
+def test_after_a_plan_only_its_members_are_remembered() -> None:
+    me, sibling = PEERS[:2]
+    contacts = Contacts()
+    made = Quorum(me, STAGE, contacts)
+    made.observe(view_of([me, sibling]), now=0)
+    assert contacts.remembered(STAGE) == {me, sibling}
+    made.settle([me], [me], 0)
+    assert contacts.remembered(STAGE) == {me}
+
+
+def view_of(peers: list[PeerId]) -> SwarmView:
+    """A swarm in which only our stage is served."""
+    return SwarmView.of([[]] * STAGE + [[Replica(peer, 0, True) for peer in peers]])
+
+
 def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) -> list[int]:
     held = []
     for second in awake:

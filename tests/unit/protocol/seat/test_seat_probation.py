@@ -61,11 +61,17 @@ def test_in_our_stage_a_newcomer_counts_once_it_is_admitted() -> None:
     assert names(on.without(view([ME, SIBLING, NEW, *CROWD]), 0.0), 0) == {ME, SIBLING, NEW}
 
 
-def test_beside_us_a_few_are_tried_and_what_they_say_of_others_does_not_count() -> None:
+def test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_count() -> None:
     seen = probation().without(view(beside=[NEXT, *CROWD], missing=[NEXT]), 0.0)
     tried = names(seen, 1) - {NEXT}
     assert len(tried) == AT_LEAST
     assert not any(replica.missing for replica in seen.serving(1))
+
+
+def test_those_on_probation_may_blame_each_other() -> None:
+    """Otherwise a liar among them holds up its siblings, and nobody beside them hears of it."""
+    seen = probation().without(view(beside=[NEXT, *CROWD], missing=[NEXT, NEW]), 0.0)
+    assert {r.missing for r in seen.serving(1) if r.peer != NEXT} == {(NEW,)}
 
 
 def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
