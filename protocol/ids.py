@@ -81,13 +81,15 @@ def key_from_peer_id(peer: str) -> bytes:
 
 
 def parse_peer_id(text: str) -> PeerId:
-    """Check that ``text`` is an Ed25519 peer id and return it; a key has one spelling.
+    """Check that ``text`` is an Ed25519 peer id in its canonical spelling and return it.
 
     Raises:
         ValueError: it is not.
     """
-    key_from_peer_id(text)
-    return PeerId(text)
+    canonical = peer_id_from_key(key_from_peer_id(text))
+    if canonical != text:
+        raise ValueError("peer id is not in canonical form")
+    return canonical
 
 
 @lru_cache(maxsize=4096, typed=True)

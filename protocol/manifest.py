@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.data import DataSpec, holds_samples
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 from model_zoo.specs.tokens import token_bytes
@@ -28,6 +28,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 
 Codec = Literal["s8", "bf16", "fp32"]
+AveragingCodec = Codec | Literal["ring16"]
+"""``ring16``: masked integers, where sums are secret, and nowhere else."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 
 
@@ -78,7 +80,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: OptimizerSpec
     data: DataSpec
     boundary_codec: Codec = "s8"
-    averaging_codec: Codec = "s8"
+    averaging_codec: AveragingCodec = "s8"
     policy: Policy = Policy()
     delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     """One-step-delayed update: a step is computed at the parameters from before the update of the
@@ -107,6 +109,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return aggregations.DEFAULT if self.aggregation is msgspec.UNSET else self.aggregation
 
     @property
+    def secret(self) -> bool:
+        """Whether no replica sees another's contribution to a step."""
+        return aggregations.RULES[self.aggregation_name].secret
+
+    @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         return StateSpec(self.optimizer.name, self.delayed)
@@ -128,7 +135,12 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _BLOCK = 128
-_BLOCK_BYTES: dict[Codec, int] = {"s8": 130, "bf16": 2 * _BLOCK, "fp32": 4 * _BLOCK}
+_BLOCK_BYTES: dict[AveragingCodec, int] = {
+    "s8": 130,
+    "bf16": 2 * _BLOCK,
+    "fp32": 4 * _BLOCK,
+    "ring16": 2 * _BLOCK,
+}
 _HEADER_BYTES_PER_LAYER = 4096
 """At most, of what a checkpoint says before its data; with delayed updates it is 2.8 KB."""
 
@@ -208,7 +220,37 @@ def inconsistency(manifest: Manifest) -> str | None:
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
-    return next(found, None) or next(filter(None, stages), None)
+    return next(found, None) or _exposed(manifest) or next(filter(None, stages), None)
+
+
+def _exposed(manifest: Manifest) -> str | None:
+    """Say in words why sums cannot be secret, or contributions cannot be masked, or None."""
+    if not manifest.secret:
+        masked = manifest.averaging_codec == "ring16"
+        return "ring16 is the codec of secret sums: take --aggregation secure" if masked else None
+    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation_name].replicas
+    checks = (
+        (
+            policy.private or policy.vouched is True,
+            "secret sums are for groups whose members are known, or invented members would be the "
+            "others in the sum: take --private or --vouched",
+        ),
+        (
+            policy.redundancy >= least,
+            f"a sum is secret among {least} volunteers of a stage: take --redundancy {least}",
+        ),
+        (
+            not manifest.audits,
+            "an audit shows the auditor a contribution, and a secret sum shows it to nobody: leave "
+            "out --audit, or take --aggregation sum",
+        ),
+        (manifest.averaging_codec == "ring16", "secret sums are sent in ring16 and no other codec"),
+        (
+            "second_moment" in OPTIMIZERS[manifest.optimizer.name],
+            "secret sums take their scale from an optimizer's second moment: take adamw",
+        ),
+    )
+    return next((words for holds, words in checks if not holds), None)
 
 
 def _miscounted(model: ModelSpec, layers: tuple[int, ...], stage: int, claimed: int) -> str | None:
@@ -226,7 +268,7 @@ def fits_a_frame(model: ModelSpec, sequences: int) -> bool:
     return boundary + beside <= limits.MAX_PAYLOAD_BYTES
 
 
-def too_large(stage: StageCost, averaging_codec: Codec, state: StateSpec) -> str | None:
+def too_large(stage: StageCost, averaging_codec: AveragingCodec, state: StateSpec) -> str | None:
     """Return why no message could carry what replicas of a stage send each other, or None.
 
     Args:

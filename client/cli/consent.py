@@ -25,7 +25,7 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
-from protocol.manifest import Codec, Manifest
+from protocol.manifest import AveragingCodec, Manifest
 
 FILE_NAME = "consent.json"
 TERMS = 1
@@ -34,7 +34,12 @@ TERMS = 1
 
 MAX_SWARMS = 1000
 """Agreements remembered; beyond it, the oldest are asked again."""
-WIRE_BYTES: dict[Codec, float] = {"s8": 130 / 128, "bf16": 2.0, "fp32": 4.0}
+WIRE_BYTES: dict[AveragingCodec, float] = {
+    "s8": 130 / 128,
+    "bf16": 2.0,
+    "fp32": 4.0,
+    "ring16": 2.0,
+}
 """Bytes of an element of a gradient."""
 _INDENT = " " * 13
 

@@ -104,8 +104,12 @@ class Averager:
         self._attempt = None
         # sum and code one segment after the other: it is still in the cache then
         sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
-        self._attempt = _Attempt(request.attempt, bounds, frozenset(replica.counted), sent)
+        self._begin(request.attempt, bounds, sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
+
+    def _begin(self, number: int, bounds: tuple[int, ...], sent: list[memoryview]) -> None:
+        """Remember the attempt that we have contributed to."""
+        self._attempt = _Attempt(number, bounds, frozenset(self._replica.counted), sent)
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
         """Aggregate one segment over the members, in their order; remember the encoding error."""

@@ -19,6 +19,7 @@ from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
+from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import Failed, Loaded, Reply, Saved, StageOpened, ThreadsSet
@@ -184,7 +185,7 @@ class Executor:
         replica = open_replica(request, chosen)
         device.warm_up(replica)
         self._choose_threads(request, replica)
-        averager = Averager(replica, request.aggregation)
+        averager = new_averager(replica, request.aggregation)
         self._opened = _Opened(replica, averager, Auditor(replica, averager))
         return StageOpened(
             parameters=replica.size,

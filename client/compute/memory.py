@@ -68,6 +68,8 @@ def required_bytes(
     batch = sequences * tokens
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
     averaging = 0 if averaging_codec == "fp32" else parameters * (NUMBER_BYTES + 2)
+    if RULES[aggregation].secret:  # the contribution before its masks, and a mask
+        averaging += parameters * 2
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS

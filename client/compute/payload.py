@@ -11,7 +11,8 @@ Header, 64 bytes, little-endian:
 
 S8 body (RECIPES.md, "S8"): tiles of 512 blocks of 128 elements, each tile all its bf16 scales
 and then all its int8 values; the last tile is as short as it needs to be. The last dimension is
-padded to whole blocks. bf16 and fp32 bodies are the plain little-endian elements.
+padded to whole blocks. bf16, fp32 and ring16 bodies are the plain little-endian elements; those of
+ring16 are masked integers modulo 2^16, of which only a sum means numbers.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from typing import Literal, TypeAlias, get_args
 
 from client.compute.errors import CodecError
 
-CodecName = Literal["s8", "bf16", "fp32"]
+CodecName = Literal["s8", "bf16", "fp32", "ring16"]
 Direction = Literal["forward", "backward", "average"]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -48,7 +49,7 @@ _CONDITIONING: dict[Direction, int] = {"forward": PRESCALED, "backward": ROTATED
 
 _CODECS: tuple[CodecName, ...] = get_args(CodecName)
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-_PLAIN_BYTES = {"bf16": 2, "fp32": 4}
+_PLAIN_BYTES = {"bf16": 2, "fp32": 4, "ring16": 2}
 
 
 @dataclass(frozen=True, slots=True)

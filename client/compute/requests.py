@@ -171,11 +171,18 @@ class Contribute(Request[Contributed], frozen=True, kw_only=True):
     """Encode this replica's gradient sum in segments [bounds[i], bounds[i+1]).
 
     A new attempt starts from the same gradient and residual as the one before.
+
+    Fields:
+        masks: where the rule is secret: the seeds of our masks, and whether each is added; as many
+            as there are members. Never given twice.
+        tokens: of the whole step, in all replicas; needed where the rule is secret.
     """
 
     step: Count
     attempt: Count
     bounds: list[int]
+    masks: list[tuple[bytes, bool]] = []
+    tokens: Count = 0
 
 
 class Reduce(Request[Reduced], frozen=True, kw_only=True):
@@ -212,7 +219,8 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     """Make version `step` + 1 from the segments' sums, as every replica got them.
 
     Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
-    `tokens`: of the whole step, in all replicas.
+    `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
+    that are still in the sums, one for each member; an empty one stands for no mask.
     """
 
     step: Count
@@ -220,6 +228,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     bounds: list[int]
     squared_norms: list[float]
     tokens: Positive
+    seeds: list[bytes] = []
 
 
 class ApplyLocal(Request[Applied], frozen=True, kw_only=True):

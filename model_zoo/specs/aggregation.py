@@ -21,6 +21,8 @@ class AggregationRule:
         feedback: a replica may add to its next contribution what encoding took from the last one.
         replicas: of a stage, from which on it does all that it is for; fewer are averaged with
             their norms bounded (`client.compute.aggregation.kept`).
+        secret: no replica sees another's contribution, only their sum (``protocol/secrecy``); the
+            averaging codec is then the ring's.
         about: what it does with the contributions, for people.
     """
 
@@ -28,6 +30,7 @@ class AggregationRule:
     linear: bool
     feedback: bool
     replicas: int = 1
+    secret: bool = False
     about: str = "added up"
 
     @property
@@ -52,6 +55,15 @@ RULES: dict[str, AggregationRule] = {
         replicas=3,
         about="averaged number by number without the largest and smallest third",
     ),
+    "secure": AggregationRule(
+        streams=True,
+        linear=True,
+        feedback=True,
+        replicas=4,
+        secret=True,
+        about="added up behind masks; no volunteer sees another's, only the sum",
+    ),
 }
 """Every rule that a manifest may name. A new one is a line here and the file of its name, with _
-for -, in `client.compute.aggregation`."""
+for -, in `client.compute.aggregation`; a secret one adds masked integers instead (`client.compute.
+masked_averaging`)."""

@@ -311,7 +311,7 @@ _volunteer() {
                 done
                 ;;
               --aggregation)
-                local -a _c=("sum" "centred-clipping" "trimmed-mean")
+                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -1035,7 +1035,7 @@ _volunteer() {
                 done
                 ;;
               --aggregation)
-                local -a _c=("sum" "centred-clipping" "trimmed-mean")
+                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

@@ -95,6 +95,8 @@ class ContributeTask:
     step: int
     attempt: int
     bounds: tuple[int, ...]
+    masks: tuple[tuple[bytes, bool], ...] = ()
+    """Where the sum is secret: the seeds of our masks, and whether each is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class ApplyTask:
     reduced: tuple[PayloadKey | None, ...]
     """One per segment; None for a segment without elements."""
     sq_norms: tuple[float, ...]
+    seeds: tuple[bytes, ...] = ()
+    """Where the sums are secret: the seeds of the masks that are still in them."""
 
 
 @dataclass(frozen=True, slots=True)

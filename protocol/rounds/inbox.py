@@ -173,15 +173,17 @@ class Inbox:
         found = [self._broadcasts[entry] for entry in entries if entry in self._broadcasts]
         return found if len(found) == len(entries) else None
 
-    def apply_task(self, plan: Plan) -> ApplyTask:
-        """Return the task that applies all broadcasts."""
+    def apply_task(self, plan: Plan, seeds: tuple[bytes, ...] = ()) -> ApplyTask:
+        """Return the task that applies all broadcasts; ``seeds`` open them, where sums are
+        secret."""
         keys: list[PayloadKey | None] = [None] * (len(plan.bounds) - 1)
         norms = [0.0] * len(keys)
         for segment in active(plan):
             entry = _entry(plan, segment)
             keys[segment] = PayloadKey(plan.step, "reduced", segment, plan.attempt, entry[2])
             norms[segment] = self._broadcasts[entry].sq_norm
-        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), tuple(keys), tuple(norms))
+        bounds = tuple(plan.bounds)
+        return ApplyTask(plan.step, plan.attempt, bounds, tuple(keys), tuple(norms), seeds)
 
 
 def _entry(plan: Plan, segment: int) -> Entry:

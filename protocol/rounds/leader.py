@@ -87,6 +87,7 @@ class RoundLeader:
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
         is_proven: whether a replica's work is in a step that we closed.
+        least: of how many members a plan is at least.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class RoundLeader:
         step: int,
         quorum: Quorum | None = None,
         is_proven: Callable[[PeerId], bool] = lambda _peer: True,
+        least: int = 1,
     ) -> None:
-        self._place, self._size, self._is_proven = place, size, is_proven
+        self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
@@ -265,7 +267,7 @@ class RoundLeader:
         if self._decided is not None:
             told = () if self._told_self else sorted(self._deciders)
             return [("commit", peer) for peer in told]
-        if own.closed:
+        if own.closed or len(self._serving_step()) < self._least:
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, own, leases=leases)
@@ -370,6 +372,10 @@ class RoundLeader:
             self.may_plan = no(reason)
             return effects
         may_be_decided = unfinished(self.reports, members, self._place.me, self._own_attempt)
+        if may_be_decided is None and len(members) < self._least:
+            words = f"a secret sum needs {self._least} replicas, and {len(members)} have reported"
+            self.may_plan = no(words)
+            return effects
         whole = YES if may_be_decided is not None else self._is_complete(members, now, own)
         self.may_plan = whole and self._may_close(members, now)
         if not self.may_plan:

@@ -2,6 +2,9 @@
 
     waiting -> settling -> contributing -> exchanging -> ready -> applying
 
+Where sums are secret (``masking``), ``dealing`` comes before ``contributing``, and what was summed
+is opened after the commit, before ``applying``.
+
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``; the
 promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
 has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
@@ -46,7 +49,8 @@ from protocol.rounds.plans import (
 )
 from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds
-from protocol.wire.messages import Plan, Ready, Reduced, Segment
+from protocol.secrecy.machine import Masking
+from protocol.wire.messages import Dealing, Opening, Plan, Ready, Reduced, Segment
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault
 
@@ -83,6 +87,7 @@ class RoundMember:
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
+        masking: keeps contributions secret; None: they are not.
     """
 
     def __init__(
@@ -94,8 +99,9 @@ class RoundMember:
         accumulator: Accumulator,
         loaded: bool,
         promise: tuple[int, int] = (0, 0),
+        masking: Masking | None = None,
     ) -> None:
-        self._place, self._size = place, size
+        self._place, self._size, self._masking = place, size, masking
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -110,6 +116,8 @@ class RoundMember:
         self._plan: Plan | None = None
         self._counted: frozenset[int] = frozenset()
         self._inbox = Inbox()
+        if self._masking is not None:
+            self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
         self._spoilt: Counter[PeerId] = Counter()
@@ -126,10 +134,14 @@ class RoundMember:
         self.loaded = True
         return self.try_apply()
 
-    def forget(self, peer: PeerId) -> None:
+    def forget(self, peer: PeerId) -> list[RoundEffect]:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
         not said it."""
         self._inbox.forget(peer, self.promised)
+        if self._masking is None:
+            return []
+        self._masking.forget(peer)
+        return self._give_up_secret()
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -191,6 +203,10 @@ class RoundMember:
             return spoilt
         if self.progress is Progress.EXCHANGING:
             return [*spoilt, *self._inbox.awaited(plan, me)]
+        if self._masking is not None and self.progress is Progress.DEALING:
+            return [*spoilt, *(("contribution", peer) for peer in self._masking.missing())]
+        if self._masking is not None and (late := self._masking.closed_to()):
+            return [*spoilt, *(("commit", peer) for peer in late)]
         if self._leader == me:
             return spoilt
         if self.progress is Progress.READY and self._commit is None:
@@ -223,6 +239,8 @@ class RoundMember:
             return [Fault("behind", words)]
         if mine is None:
             return self._observe(sender, plan)
+        if self._masking is not None and not self._masking.may_follow(plan):
+            return []  # it may be sound when we know our siblings better; the leader says it again
         counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
         self.promised, self._plan, self._leader = plan.attempt, plan, sender
         self._counted, self._digest = counted, b""
@@ -238,9 +256,11 @@ class RoundMember:
         return [*self._expose(), *self._try_ready()]
 
     def _expose(self) -> list[RoundEffect]:
-        """The plan says who owns which segment."""
-        impostors = self._inbox.follow(self._require_plan(), self._place.me)
-        return list(map(blame_impostor, sorted(impostors)))
+        """The plan says who owns which segment, and who masks for whom."""
+        plan = self._require_plan()
+        impostors = self._inbox.follow(plan, self._place.me)
+        blamed: list[RoundEffect] = list(map(blame_impostor, sorted(impostors)))
+        return [*blamed, *self._masking.follow(plan)] if self._masking is not None else blamed
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
@@ -262,8 +282,62 @@ class RoundMember:
         plan = self._require_plan()
         if len(plan.members) == 1 and not plan.observers:
             return self._become_ready(plan_digest(self._leader, plan, []))
+        if self._masking is not None:
+            self.progress = Progress.DEALING
+            return self._mask()
         self.progress = Progress.CONTRIBUTING
         return [Compute(ContributeTask(plan.step, plan.attempt, tuple(plan.bounds)))]
+
+    # --- secret sums -----------------------------------------------------------------------
+
+    def on_dealing(self, sender: PeerId, message: Dealing, now: float) -> list[RoundEffect]:
+        """Take what a member deals to us (it may overtake the plan)."""
+        old = message.step != self.step or message.attempt < self.promised
+        if self._masking is None or old or self.progress is Progress.APPLYING:
+            return []
+        self._masking.dealing(sender, message)
+        effects = self._mask()
+        return [*effects, *(self._try_ready() if self.progress is Progress.OBSERVING else [])]
+
+    def _mask(self) -> list[RoundEffect]:
+        """Encode our contribution behind its masks, once every member has dealt to us."""
+        plan, masking = self._plan, self._masking
+        if plan is None or masking is None:
+            return []
+        effects: list[RoundEffect] = []
+        for peer in masking.false_dealers():
+            self._spoilt[peer] += 1
+            effects += self._refuse(plan, f"what {short(peer)} has dealt contradicts itself")
+            effects.append(Penalise(peer, "false-dealing", 20))
+        masks = masking.masks() if self.progress is Progress.DEALING else None
+        if masks is None:
+            return effects
+        self.progress = Progress.CONTRIBUTING
+        task = ContributeTask(plan.step, plan.attempt, tuple(plan.bounds), masks)
+        return [*effects, Compute(task)]
+
+    def on_opening(self, sender: PeerId, message: Opening, now: float) -> list[RoundEffect]:
+        """Take the shares that a member shows (they may overtake the commit)."""
+        old = message.step != self.step or message.attempt < self.promised
+        if self._masking is None or old or self.progress is Progress.APPLYING:
+            return []
+        self._masking.opening(sender, message)
+        return self.try_apply()
+
+    def _open(self, masking: Masking) -> list[RoundEffect]:
+        """Our attempt is committed: show our shares, and look at those of others."""
+        effects: list[RoundEffect] = list(masking.open())
+        for peer in masking.false_openers():
+            effects.append(Penalise(peer, "false-share", 50))
+        return [*effects, *self._give_up_secret()]
+
+    def _give_up_secret(self) -> list[RoundEffect]:
+        """Too few members are left to open what is committed: nobody can make the version."""
+        masking = self._masking
+        if masking is None or self.progress is Progress.APPLYING or not masking.is_lost():
+            return []
+        words = f"too few members are left to open the sum of step {self.step}"
+        return [Fault("behind", words)]
 
     # --- exchange --------------------------------------------------------------------------
 
@@ -310,9 +384,10 @@ class RoundMember:
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
         broadcasts = self._inbox.broadcasts(plan)
-        if broadcasts is None:
+        dealt = b"" if self._masking is None else self._masking.fingerprint()
+        if broadcasts is None or dealt is None:
             return []
-        return self._become_ready(plan_digest(self._leader, plan, broadcasts))
+        return self._become_ready(plan_digest(self._leader, plan, broadcasts, dealt))
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -331,6 +406,8 @@ class RoundMember:
         it); apply if we hold exactly what it commits."""
         if self.progress is Progress.APPLYING or attempt < self.promised:
             return []  # having promised a later attempt, we must not apply this one
+        if self._masking is not None and self._masking.opened not in (None, attempt):
+            return []  # of one step, one sum is opened
         self._commit = (attempt, digest)
         return self.try_apply()
 
@@ -345,11 +422,15 @@ class RoundMember:
         if digest != self._digest:
             words = f"step {self.step} was committed with other gradients than the ones we hold"
             return [Fault("behind", words)]
+        effects = self._open(self._masking) if self._masking is not None else []
+        seeds = self._masking.seeds() if self._masking is not None else ()
+        if seeds is None:
+            return effects
         self.progress = Progress.APPLYING
         self._accumulator.close()
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyLocalTask(plan.step))]
-        return [Compute(self._inbox.apply_task(plan))]
+        return [*effects, Compute(self._inbox.apply_task(plan, seeds))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -29,18 +29,22 @@ class Broadcast:
     sq_norm: float
 
 
-def plan_digest(leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast]) -> bytes:
+def plan_digest(
+    leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast], dealt: bytes = b""
+) -> bytes:
     """Return the BLAKE2b-256 of everything that a round applies.
 
     Args:
         leader: the plan's author.
         plan: the plan.
         broadcasts: of all segments, in order.
+        dealt: the hash of what opens them, where sums are secret.
     """
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
     for broadcast in broadcasts:
         summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
+    summary.update(dealt)
     return summary.digest()
 
 

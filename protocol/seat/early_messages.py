@@ -1,8 +1,8 @@
 """Messages of rounds to come, kept by a seat that has not got there yet.
 
 A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
-Everybody has one plan, one commit and one broadcast of each of its segments per attempt to say;
-more are not kept, nor what is further ahead than siblings can be.
+Everybody has one plan, one commit, one dealing, one opening and one broadcast of each of its
+segments per attempt to say; more are not kept, nor what is further ahead than siblings can be.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault, Keep
 from protocol.rounds.plans import reduced_key
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import Commit, Plan, Reduced
+from protocol.wire.messages import Commit, Dealing, Opening, Plan, Reduced
 
-RoundMessage = Plan | Reduced | Commit
+RoundMessage = Plan | Reduced | Commit | Dealing | Opening
 MAX_STEPS_AHEAD = 64
 """Rounds an observer keeps while it downloads; beyond, it must start over."""
 SERVING_STEPS_AHEAD = 4
 """Rounds that siblings can close without one that serves before it has to start over."""
-MAX_PER_SENDER = 5 * (2 + limits.MAX_SEGMENTS)
+MAX_PER_SENDER = 5 * (4 + limits.MAX_SEGMENTS)
 """Messages kept of one sender and round: those of five attempts."""
 
 

@@ -73,6 +73,7 @@ from protocol.seat.routing import (
     unheard,
 )
 from protocol.seat.standing import Standing
+from protocol.secrecy.machine import Masking, least_members
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -134,6 +135,7 @@ class Seat:
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
         audits: what audits go by; None: the run has none.
+        secret: random bytes if the run's sums are secret, else empty.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Seat:
         delayed: bool = False,
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._steps, self._tokens_per_step = steps, tokens_per_step
@@ -171,9 +174,16 @@ class Seat:
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, delayed=delayed)
         self.member = RoundMember(
-            place, size, step, accumulator=self.pipeline, loaded=serving, promise=promise
+            place,
+            size,
+            step,
+            accumulator=self.pipeline,
+            loaded=serving,
+            promise=promise,
+            masking=self._masking(secret),
         )
-        self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven)
+        least = least_members(secret=bool(secret))
+        self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven, least)
         self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
@@ -305,7 +315,7 @@ class Seat:
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.release(peer, self.leader.reports)
-            self.member.forget(peer)
+            effects += self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
         return effects
@@ -328,6 +338,15 @@ class Seat:
         """Return the replicas that served a stage until now, and do not in a new view."""
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
+
+    def _masking(self, secret: bytes) -> Masking | None:
+        """Return what keeps our contributions secret, if the run's sums are."""
+        roll = partial(attrgetter("roll"), self.quorum)
+        return Masking(self.place.me, secret, self._siblings, roll) if secret else None
+
+    def _siblings(self) -> set[PeerId]:
+        """Return the replicas of our stage, ourselves included."""
+        return {r.peer for r in self._view.serving(self.place.stage)}
 
     def _watch(self, now: float) -> list[SeatEffect]:
         """Look for the peers that the step waits for, by us and by others' claims.

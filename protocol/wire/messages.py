@@ -25,6 +25,8 @@ from protocol.wire.fields import (
     MicrobatchId,
     PeerText,
     Reason,
+    Share,
+    ShareHash,
     Signature,
     SquaredNorm,
     StageIndex,
@@ -277,6 +279,21 @@ class Plan(Wire, frozen=True):
     signature: Signature = b""
 
 
+class Dealing(Wire, frozen=True):
+    """Where sums are secret: what a member deals to another one of the plan (``secrecy/``)."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    hashes: Annotated[tuple[ShareHash, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+    """Of the shares of the seed of its own mask, in the members' order; the same to all."""
+    share: Share = b""
+    """The receiver's share; empty for an observer."""
+    pair: Annotated[bytes, Meta(max_length=32)] = b""
+    """Seed of the mask that both have, if the receiver comes after the sender in the plan."""
+    era: Era = 0
+
+
 class Segment(Wire, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
 
@@ -322,6 +339,17 @@ class Commit(Wire, frozen=True):
     """None: the members that knew the sum are gone."""
     era: Era = 0
     signature: Signature = b""
+
+
+class Opening(Wire, frozen=True):
+    """Where sums are secret: a member's share of every member's seed, in the plan's order, once the
+    attempt is committed."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+    era: Era = 0
 
 
 class CommitAck(Wire, frozen=True):
@@ -474,7 +502,7 @@ class Chunk(Wire, frozen=True):
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouched | ExpulsionList
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
-Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
+Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
 Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining

@@ -20,7 +20,7 @@ SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
     "llama": ModelSpec("llama", 4, 32, 2, 1, 48, context=16),
 }
-CUTS = {2: (2, 2), 4: (1, 1, 1, 1)}
+CUTS = {1: (4,), 2: (2, 2), 4: (1, 1, 1, 1)}
 LIMIT_S = 3600.0
 """Virtual seconds a run may take."""
 
@@ -80,10 +80,11 @@ class Lab:
         *,
         boundary: CodecName = "fp32",
         averaging: CodecName = "fp32",
+        aggregation: str = "sum",
         seed: int = 0,
     ) -> TrainingWorld:
         """A swarm with its clock running."""
-        swarm = TensorSwarm(plan, self.text, self.folder, boundary, averaging)
+        swarm = TensorSwarm(plan, self.text, self.folder, boundary, averaging, aggregation)
         world = swarm.world(replicas, seed)
         world.start_clock()
         return world

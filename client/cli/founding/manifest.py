@@ -32,14 +32,19 @@ from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import token_bytes
 from protocol.ids import PeerId
 from protocol.manifest import (
-    Codec,
+    AveragingCodec,
     Manifest,
     Policy,
     StageCost,
     inconsistency,
 )
 
-WIRE_BYTES_PER_ELEMENT: dict[Codec, float] = {"s8": 1 + 2 / 128, "bf16": 2.0, "fp32": 4.0}
+WIRE_BYTES_PER_ELEMENT: dict[AveragingCodec, float] = {
+    "s8": 1 + 2 / 128,
+    "bf16": 2.0,
+    "fp32": 4.0,
+    "ring16": 2.0,
+}
 _GRAPHS_KEPT = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 
@@ -94,7 +99,7 @@ def found_swarm(
         optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
         data=describe_data(run.data, corpus, run.tokenizer),
         boundary_codec=run.boundary_codec,
-        averaging_codec=run.averaging_codec,
+        averaging_codec=run.sent_codec,
         aggregation=msgspec.UNSET if run.aggregation == aggregations.DEFAULT else run.aggregation,
         audit_percent=run.audit or msgspec.UNSET,
         delayed_update=True if run.delayed_update else msgspec.UNSET,
@@ -116,9 +121,10 @@ def _check_aggregation(name: str, microbatches: int) -> None:
         UserError: a step has too few microbatches.
     """
     needed = RULES[name].replicas
+    does = "hides contributions among" if RULES[name].secret else "compares"
     if microbatches < needed:
         raise UserError(
-            f"{name} compares {needed} volunteers of a stage or more, and {microbatches} "
+            f"{name} {does} {needed} volunteers of a stage or more, and {microbatches} "
             "microbatches a step cannot be shared by so many",
             f"take --microbatches {needed} or more, many times as many if you can, or "
             "--aggregation sum",
@@ -310,7 +316,7 @@ def stage_cost(
         sequences=sequences,
         tokens=spec.context,
         graphs_kept=_GRAPHS_KEPT,
-        averaging_codec=run.averaging_codec,
+        averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.aggregation,
     )

@@ -18,7 +18,7 @@ from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.tokens import TOKENIZERS
-from protocol.manifest import Codec
+from protocol.manifest import AveragingCodec, Codec
 
 if TYPE_CHECKING:
     AggregationName = str
@@ -73,8 +73,10 @@ class RunChoices:
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
     aggregation: Annotated[AggregationName, Parameter(parse=len(RULES) > 1)] = aggregations.DEFAULT
-    """How the gradients of a stage's volunteers are averaged: their exact sum, or, for strangers
-    and three or more volunteers per stage, a rule that a lying minority moves little."""
+    """How the gradients of a stage's volunteers are averaged: their exact sum; for strangers and
+    three or more volunteers per stage, a rule that a lying minority moves little; or, for members
+    who know each other and four or more per stage, secure: nobody sees another's, only the sum.
+    Choose a robust rule or secure: what nobody sees, nobody can judge."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
@@ -98,6 +100,11 @@ class RunChoices:
     """The rule of the updates."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
+
+    @property
+    def sent_codec(self) -> AveragingCodec:
+        """Wire format of gradients within a stage, which a secret sum decides itself."""
+        return "ring16" if RULES[self.aggregation].secret else self.averaging_codec
 
     @property
     def state(self) -> StateSpec:

@@ -139,7 +139,7 @@ def answer(
     terms = Terms(
         sequences_per_step=setting.sequences_per_step,
         context=setting.model.context,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.averaging_codec],
+        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
         delayed=setting.run.delayed_update,
         redundancy=setting.run.redundancy,
     )
@@ -232,9 +232,10 @@ def _notes(
         )
     rule = RULES[setting.run.aggregation]
     if best.replicas < rule.replicas:
+        fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
         yield (
             f"{setting.run.aggregation}: some stage has {best.replicas} replicas, and with fewer "
-            f"than {rule.replicas} it bounds norms and finds no liar"
+            f"than {rule.replicas} {fewer}"
         )
     if setting.run.audit:
         yield f"audits: {setting.run.audit} % of the work is done twice, by idle machines first"

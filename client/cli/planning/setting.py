@@ -138,7 +138,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     _check_stages(run.stages, manifest.model)
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
-        averaging_codec=manifest.averaging_codec,
+        averaging_codec="s8" if manifest.averaging_codec == "ring16" else manifest.averaging_codec,
         aggregation=manifest.aggregation_name,
         delayed_update=manifest.delayed,
         audit=round(100 * manifest.audits),

@@ -63,7 +63,7 @@ class ModelWorks:
             return [self._work(layers, s, sequences, c) for s, c in enumerate(founded.stages)]
         layers = cut(spec, self._parts.get(sequences), stages)
         costs = [self._cost(layers, part, sequences) for part in slices(layers)]
-        codec, state = self._run.averaging_codec, self._run.state
+        codec, state = self._run.sent_codec, self._run.state
         if any(too_large(cost, codec, state) for cost in costs):
             return None
         return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
@@ -95,7 +95,7 @@ class ModelWorks:
             sequences=sequences,
             tokens=self._spec.context,
             graphs_kept=1,
-            averaging_codec=self._run.averaging_codec,
+            averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.aggregation,
         )

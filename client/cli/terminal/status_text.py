@@ -67,7 +67,8 @@ def _averaging_lines(now: Snapshot) -> list[str]:
         return []
     few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
-    lacking = f"; {stages}: norms only, fewer than {rule.replicas} volunteers" if few else ""
+    less = "steps close with three and no fewer" if rule.secret else "norms only"
+    lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
     return [f"averaging {now.aggregation}: gradients are {rule.about}{lacking}"]
 
 

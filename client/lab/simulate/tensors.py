@@ -30,6 +30,8 @@ from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads
 from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_call, to_outcome
 from model_zoo.reference import TrainingPlan
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -59,6 +61,7 @@ class TensorSwarm:
     folder: Path
     boundary_codec: CodecName = "fp32"
     averaging_codec: CodecName = "fp32"
+    aggregation: str = SUM
 
     def world(self, replicas: int, seed: int) -> TrainingWorld:
         """Return a world in which ``replicas`` peers hold each stage."""
@@ -71,6 +74,7 @@ class TensorSwarm:
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
             delayed=plan.delayed,
+            secret=RULES[self.aggregation].secret,
         )
         return TrainingWorld(config, self._open)
 
@@ -85,6 +89,7 @@ class TensorSwarm:
             optimizer=plan.optimizer,
             boundary_codec=self.boundary_codec,
             averaging_codec=self.averaging_codec,
+            aggregation=self.aggregation,
             delayed=plan.delayed,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,

@@ -49,6 +49,8 @@ class WorldConfig:
     detect_s: Range = (0.01, 0.3)
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
+    secret: bool = False
+    """Whether no replica sees another's contribution."""
 
 
 class TrainingWorld(SeatWorld[SimPeer]):
@@ -158,6 +160,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             step=step,
             serving=serving,
             delayed=config.delayed,
+            secret=self.random.randbytes(32) if config.secret else b"",
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))

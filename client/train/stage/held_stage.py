@@ -8,6 +8,7 @@ drained, saved or given back. It knows nothing of other stages held here.
 from __future__ import annotations
 
 import math
+import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -370,6 +371,7 @@ class HeldStageDriver:
             delayed=manifest.delayed,
             proves=terms.history.proves,
             audits=self._context.audits,
+            secret=secrets.token_bytes(32) if manifest.secret else b"",
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:

@@ -136,11 +136,17 @@ def _round_call(
     place: SeatConstants,
 ) -> Call:
     match task:
-        case ContributeTask(step, attempt, bounds):
+        case ContributeTask(step, attempt, bounds, masks):
             segments = tuple(
                 PayloadKey(step, "segment", i, attempt, place.me) for i in range(len(bounds) - 1)
             )
-            request = Contribute(step=step, attempt=attempt, bounds=list(bounds))
+            request = Contribute(
+                step=step,
+                attempt=attempt,
+                bounds=list(bounds),
+                masks=list(masks),
+                tokens=place.tokens_per_step,
+            )
             return Call(request, results=segments)
         case ReduceTask(step, attempt, segment, parts, _, microbatches):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
@@ -157,13 +163,14 @@ def _round_call(
         case DecodeTask(step, attempt, segment, reduced, sq_norm):
             decode = DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=sq_norm)
             return Call(decode, (reduced,))
-        case ApplyTask(step, attempt, bounds, sums, sq_norms):
+        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds):
             apply = Apply(
                 step=step,
                 attempt=attempt,
                 bounds=list(bounds),
                 squared_norms=list(sq_norms),
                 tokens=place.tokens_per_step,
+                seeds=list(seeds),
             )
             return Call(apply, sums)
         case ApplyLocalTask(step):

@@ -70,13 +70,36 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name: str) -> None:
-    run = RunChoices(measure=False, aggregation=name, redundancy=3)
+    run = RunChoices(measure=False, aggregation=name, redundancy=4, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).aggregation_name == name
     assert (b"aggregation" in encoded) is (name != "sum")
     assert not founding.warnings
     assert (name in describe(founding.manifest)) is (name != "sum")
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"private": False}, "--private or --vouched"),
+        ({"redundancy": 3}, "--redundancy 4"),
+        ({"audit": 3}, "leave out --audit"),
+        ({"microbatches": 3}, "--microbatches 4"),
+    ],
+)
+def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], words: str) -> None:
+    usual = {"private": True, "redundancy": 4, "measure": False, "aggregation": "secure"}
+    with pytest.raises(UserError) as caught:
+        _found(RunChoices(**{**usual, **choices}))  # type: ignore[arg-type]
+    assert words in f"{caught.value} {caught.value.next_step}"
+
+
+def test_members_that_vouch_for_each_other_may_have_secret_sums() -> None:
+    run = RunChoices(measure=False, aggregation="secure", redundancy=4, vouched=True)
+    manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
+    assert manifest.secret
+    assert manifest.averaging_codec == "ring16"
 
 
 def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_only() -> None:

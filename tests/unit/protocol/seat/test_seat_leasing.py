@@ -16,7 +16,6 @@ from protocol.pipeline.effects import (
     Outcome,
     SendPayload,
 )
-from protocol.pipeline.lease_server import STRAY_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -60,7 +59,7 @@ class Desk:
     """A seat in stage 0 that has made the two versions before ``step``, and what it sends."""
 
     def __init__(self, step: int, *, delayed: bool = True, steps: int = STEPS) -> None:
-        self.step, self.now = step, 0.0
+        self.step = step
         self.sent: list[tuple[PeerId, Message]] = []
         self.attempts: dict[int, int] = {}
         self.given: list[ForwardTask] = []
@@ -81,18 +80,14 @@ class Desk:
         self.note(self.seat.allow_training(0.0))
 
     def see(self, seen: SwarmView) -> None:
-        self.note(self.seat.update_view(seen, self.now))
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.note(self.seat.tick(self.now))
+        self.note(self.seat.update_view(seen, 0.0))
 
     def start_step(self) -> None:
         """The round of our step is applied."""
-        self.note(self.seat.computed(ApplyLocalTask(self.seat.step), Outcome(hash="h"), self.now))
+        self.note(self.seat.computed(ApplyLocalTask(self.seat.step), Outcome(hash="h"), 0.0))
 
     def hear(self, sender: PeerId, message: Message) -> None:
-        self.note(self.seat.receive(sender, message, self.now))
+        self.note(self.seat.receive(sender, message, 0.0))
 
     def report(self, sender: PeerId, step: int, in_flight: Sequence[int]) -> None:
         done, held = (to_bitmap(held, step, PER_STEP) for held in ((), in_flight))
@@ -247,42 +242,6 @@ class TestSayingThatNothingIsLeft:
         assert [len(leased) for _, leased in desk.leased(step)] == [1]
 
 
-class TestTakingOver:
-    def test_the_current_step_is_leased_again_once_all_have_reported(self) -> None:
-        """What the leader before has leased is in nobody's report yet."""
-        left = ME, SIBLING
-        ours = (n for n in range(2, STEPS) if leader(view(n, *left), 0, n) == ME)
-        step = next(n for n in ours if leader(view(n), 0, n) == THIRD)
-        desk = Desk(step)
-        desk.see(view(step, *left))
-        desk.hear(SIBLING, LeaseRequest(step, 3))
-        assert desk.leased(step) == []
-        desk.report(SIBLING, step, ids(step)[:10])
-        desk.hear(SIBLING, LeaseRequest(step, 3, 10))
-        [(to, leased), *_] = desk.leased(step)
-        assert to == SIBLING
-        assert leased
-        assert not set(leased) & set(ids(step)[:10])
-
-    def test_also_by_who_has_led_it_before(self) -> None:
-        newcomer = peer(5)
-        both = *FIRST, newcomer
-        ours = (n for n in range(2, STEPS) if leader(view(n), 0, n) == ME)
-        step = next(n for n in ours if leader(view(n, *both), 0, n) == newcomer)
-        desk = Desk(step)
-        desk.see(view(step, *both))
-        assert desk.seat.current_leader() == newcomer
-        desk.see(view(step))
-        desk.hear(SIBLING, LeaseRequest(step, 3))
-        assert desk.leased(step) == []
-        desk.report(SIBLING, step, ids(step)[:6])
-        assert desk.leased(step) == []
-        desk.report(THIRD, step, ids(step)[6:9])
-        [(to, leased), *_] = desk.leased(step)
-        assert to == SIBLING
-        assert not set(leased) & set(ids(step)[:9])
-
-
 class TestHandingOutTheNextStep:
     def test_who_leads_it_from_the_start_goes_on_with_its_book(self) -> None:
         step = step_led_by(SIBLING, ME)
@@ -299,24 +258,6 @@ class TestHandingOutTheNextStep:
         assert to == SIBLING
         all_leased = [*first, *second, *desk.held(of_next)]
         assert sorted(all_leased) == ids(of_next)
-
-    def test_what_was_leased_ahead_is_no_stray_when_its_step_begins(self) -> None:
-        """It may still be on its way then, however long ago the step before began."""
-        step = step_led_by(SIBLING, ME)
-        desk, of_next = Desk(step), step + 1
-        desk.hear(THIRD, LeaseRequest(of_next, 1000))
-        [(_, leased)] = desk.leased(of_next)
-        desk.wait(2 * STRAY_S)
-        desk.start_step()
-        desk.see(view(of_next))
-        for sibling in (SIBLING, THIRD):
-            desk.report(sibling, of_next, ())
-        desk.wait(1.0)
-        desk.hear(SIBLING, LeaseRequest(of_next, 1000))
-        assert not set(leased) & {m for to, some in desk.leased(of_next)[1:] for m in some}
-        desk.wait(STRAY_S)
-        desk.hear(SIBLING, LeaseRequest(of_next, 1000))
-        assert set(leased) & {m for to, some in desk.leased(of_next)[1:] for m in some}
 
     def test_who_is_a_step_further_and_asks_before_it_leads_is_not_forgotten(self) -> None:
         """It asks once: a commit reaches one replica before the other, and averaging takes longer

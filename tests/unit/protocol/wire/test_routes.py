@@ -10,6 +10,7 @@ import pytest
 
 from client.train.engine import Engine
 from protocol.pipeline.pipeline import Pipeline
+from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.seat import Seat
 from protocol.wire import messages
@@ -17,7 +18,7 @@ from protocol.wire.routes import ROUTES
 
 ROOT = Path(__file__).parents[4]
 MESSAGES = set(get_args(messages.Message))
-PARTS = {"auditing": Auditing, "pipeline": Pipeline}
+PARTS = {"auditing": Auditing, "member": RoundMember, "pipeline": Pipeline}
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Pong end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
