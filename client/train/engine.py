@@ -90,8 +90,8 @@ from protocol.wire.messages import (
 from protocol.wire.routes import ROUTES
 
 STRANGERS_WAIT_S = 0.25
-"""Longest wait of what a peer that has done no work says of its seats: a crowd says it all the
-time."""
+"""Longest wait of what a peer that has done no work says of its seats, of its coming and of its
+going: there is always something new in a crowd."""
 LONG_LOOK_S = 0.01
 REST = 10
 """A look at all members that takes long is followed by a rest of so many times that."""
@@ -456,9 +456,9 @@ class Engine:
                 case SeatsChanged(peer, seats):
                     serving = (seat.stage for seat in seats if seat.state == "serving")
                     self.event_sink.serves(peer, tuple(sorted(serving)))
-                    self._seats_of(peer)
-                case ViewChanged():
-                    self._view_dirty = True
+                    self._view_of(peer)
+                case ViewChanged(about=peer):
+                    self._view_of(peer)
                 case Contradicted(held, other):
                     self._members(self.expulsions.contradicted(held, other))
                 case RecordChanged() | RecordGone() if effect.kind == STORED:
@@ -473,16 +473,16 @@ class Engine:
                 case _:
                     self.perform(effect)
 
-    def _seats_of(self, peer: PeerId) -> None:
-        """A peer's seats have changed: the view of one that has done no work waits for others'."""
+    def _view_of(self, peer: PeerId | None) -> None:
+        """A peer has changed; None: several. News of one that has done no work can wait."""
         proves = self._proves()
-        if proves is None or peer == self.signer.peer or proves(peer):
+        if proves is None or peer in (None, self.signer.peer) or proves(peer):
             self._view_dirty = True
         else:
             self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
-        self._view_dirty = True
+        self._view_of(peer)
         if self.matching is not None and self.membership.roster.has_left(peer):
             self.matching.member_left(peer)
         if peer != self.signer.peer:

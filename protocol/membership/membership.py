@@ -158,7 +158,8 @@ class Membership:
         """Set the stages we hold.
 
         A changed state is sent to all linked peers at once. A changed version is sent at once to
-        holders of our stages and their neighbours; the others hear it within a second.
+        holders of our stages and their neighbours that work has proven, since anybody may say that
+        it holds a stage; the others hear it within a second.
 
         Args:
             seats: our seats, one per stage.
@@ -170,7 +171,9 @@ class Membership:
         if _states(before) != _states(self._seats):
             effects += self._heartbeat(now)
         elif _versions(before) != _versions(self._seats):
-            effects += self._tell(self.roster.near(seat.stage for seat in self._seats), now)
+            near, proves = self.roster.near(seat.stage for seat in self._seats), self.proves()
+            known = near if proves is None else {peer for peer in near if proves(peer)}
+            effects += self._tell(known, now)
         if _places(before) != _places(self._seats):
             effects += self._readvertise(now, wall)
         return effects
@@ -219,8 +222,8 @@ class Membership:
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
-        greeting = Send(peer, self._status(peer, now))
-        return [*self.roster.link_up(peer), greeting, *self.gossip.link_up(peer, now)]
+        greeting = self._tell({peer}, now, again=True)
+        return [*self.roster.link_up(peer), *greeting, *self.gossip.link_up(peer, now)]
 
     def link_down(
         self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
@@ -382,15 +385,19 @@ class Membership:
         self._next_heartbeat = now + TICK_S
         return self._tell(self._linked, now)
 
-    def _tell(self, peers: Container[PeerId], now: float) -> list[MembershipEffect]:
-        self._heartbeat_seq += 1
+    def _tell(
+        self, peers: Container[PeerId], now: float, *, again: bool = False
+    ) -> list[MembershipEffect]:
+        """Send a heartbeat to linked peers; ``again``: with the number of the one before."""
+        self._heartbeat_seq += not again
         self.contacts.said(self._heartbeat_seq, now)
-        return [Send(peer, self._status(peer, now)) for peer in self._linked if peer in peers]
-
-    def _status(self, to: PeerId, now: float) -> Heartbeat:
-        self.contacts.said(self._heartbeat_seq, now)
-        lost, echo = list[str](self.contacts.told_lost(now)), self._echoes[to] + 1
-        return Heartbeat(self._heartbeat_seq, seats=list(self._seats), lost=lost, echo=echo)
+        number, seats = self._heartbeat_seq, list(self._seats)
+        lost = list[str](self.contacts.told_lost(now))
+        return [
+            Send(peer, Heartbeat(number, seats=seats, lost=lost, echo=self._echoes[peer] + 1))
+            for peer in self._linked
+            if peer in peers
+        ]
 
     def _receive_heartbeat(
         self, sender: PeerId, message: Heartbeat, now: float

@@ -261,7 +261,7 @@ class Roster:
             events.append(SeatsChanged(peer, after.seats))
         if _outline(before) != _outline(after):
             self.revision += 1
-            events.append(ViewChanged(self.revision, f"{short(peer)}: {reason}"))
+            events.append(ViewChanged(self.revision, f"{short(peer)}: {reason}", peer))
         return events
 
     def _replace(self, peer: PeerId, before: Member | None, after: Member | None) -> None:

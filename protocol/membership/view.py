@@ -63,6 +63,8 @@ class ViewChanged:
 
     revision: int
     reason: str
+    about: PeerId | None = None
+    """The member that changed, if it is one alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.membership.view import ViewChanged
 from protocol.wire.messages import Heartbeat
@@ -68,3 +69,17 @@ def test_whom_we_have_never_worked_with_decides_nothing_and_cuts_off_nobody() ->
     assert peer(2) in member.cut_off()
     member.proves = lambda: {peer(2)}.__contains__
     assert member.cut_off() == {peer(1), LIAR}
+
+
+def test_a_new_version_goes_at_once_only_to_neighbours_that_work_has_proven() -> None:
+    world = two_by_two()
+    member = world.members[peer(0)]
+
+    def told(version: int) -> set[PeerId]:
+        effects = member.set_seats([seat(0, version)], world.now, world.wall)
+        return {e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Heartbeat)}
+
+    everybody = told(100)
+    assert {peer(1), peer(2)} < everybody
+    member.proves = lambda: {peer(2)}.__contains__
+    assert told(101) == {peer(2)}
