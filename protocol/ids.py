@@ -81,15 +81,13 @@ def key_from_peer_id(peer: str) -> bytes:
 
 
 def parse_peer_id(text: str) -> PeerId:
-    """Check that ``text`` is an Ed25519 peer id in its canonical spelling and return it.
+    """Check that ``text`` is an Ed25519 peer id and return it; a key has one spelling.
 
     Raises:
         ValueError: it is not.
     """
-    canonical = peer_id_from_key(key_from_peer_id(text))
-    if canonical != text:
-        raise ValueError("peer id is not in canonical form")
-    return canonical
+    key_from_peer_id(text)
+    return PeerId(text)
 
 
 @lru_cache(maxsize=4096, typed=True)

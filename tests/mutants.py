@@ -12,8 +12,8 @@ short simulations. A line a mutant says which test noticed it. Some mutants are 
 that is never met, a log line that is left out), so that not all can be noticed.
 
 The same seed makes the same mutants of the same protocol, and of 40 mutants the first 20 are those
-of ``--count 20``. Those that ``--out`` holds already are not tried again, or with ``--again`` those
-of them that survived. To compare two sets of
+of ``--count 20``. Those that ``--out`` holds already are not tried again; with ``--again`` only
+those of them are tried that survived and whose code stands where it stood. To compare two sets of
 tests, run both on the same protocol. The chaos world says which seed noticed a mutant first
 (``--only chaos`` asks it alone): so many seeds a sweep needs. ``--page`` writes what ``--out``
 holds as a table; what was found out about a survivor stands in its line under ``remark``.
@@ -113,6 +113,11 @@ class Mutant:
     def __str__(self) -> str:
         by = f"{self.noticed} {self.test}".strip() or "SURVIVED"
         return f"{self.path}:{self.line} {self.kind}: {self.change} | {by}"
+
+    def fits(self, root: Path) -> bool:
+        """Tell whether its file still has the text that it changes where that was."""
+        source = (root / self.path).read_bytes()
+        return source[self.start : self.end] == self.before.encode()
 
     def applied(self, source: bytes) -> bytes:
         """Return the file's text with the change.
@@ -334,8 +339,10 @@ def main() -> int:
     tests = Trials(given.chaos, given.only, given.quick, given.limit)
     able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, tests)))
     drawn = list(itertools.islice(able, given.skip, given.skip + given.count))
-    done = {m.place for m in known if m.noticed or not given.again}
+    done = {m.place for m in known}
     new = [m for m in drawn if m.place not in done]
+    if given.again:
+        new = [m for m in known if not m.noticed and m.fits(REPOSITORY)]
     return _try_all(new, tests, given) if new else 0
 
 

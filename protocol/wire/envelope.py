@@ -105,11 +105,8 @@ def verify_manifest(encoded: bytes, signature: bytes) -> Manifest:
 def _check(signer: str, message: bytes, signature: bytes) -> None:
     try:
         key = VerifyKey(key_from_peer_id(signer))
-        canonical = peer_id_from_key(bytes(key))
     except ValueError as error:
         raise RemoteProtocolError("bad-signer", str(error), _BAD_SIGNATURE_PENALTY) from error
-    if canonical != signer:
-        raise RemoteProtocolError("bad-signer", "not in canonical form", _BAD_SIGNATURE_PENALTY)
     if len(signature) != SIGNATURE_BYTES:
         raise RemoteProtocolError("bad-signature", "wrong length", _BAD_SIGNATURE_PENALTY)
     try:

@@ -24,6 +24,11 @@ def test_base58_round_trip(data: bytes) -> None:
     assert base58_decode(base58_encode(data)) == data
 
 
+@given(st.text(alphabet=base58_encode(bytes(range(1, 255))) + "123456789", max_size=64))
+def test_bytes_have_one_spelling(text: str) -> None:
+    assert base58_encode(base58_decode(text)) == text
+
+
 @given(st.binary(min_size=32, max_size=32))
 def test_a_peer_id_contains_its_key(key: bytes) -> None:
     peer = peer_id_from_key(key)

@@ -101,9 +101,11 @@ def test_what_was_tried_is_read_again_and_stands_on_the_page(tmp_path: Path) -> 
     ]
 
 
-def test_a_mutant_of_another_text_is_not_applied() -> None:
-    mutant = Mutant("protocol/a.py", 1, "call", "x()", "pass", 0, 3)
-    assert mutant.applied(b"x()\n") == b"pass\n"
+def test_a_mutant_of_another_text_is_not_applied(tree: Path) -> None:
+    mutant = Mutant("protocol/example.py", 1, "call", "def", "pass", 0, 3)
+    assert mutant.fits(tree)
+    assert not replace(mutant, start=1, end=4).fits(tree)
+    assert mutant.applied(b"def\n") == b"pass\n"
     with pytest.raises(ValueError, match="has changed"):
         mutant.applied(b"y()\n")
 

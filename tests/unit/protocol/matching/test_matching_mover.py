@@ -18,11 +18,11 @@ MANDATE = Mandate(int(WALL_S // 600), 1)
 HOME = Stage(1)
 
 
-def posting(stage: int, replicas: int) -> Posting:
+def posting(stage: int, replicas: int, number: int = 1) -> Posting:
     level = replicas * MICRO
     return Posting(
-        stage, MANDATE, int(WALL_S * 1000), 1, COMMITTED, level, replicas, level, replicas, 1, 1,
-        2, 0, 0,
+        stage, MANDATE, int(WALL_S * 1000) + number, number, COMMITTED, level, replicas, level,
+        replicas, 1, 1, 2, 0, 0,
     )  # fmt: skip
 
 
@@ -47,6 +47,18 @@ def mover(said: tuple[int, int], seen: tuple[int, int]) -> Mover:
     asked = found.tick(HOME, 0.0, False, found.next_deadline())
     assert any(isinstance(effect, SendSigned) for effect in asked) == (found.step is Step.ASKING)
     return found
+
+
+def test_for_a_stage_that_is_served_it_asks_only_when_a_move_pays_twice_in_a_row() -> None:
+    """Newcomers and second seats may help meanwhile."""
+    found = mover((1, 3), (1, 3))
+    assert found.step is Step.IDLE
+    then = found.next_deadline()
+    for stage, replicas in enumerate((1, 3)):
+        found._context.board.pin(peer(1), posting(stage, replicas, 2), then - 1)
+    asked = found.tick(HOME, 0.0, False, then)
+    assert any(isinstance(effect, SendSigned) for effect in asked)
+    assert found.step is Step.ASKING
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,13 @@ class TestLeaseBook:
         book.ask(A, 2)
         assert ids_of(book.grant(), A) == [0, 1]
 
+    def test_who_asks_again_waits_behind_the_others(self) -> None:
+        book = LeaseBook(range(1))
+        for peer in (A, B, A):
+            book.ask(peer, 1)
+        assert book.waiting() == [B, A]
+        assert book.grant() == [(B, False, [0])]
+
     def test_requests_wait_until_something_is_free(self) -> None:
         book = LeaseBook(range(2))
         book.ask(A, 2)

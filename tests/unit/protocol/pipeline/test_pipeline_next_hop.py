@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.holding import Holder
 from protocol.pipeline.next_hop import (
     SUSPEND_AFTER_STRIKES,
     SUSPEND_S,
     NextHop,
 )
+from protocol.pipeline.timing import MIN_SAMPLES
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -101,6 +103,20 @@ def test_rates_decide_once_everybody_has_said_one() -> None:
     hops = taught({A: 3.0, B: 3.1, C: 3.1})
     hops.update({A: 8.0, B: 2.0, C: 0.0})
     assert max(choices(hops, 30).values()) == 10
+
+
+def test_a_gradient_tells_how_long_who_brought_it_and_whom_it_overtook_take() -> None:
+    hops = NextHop()
+    hops.update({A: 0.0, B: 0.0, C: 0.0})
+    late = Holder(C, 1, sent_at=0.0, held_since=3.0, alone=False)
+    assert hops.idle(10.0) == []
+    for _ in range(MIN_SAMPLES):
+        hops.learn([Holder(A, 0, 0.0, held_since=2.0), late], A, 10.0)
+    assert hops.idle(10.0) == [A], "its time is measured"
+    assert hops.charge(A) > hops.charge(B) == hops.charge(C)
+    before = hops.charge(A)
+    hops.learn([Holder(A, 0, 0.0, held_since=0.0), late], C, 40.0)
+    assert hops.charge(A) > before, "it has had it for longer than usual"
 
 
 def test_what_comes_back_is_replaced_at_once_and_what_stays_is_not() -> None:

@@ -23,7 +23,7 @@ from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import LAST_ERA, SEED, next_era
-from protocol.recovery.evidence import AHEAD_STEPS, FASTEST_STEPS_PER_S, Evidence, Kept
+from protocol.recovery.evidence import AHEAD_STEPS, FASTER, FASTEST_STEPS_PER_S, Evidence, Kept
 from protocol.recovery.machine import (
     HEALTHY_S,
     LOST_S,
@@ -177,6 +177,8 @@ class TestForgedVersions:
         assert evidence.reach(50.0) == 100 + AHEAD_STEPS
         assert evidence.reach(150.0) == 100 + AHEAD_STEPS + 100 * FASTEST_STEPS_PER_S
         assert evidence.reach(40.0) == 100 + AHEAD_STEPS, "our clock was set back"
+        quick = Evidence(Kept(version=100, step_s=0.01, stages=(0,)), at=50.0)
+        assert quick.reach(60.0) == 100 + AHEAD_STEPS + 10 * FASTER / 0.01
         assert Evidence().reach(0.0) == MAX_STEP, "who has seen nothing knows no bound"
 
     def test_a_state_that_we_made_ourselves_is_not_another(self) -> None:

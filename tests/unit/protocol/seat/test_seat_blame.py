@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
+from protocol.pipeline.effects import Compute, ContributeTask, Outcome
+from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, LEAST_S, TIMES
 from protocol.rounds.quorum import LOOK_AROUND_S
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
+from protocol.view import Replica, SwarmView, leader
+from protocol.wire.messages import LedgerReport, Plan, Reduced
+from protocol.wire.parts import PlanMember
 
 ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))
 STEP = 7
@@ -60,3 +64,30 @@ class TestWithoutAMajority:
         self.wait(0, met, [SIBLING])
         assert not self.wait(met, met + LOOK_AROUND_S + LEAST_S, [SIBLING, *BEFORE])
         assert self.wait(met + LOOK_AROUND_S + LEAST_S, met + 2 * LONGEST_S, [SIBLING, *BEFORE])
+
+
+def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported() -> None:
+    """Its ledger is in its plan; the step waits for what another member contributes."""
+    third = BEFORE[0]
+
+    def view(step: int) -> SwarmView:
+        ours = [Replica(peer, step, True) for peer in (ME, SIBLING, third)]
+        return SwarmView.of([ours, [Replica(BEFORE[1], step, True)]])
+
+    step = next(n for n in range(1, 99) if leader(view(n), 0, n) == SIBLING)
+    place = Place(ME, 0, 2, 4)
+    seat = Seat(place, size=512, steps=999, tokens_per_step=1, step=step, serving=True)
+    seat.update_view(view(step), 0.0)
+    nothing = to_bitmap(frozenset(), step, 4)
+    seat.receive(third, LedgerReport(0, step, 1, nothing, nothing, 0), 0.0)
+    members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0c"), PlanMember(third, b"\x03")]
+    plan = Plan(0, step, 1, members, [0, 0, 256, 512], [])
+    [encode] = [e.task for e in seat.receive(SIBLING, plan, 0.0) if isinstance(e, Compute)]
+    assert isinstance(encode, ContributeTask)
+    seat.computed(encode, Outcome(), 0.0)
+    seat.receive(SIBLING, Reduced(0, step, 1, 1, 1.0), 0.0, bytes(32))
+    named = set[PeerId]()
+    for second in range(round(2 * LONGEST_S)):
+        seat.update_view(view(step), second)
+        named |= set(seat.status(1.0).missing)
+    assert named == {third}

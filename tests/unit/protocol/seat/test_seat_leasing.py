@@ -242,6 +242,24 @@ class TestSayingThatNothingIsLeft:
         assert [len(leased) for _, leased in desk.leased(step)] == [1]
 
 
+class TestTakingOver:
+    def test_the_current_step_is_leased_again_once_all_have_reported(self) -> None:
+        """What the leader before has leased is in nobody's report yet."""
+        left = ME, SIBLING
+        ours = (n for n in range(2, STEPS) if leader(view(n, *left), 0, n) == ME)
+        step = next(n for n in ours if leader(view(n), 0, n) == THIRD)
+        desk = Desk(step)
+        desk.see(view(step, *left))
+        desk.hear(SIBLING, LeaseRequest(step, 3))
+        assert desk.leased(step) == []
+        desk.report(SIBLING, step, ids(step)[:10])
+        desk.hear(SIBLING, LeaseRequest(step, 3, 10))
+        [(to, leased), *_] = desk.leased(step)
+        assert to == SIBLING
+        assert leased
+        assert not set(leased) & set(ids(step)[:10])
+
+
 class TestHandingOutTheNextStep:
     def test_who_leads_it_from_the_start_goes_on_with_its_book(self) -> None:
         step = step_led_by(SIBLING, ME)

@@ -11,7 +11,15 @@ from protocol.ids import PeerId
 from protocol.recovery.stored import ERA_BITS
 from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
 from protocol.waypoints.machine import Certified
-from protocol.waypoints.part import PART, Part, SignedPart, encode_part, encode_said, parse_part
+from protocol.waypoints.part import (
+    PART,
+    Part,
+    SignedPart,
+    encode_part,
+    encode_said,
+    parse_part,
+    parse_said,
+)
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
@@ -29,6 +37,17 @@ def newcomer(world: WaypointWorld) -> WaypointWorld:
 
 def chain_of(world: WaypointWorld, number: int = 2) -> list[WaypointLink]:
     return links_of(world.machines[number].link_up(peer(9), NOW))
+
+
+def test_a_record_names_every_stage_once_in_order() -> None:
+    parts = [
+        SignedPart(encode_part(Part(stage, 0, EVERY, state(stage, EVERY), (peer(1),))), bytes(64))
+        for stage in range(3)
+    ]
+    assert parse_said(encode_said(parts[:2]), peer(1), peer(1), 2) == tuple(parts[:2])
+    for said in ([parts[0], parts[0]], [parts[1], parts[0]], [parts[2]]):
+        with pytest.raises(RemoteProtocolError, match="out of order"):
+            parse_said(encode_said(said), peer(1), peer(1), 2)
 
 
 class TestMaking:
