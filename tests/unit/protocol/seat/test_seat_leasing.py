@@ -259,6 +259,24 @@ class TestTakingOver:
         assert leased
         assert not set(leased) & set(ids(step)[:10])
 
+    def test_also_by_who_has_led_it_before(self) -> None:
+        newcomer = peer(5)
+        both = *FIRST, newcomer
+        ours = (n for n in range(2, STEPS) if leader(view(n), 0, n) == ME)
+        step = next(n for n in ours if leader(view(n, *both), 0, n) == newcomer)
+        desk = Desk(step)
+        desk.see(view(step, *both))
+        assert desk.seat.current_leader() == newcomer
+        desk.see(view(step))
+        desk.hear(SIBLING, LeaseRequest(step, 3))
+        assert desk.leased(step) == []
+        desk.report(SIBLING, step, ids(step)[:6])
+        assert desk.leased(step) == []
+        desk.report(THIRD, step, ids(step)[6:9])
+        [(to, leased), *_] = desk.leased(step)
+        assert to == SIBLING
+        assert not set(leased) & set(ids(step)[:9])
+
 
 class TestHandingOutTheNextStep:
     def test_who_leads_it_from_the_start_goes_on_with_its_book(self) -> None:
