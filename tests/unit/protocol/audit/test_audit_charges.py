@@ -103,6 +103,8 @@ def test_what_is_kept_of_a_verdict_is_verified_again():
     for wrong in (
         VotedOut(STAGE, peer(8), both),
         VotedOut(0, peer(9), both),
+        VotedOut(STAGE, peer(9), (both[0], charge(1, 9, step=8))),  # twice the same author
+        VotedOut(STAGE, peer(9), (both[0], charge(9, 9))),
         VotedOut(STAGE, peer(9), (both[0], charge(2, 9, swarm=OTHER_SWARM))),
         VotedOut(STAGE, peer(9), (both[0], charge(2, 9, kind="plan"))),
     ):

@@ -16,6 +16,7 @@ from protocol.pipeline.effects import (
     Outcome,
     SendPayload,
 )
+from protocol.pipeline.lease_server import STRAY_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -59,7 +60,7 @@ class Desk:
     """A seat in stage 0 that has made the two versions before ``step``, and what it sends."""
 
     def __init__(self, step: int, *, delayed: bool = True, steps: int = STEPS) -> None:
-        self.step = step
+        self.step, self.now = step, 0.0
         self.sent: list[tuple[PeerId, Message]] = []
         self.attempts: dict[int, int] = {}
         self.given: list[ForwardTask] = []
@@ -80,14 +81,18 @@ class Desk:
         self.note(self.seat.allow_training(0.0))
 
     def see(self, seen: SwarmView) -> None:
-        self.note(self.seat.update_view(seen, 0.0))
+        self.note(self.seat.update_view(seen, self.now))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.note(self.seat.tick(self.now))
 
     def start_step(self) -> None:
         """The round of our step is applied."""
-        self.note(self.seat.computed(ApplyLocalTask(self.seat.step), Outcome(hash="h"), 0.0))
+        self.note(self.seat.computed(ApplyLocalTask(self.seat.step), Outcome(hash="h"), self.now))
 
     def hear(self, sender: PeerId, message: Message) -> None:
-        self.note(self.seat.receive(sender, message, 0.0))
+        self.note(self.seat.receive(sender, message, self.now))
 
     def report(self, sender: PeerId, step: int, in_flight: Sequence[int]) -> None:
         done, held = (to_bitmap(held, step, PER_STEP) for held in ((), in_flight))
@@ -294,6 +299,24 @@ class TestHandingOutTheNextStep:
         assert to == SIBLING
         all_leased = [*first, *second, *desk.held(of_next)]
         assert sorted(all_leased) == ids(of_next)
+
+    def test_what_was_leased_ahead_is_no_stray_when_its_step_begins(self) -> None:
+        """It may still be on its way then, however long ago the step before began."""
+        step = step_led_by(SIBLING, ME)
+        desk, of_next = Desk(step), step + 1
+        desk.hear(THIRD, LeaseRequest(of_next, 1000))
+        [(_, leased)] = desk.leased(of_next)
+        desk.wait(2 * STRAY_S)
+        desk.start_step()
+        desk.see(view(of_next))
+        for sibling in (SIBLING, THIRD):
+            desk.report(sibling, of_next, ())
+        desk.wait(1.0)
+        desk.hear(SIBLING, LeaseRequest(of_next, 1000))
+        assert not set(leased) & {m for to, some in desk.leased(of_next)[1:] for m in some}
+        desk.wait(STRAY_S)
+        desk.hear(SIBLING, LeaseRequest(of_next, 1000))
+        assert set(leased) & {m for to, some in desk.leased(of_next)[1:] for m in some}
 
     def test_who_is_a_step_further_and_asks_before_it_leads_is_not_forgotten(self) -> None:
         """It asks once: a commit reaches one replica before the other, and averaging takes longer
