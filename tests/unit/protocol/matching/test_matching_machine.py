@@ -101,6 +101,18 @@ def test_a_vacant_stage_is_taken_over_in_turn() -> None:
         assert bool(matching.stewardships) is (turn < stewards.STEWARDS)
 
 
+def test_who_leaves_gives_up_its_stewardships_and_takes_none_again() -> None:
+    matching = Matching(candidates(4)[0], manifest(1), WALL_S - NOW)
+    matching.update_members([member(n) for n in range(4)], NOW)
+    matching.tick(NOW)
+    matching.tick(NOW + 1.5)
+    assert matching.stewardships
+    matching.leave(NOW + 2)
+    assert not matching.stewardships
+    matching.tick(NOW + 200)
+    assert not matching.stewardships
+
+
 def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
     matching = machine(count=8)
     order = candidates(8)

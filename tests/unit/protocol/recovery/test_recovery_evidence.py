@@ -23,7 +23,14 @@ from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import LAST_ERA, SEED, next_era
-from protocol.recovery.evidence import AHEAD_STEPS, FASTER, FASTEST_STEPS_PER_S, Evidence, Kept
+from protocol.recovery.evidence import (
+    AHEAD_STEPS,
+    FASTER,
+    FASTEST_STEPS_PER_S,
+    MAX_PROVEN,
+    Evidence,
+    Kept,
+)
 from protocol.recovery.machine import (
     HEALTHY_S,
     LOST_S,
@@ -432,6 +439,16 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     assert not after.proves(STRANGERS[0])
     assert after.vouches(Copy(1, 20, digest(1, 20)), SEED)
     assert after.denies(Copy(0, 20, digest(0, 20, 9)))
+
+
+def test_whom_we_work_with_still_is_kept_when_others_are_forgotten() -> None:
+    crowd = [peer_id_from_key((1000 + n).to_bytes(32, "big")) for n in range(MAX_PROVEN)]
+    evidence = Evidence(Kept(version=1, stages=(0,), proven=(SIBLING, NEXT)))
+    evidence.closed(0, 2, bytes(32), crowd[: MAX_PROVEN - 2], 1.0)
+    evidence.closed(0, 3, bytes(32), [SIBLING, crowd[-1], crowd[-2]], 2.0)
+    assert evidence.proves(SIBLING)
+    assert not evidence.proves(NEXT)
+    assert len(evidence.kept().proven) == MAX_PROVEN
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -52,6 +52,18 @@ def test_who_was_left_out_waits_for_nothing(
     assert following.is_lost(100.0 + lost_after_s)
 
 
+@pytest.mark.parametrize("promised", [None, ATTEMPT])
+def test_only_the_next_version_with_its_digest_says_that_the_round_was_committed(
+    promised: int | None,
+) -> None:
+    following = Following(STAGE)
+    for ahead, digest, said in ((2, bytes(32), False), (1, b"", False), (1, bytes(32), True)):
+        sibling = Replica(SIBLING, STEP + ahead, True, ATTEMPT, digest)
+        view = SwarmView.of([[], [sibling]])
+        found = following.compare(view, STEP, 100.0, promised, {SIBLING})
+        assert found == (sibling if said else None)
+
+
 def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
     following = Following(STAGE)
     liar = Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))
