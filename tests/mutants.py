@@ -413,8 +413,9 @@ def page(results: Sequence[Mutant]) -> str:
         [
             "# Random mutants of the protocol",
             "",
-            f"{len(results)} mutants: {noticed.total()} noticed ({by}), {survived} not. Lines are",
-            "those of the code when the mutant was made. Written by `python -m tests.mutants`.",
+            f"{len(results)} mutants: {noticed.total()} noticed ({by}), {survived} not. Lines, and",
+            "who noticed, are those of the code when it was made; a remark says what was done",
+            "about one that survived. Written by `python -m tests.mutants --page`.",
             "",
             "| where | kind | change | noticed by | remark |",
             "| --- | --- | --- | --- | --- |",
