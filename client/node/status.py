@@ -63,7 +63,6 @@ def take_snapshot(
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
     pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
-    own_share = _own_share(engine, held_stages)
     workers, stages = _workers(held_stages), _stages(engine)
     waypoint = engine.waypoints.machine.newest
     error = engine.event_sink.last_error
@@ -81,7 +80,7 @@ def take_snapshot(
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,
-        own_tokens_per_s=pace * own_share,
+        own_tokens_per_s=pace * _own_share(engine, held_stages),
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
