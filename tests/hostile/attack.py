@@ -117,6 +117,8 @@ class Attack:
     restarts: bool = False
     """Whether one honest volunteer is killed and started again ``within_s`` after the attack began;
     its rate counts from when it serves again."""
+    forgets: bool = False
+    """Whether that volunteer's home is emptied first, so that it comes back as a newcomer."""
     flags: tuple[str, ...] = ()
     """Further flags of the honest volunteers' ``join``."""
 

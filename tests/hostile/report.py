@@ -23,6 +23,7 @@ COLUMNS = (
     "files before, after",
     "CPU ms a step before, then",
     "others' cores before, then",
+    "attacker's cores",
     "blamed",
     "alive",
     "bounds",
@@ -39,6 +40,8 @@ resident memory of the worst honest node in MiB; file descriptors likewise. *Bla
 volunteers shut out, and how many of them did. One run each; two cores carry all volunteers, the
 attacker and whatever else runs there (*others' cores*), so rates vary by a tenth or more, and by
 more where others took more. The CPU time that all honest ones together need for a step does not.
+A stranger runs at the lowest priority, because a machine of its own would not take the swarm's
+cores; *attacker's cores* shows that it had some.
 
 Machine: {machine}.
 
@@ -94,6 +97,7 @@ def row_of(row: Result, attack: Attack) -> str:
         f"{row.files_before}, {row.files_after}",
         f"{1000 * row.cpu_before:.0f}, {1000 * row.cpu_during:.0f}" if row.cpu_before else "",
         f"{row.others_before:.1f}, {row.others_during:.1f}" if row.cpu_before else "",
+        f"{row.attacker:.2f}" if row.attacker else "",
         blamed,
         f"{row.alive} of {row.honest}",
         "; ".join(row.misses(attack)) or "held",

@@ -84,6 +84,9 @@ class Result:
     """Cores that processes other than the swarm and its attacker kept busy meanwhile. Rates can be
     compared only where this is even; CPU for each step can be compared anyhow."""
     others_during: float = 0.0
+    attacker: float = 0.0
+    """Cores that the attacker kept busy meanwhile. A stranger has a low priority here, because a
+    machine of its own would not take the swarm's cores; one that got none has not attacked."""
     authority: dict[str, int] = field(default_factory=dict)
     """By office: the most identities at a time that are no volunteers of the harness and have it,
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
@@ -157,6 +160,11 @@ class Spent:
     def by_others(self) -> float:
         """Cores that others kept busy, in the mean."""
         return round(max(0.0, self.machine - self.swarm) / max(self.at, 1e-9), 2)
+
+    @property
+    def by_attacker(self) -> float:
+        """Cores that the attacker kept busy, in the mean."""
+        return round((self.swarm - self.honest) / max(self.at, 1e-9), 2)
 
 
 class Misplaced(Exception):
@@ -287,7 +295,8 @@ class Scene:
             self._go.touch()
             return
         peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
-        command = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
+        program = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
+        command = ["nice", "-n", "19", *program]
         more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
         with (self.folder / "logs" / "stranger.log").open("w") as log:
             self._stranger = subprocess.Popen(
@@ -308,6 +317,9 @@ class Scene:
         member = self._honest[-1]
         member.kill()
         self._swarm.members.remove(member)
+        if self.attack.forgets:
+            shutil.rmtree(member.home)
+            self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
         self._swarm.start(member.name, self._flags(), log_name=f"{member.name}-again")
         self._until(self._all_serve, "everybody serving again")
         begin = self._newest()
@@ -423,6 +435,7 @@ class Scene:
             cpu_during=self._spent["then"].per_step(during),
             others_before=self._spent["before"].by_others,
             others_during=self._spent["then"].by_others,
+            attacker=self._spent["then"].by_attacker,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),
