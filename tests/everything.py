@@ -42,8 +42,18 @@ class Lane:
         return [*PYTEST, "-p", "no:cacheprovider", *ignored, *self.tests]
 
 
+DAEMON = "tests/e2e/test_e2e_daemon.py"
+"""Beside the first of the other volunteers: those with most to wait for make the longest lane."""
 SWEEPS = ("tests/sim/test_chaos_liar.py", "tests/sim/test_chaos_seeds.py")
 """They use all cores by themselves."""
+OBSTACLES = (
+    "tests/sim/test_chaos_audits.py",
+    "tests/sim/test_chaos_mutants.py",
+    "tests/sim/test_sim_obstruction.py",
+    "tests/sim/test_sim_stragglers.py",
+)
+"""As much to compute as the sweeps, as matching and as the other simulations, a quarter each: so
+all end together."""
 MATCHING = tuple(
     str(path.relative_to(REPOSITORY))
     for path in sorted((REPOSITORY / "tests" / "sim").glob("test_[em]*.py"))
@@ -51,9 +61,10 @@ MATCHING = tuple(
 DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves_its_results"
 WORKERS = ("tests/unit/client/compute", "tests/unit/client/train")
 ALL = (
-    Lane("volunteers", ("tests/e2e", "tests/netlab")),
-    Lane("the rest", ("tests/unit", "tests/net", "tests/ui", "tests/packaging")),
-    Lane("simulations", ("tests/sim",), (*MATCHING, *SWEEPS), gives_way=True),
+    Lane("volunteers", ("tests/e2e", "tests/netlab"), (DAEMON,)),
+    Lane("the rest", (DAEMON, "tests/unit", "tests/net", "tests/ui", "tests/packaging")),
+    Lane("simulations", ("tests/sim",), (*MATCHING, *OBSTACLES, *SWEEPS), gives_way=True),
+    Lane("obstacles", OBSTACLES, gives_way=True),
     Lane("matching", MATCHING, gives_way=True),
     Lane("sweeps of seeds", SWEEPS, gives_way=True),
 )
