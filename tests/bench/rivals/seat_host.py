@@ -219,6 +219,8 @@ def _hooks(host: SeatHost, committed: Callable[[Committed], None]) -> SeatHooks:
         accepted=ignore,
         snapshot=ignore,
         fault=fail,
+        convicted=ignore,
+        audited=ignore,
         worker_died=fail,
-        left=lambda: None,
+        drained=lambda: None,
     )

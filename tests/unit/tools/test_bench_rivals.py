@@ -310,3 +310,11 @@ def test_every_line_is_json(records: Records, tmp_path: Path) -> None:
     lines = (tmp_path / "rivals.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds == ["machine", "record", "end"]
+
+
+@pytest.mark.slow
+def test_our_side_of_the_chain_runs(tmp_path: Path) -> None:
+    """A real seat in the process that the comparison starts, so that it keeps up with the seat."""
+    rates = chain.ours(chain.Block(1, 16, 32, 2), 0.5, tmp_path)
+    assert len(rates) == len(chain.IN_FLIGHT)
+    assert min(rates) > 0
