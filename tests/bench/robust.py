@@ -60,6 +60,8 @@ from protocol.rounds.shards import segmented, shard_bounds
 from tests.bench.machines import left_out, of_newest, this_machine
 from tests.support.compute_stages import LocalWorker
 
+OPEN = [name for name, rule in RULES.items() if not rule.secret]
+"""The rules that see contributions."""
 PARTS = ("errors", "loss", "speed")
 PRESET = PRESETS["tiny"]
 PER_STEP = PRESET.microbatches_per_step
@@ -211,7 +213,7 @@ VARIANTS: dict[str, tuple[float, float]] = {
 
 def tried() -> list[tuple[str, str]]:
     """Return the rules with how they are varied."""
-    return [(rule, "") for rule in RULES] + [("centred-clipping", how) for how in VARIANTS if how]
+    return [(rule, "") for rule in OPEN] + [("centred-clipping", how) for how in VARIANTS if how]
 
 
 def cut(size: int, replicas: int, setting: str) -> list[int]:
@@ -255,8 +257,8 @@ Try = tuple[int, str, str]
 
 def tries() -> list[Try]:
     """Return what is trained: without a liar first."""
-    found = [(4, rule, lie) for lie in TOLD for rule in RULES]
-    return [*found, *((2, rule, lie) for lie in TOLD for rule in list(RULES)[:2])]
+    found = [(4, rule, lie) for lie in TOLD for rule in OPEN]
+    return [*found, *((2, rule, lie) for lie in TOLD for rule in OPEN[:2])]
 
 
 def losses(source: str, steps: int, seed: int, chosen: Sequence[Try]) -> Iterator[Row]:
@@ -323,9 +325,9 @@ def speeds(source: str) -> Iterator[Row]:
     for replicas in (2, 4, 8, 16):
         size = SPEED_NUMBERS
         payloads = [wire.segment_out(torch.randn(size)) for _ in range(replicas)]
-        took: dict[str, list[float]] = {rule: [] for rule in RULES}
+        took: dict[str, list[float]] = {rule: [] for rule in OPEN}
         for _ in range(7):
-            for rule in RULES:
+            for rule in OPEN:
                 took[rule].append(timed(wire, rule, payloads, size))
         for rule, seconds in took.items():
             rate = 1e-6 * replicas * size / statistics.median(seconds)
