@@ -108,6 +108,8 @@ class RoundLeader:
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
+        self.usual_loss: float | None = None
+        """Sum of a microbatch's losses, the mean of the last step; None: not known."""
         self.leading = False
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
@@ -481,7 +483,8 @@ class RoundLeader:
             return self._plan_with_those_back(members, now, own)
         shares = [(self._ready[PeerId(m.peer)].loss_sum, count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
-        loss_sum = min(max(vouched_sum(shares, mine), -limits.MAX_NUMBER), limits.MAX_NUMBER)
+        vouched = vouched_sum(shares, mine, self.usual_loss)
+        loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 

@@ -646,6 +646,8 @@ class Seat:
             roll=roll,
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
+        if self._open.commit_loss is not None:
+            self.leader.usual_loss = self._open.commit_loss / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
         if plan is not None:
