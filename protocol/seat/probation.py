@@ -4,7 +4,7 @@ A replica is *proven* once a step that we closed contains its work, or once a pl
 names it among the members or electors. In a stage beside ours or in our own that has a proven one,
 the others are on probation:
 
-- no proven one is set aside for what they say, and they are no electors;
+- no proven one, of whatever stage, is set aside for what they say, and they are no electors;
 - in our own stage they count once a leader has admitted them, or a plan names them;
 - in a stage beside ours as many count as are proven there, two at least: those that were set aside
   least often, then in an order by hash;
@@ -139,13 +139,13 @@ class Probation:
             new.sort(key=lambda peer: (self._failures[peer], rank("probation", stage, peer)))
             new = new[: max(AT_LEAST, len(proven))]
         counts = proven.union(new)
-        return tuple(r if r.peer in proven else _quiet(r, proven) for r in here if r.peer in counts)
+        return tuple(r if r.peer in proven else self._quiet(r) for r in here if r.peer in counts)
+
+    def _quiet(self, replica: Replica) -> Replica:
+        """Return a replica without what it says of proven ones, in whatever stage."""
+        others = (peer for peer in replica.missing if not self.is_proven(peer))
+        return structs.replace(replica, missing=tuple(others))
 
     def _stages(self) -> list[int]:
         near = (self._place.stage - 1, self._place.stage, self._place.stage + 1)
         return [stage for stage in near if 0 <= stage < self._place.stages]
-
-
-def _quiet(replica: Replica, proven: Collection[PeerId]) -> Replica:
-    """Return a replica without what it says of proven ones."""
-    return structs.replace(replica, missing=tuple(p for p in replica.missing if p not in proven))

@@ -68,10 +68,19 @@ def test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_cou
     assert not any(replica.missing for replica in seen.serving(1))
 
 
-def test_those_on_probation_may_blame_each_other() -> None:
+def test_those_on_probation_may_blame_each_other_and_nobody_else() -> None:
     """Otherwise a liar among them holds up its siblings, and nobody beside them hears of it."""
-    seen = probation().without(view(beside=[NEXT, *CROWD], missing=[NEXT, NEW]), 0.0)
-    assert {r.missing for r in seen.serving(1) if r.peer != NEXT} == {(NEW,)}
+    on = probation()
+    seen = on.without(view(beside=[NEXT, NEW, *CROWD], missing=[NEXT, SIBLING, NEW]), 0.0)
+    assert {r.missing for r in seen.serving(1) if r.peer in CROWD} == {(NEW,)}
+
+
+def test_a_crowd_that_was_admitted_says_nothing_of_proven_members_beside_our_stage() -> None:
+    on = probation()
+    on.admit(CROWD)
+    seen = on.without(view([ME, SIBLING, *CROWD], missing=[NEXT, SIBLING]), 0.0)
+    assert names(seen, 0) >= set(CROWD)
+    assert not any(r.missing for r in seen.serving(0))
 
 
 def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
