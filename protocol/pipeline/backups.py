@@ -3,8 +3,7 @@
 After MapReduce (Dean and Ghemawat 2004, section 3.6): near the end of a step a replica with nothing
 to do runs what another one is late with, and whichever is done first counts. It must pay clearly
 (``MARGIN``), and there are at most a quarter of a step's microbatches of it, so that it can never
-feed on itself. Work of a replica that has not shown yet how long it takes is backed up in any case:
-few such replicas get work at a time, and they may be invented ones that bring nothing.
+feed on itself.
 """
 
 from __future__ import annotations
@@ -151,24 +150,19 @@ def next_backup(
         next_hop: the next stage's replicas with their times.
         budget: backups left in each step.
         now: monotonic seconds.
-        least_charged: measured replicas with fewer of our microbatches get no backups taken from
-            them.
+        least_charged: replicas with fewer of our microbatches get no backups taken from them.
     """
     if any(delivery.holder is None for delivery in awaited):
         return None  # a microbatch waits to be sent at all
-    if not budget.enabled:
-        return None
     step = max((delivery.step for delivery in awaited), default=-1)
-    idle, left = next_hop.idle(now), budget.left(step)
+    idle = next_hop.idle(now) if budget.left(step) else []
     by_holder: dict[PeerId, list[Backup]] = {}
     for delivery in awaited:
         holder = delivery.holder
         peer = next((peer for peer in idle if peer not in delivery.sent_to), None)
         if holder is None or peer is None or delivery.backed_up or delivery.step != step:
             continue
-        if next_hop.timing(holder.peer).measured and (
-            not left or next_hop.charged(holder.peer) < least_charged
-        ):
+        if next_hop.charged(holder.peer) < least_charged:
             continue
         held, since = next_hop.timing(holder.peer), holder.held_since or holder.sent_at
         at = backup_at(held, holder.queue, since, next_hop.timing(peer))

@@ -170,10 +170,10 @@ class Deliveries:
         delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
-        self.next_hop.brought(sender, now)
         if microbatch not in self._open:
             return True
         self._awake[microbatch] = delivery
+        self.next_hop.brought(sender, now)
         if not delivery.returned:
             self.next_hop.learn(delivery.holders(), sender, now)
         self._settle_on(delivery, sender, now)
@@ -320,7 +320,6 @@ class Deliveries:
     ) -> tuple[Holder, SendPayload]:
         """Return a new holder, charged already, and what makes it one."""
         queue = self.next_hop.charged(peer)
-        self.next_hop.sent(peer, now)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
         again = delivery.again or delivery.backed_up
@@ -492,8 +491,7 @@ class Deliveries:
         if backup is None or backup.at > now:
             return []
         delivery, peer = backup.delivery, backup.peer
-        if self.next_hop.timing(backup.holder.peer).measured:
-            self.backups.spend()
+        self.backups.spend()
         delivery.backed_up = True
         delivery.backup, effect = self._send(delivery, peer, self.next_hop.charge(peer), now)
         return [effect, Explain("pipeline", backup.words(now))]

@@ -8,10 +8,7 @@ the time until its gradient comes back is mostly that of the stages behind, whic
 fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it.
 
 A rate is the replica's own claim. It counts up to a few times the usual rate, and only as long as
-work comes back. The time to wait for a replica is measured (``timing``). Beside a measured replica
-one that is not is *tried*: one microbatch at a time goes to all such replicas together, and when it
-does not come back none is tried for a while, twice as long each time. Identities are free, and each
-may say that it serves a stage.
+work comes back. The time to wait for a replica is measured (``timing``).
 """
 
 from __future__ import annotations
@@ -40,9 +37,6 @@ MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
 """Half of what a replica took longer is forgotten after so long without a microbatch."""
-TRIAL_S = 4.0
-"""How long a trial may take at least, and how long no other one begins if it brings nothing."""
-MOST_DOUBLINGS = 6
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
 
@@ -80,17 +74,6 @@ class _Candidate:
         return self.load_s + max(0.0, self.others_s - (now - self.told_at))
 
 
-@dataclass(slots=True)
-class _Trial:
-    """The microbatch that is out at a replica that has not shown yet how long it takes."""
-
-    peer: PeerId | None = None
-    until: float = float("-inf")
-    """No other trial begins before, unless this one succeeds."""
-    failures: int = 0
-    """In a row."""
-
-
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
     """Return what a stage's replicas say of their speed, within bounds; empty until all say one."""
     if not rates or not all(rate > 0 for rate in rates.values()):
@@ -106,7 +89,6 @@ class NextHop:
         self._default_hop_s = default_hop_s
         self._candidates: dict[PeerId, _Candidate] = {}
         self._leaving: frozenset[PeerId] = frozenset()
-        self._trial = _Trial()
 
     def avoid(self, leaving: Iterable[PeerId]) -> None:
         """These replicas drain: they get no work as long as another one stays."""
@@ -167,19 +149,7 @@ class NextHop:
         return self._is_fine(peer, now) or not any(self._is_fine(p, now) for p in self._candidates)
 
     def _is_fine(self, peer: PeerId, now: float) -> bool:
-        stays = peer not in self._leaving and self._candidates[peer].suspended_until <= now
-        return stays and (now >= self._trial.until or not self._is_new(peer))
-
-    def _is_new(self, peer: PeerId) -> bool:
-        """Whether a replica has not shown how long it takes, unlike another one."""
-        measured = (c.gradient.measured for c in self._candidates.values())
-        return not self._candidates[peer].gradient.measured and any(measured)
-
-    def sent(self, peer: PeerId, now: float) -> None:
-        """A microbatch goes to a replica: if it is a new one, that is its trial."""
-        if peer in self._candidates and self._is_new(peer):
-            wait_s = TRIAL_S * (1 << min(self._trial.failures, MOST_DOUBLINGS))
-            self._trial = _Trial(peer, now + wait_s, self._trial.failures + 1)
+        return peer not in self._leaving and self._candidates[peer].suspended_until <= now
 
     def charge(self, peer: PeerId) -> float:
         """Charge a replica with one microbatch and return how much that is, in its seconds."""
@@ -258,8 +228,6 @@ class NextHop:
 
     def brought(self, peer: PeerId, now: float) -> None:
         """Some gradient has come from there."""
-        if peer == self._trial.peer:
-            self._trial = _Trial()
         if candidate := self._candidates.get(peer):
             candidate.brought_at = now
 

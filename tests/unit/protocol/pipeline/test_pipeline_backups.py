@@ -14,7 +14,6 @@ from tests.support.pipeline_deliveries import (
     STEP,
     A,
     B,
-    C,
     load,
     offers,
     questions,
@@ -130,20 +129,6 @@ class TestWhenOneIsMade:
         line.made.update(rated({A, B}), STEP + 1, line.now)
         assert line.made.gradient(peer, STEP + 1, early, line.now + USUAL_S)
         assert line.made.next_hop.timing(peer).mean_s < 2 * USUAL_S  # it began when its stage did
-
-    def test_what_a_replica_holds_that_has_shown_nothing_is_backed_up_beyond_what_is_allowed(
-        self,
-    ) -> None:
-        line = Line(allowed=0, hops_left=1)
-        line.made.update(dict.fromkeys((A, B, C), 1.0), STEP, line.now)
-        holders = dict(line.send() for _ in range(3))
-        assert set(holders.values()) == {A, B, C}
-        line.now += USUAL_S / 2
-        for m, peer in holders.items():
-            if peer != C:
-                assert line.made.gradient(peer, STEP, m, line.now)
-        [(other, _)] = offers(line.tick(2 * USUAL_S))
-        assert other in (A, B)
 
     def test_disabled(self) -> None:
         line = Line()

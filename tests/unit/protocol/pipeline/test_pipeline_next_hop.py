@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -217,50 +216,3 @@ def test_an_impossible_time_is_bounded(seconds: float) -> None:
         hops.settle(A, seconds)
     assert hops.expected_s(A) > 0
     assert choices(hops, 20_002)[B] >= 1
-
-
-class TestNewBesideMeasured:
-    """Identities are free, and each may say that it serves the next stage."""
-
-    def hop(self) -> NextHop:
-        hop = NextHop()
-        hop.update(dict.fromkeys((A, B, C), 1.0))
-        for _ in range(MIN_SAMPLES):
-            hop.settle(A, 1.0, now=0.0)
-        return hop
-
-    def given(self, hop: NextHop, now: float, count: int) -> list[PeerId]:
-        """Who gets so many microbatches at once."""
-        found = []
-        for _ in range(count):
-            chosen = hop.choose(now)
-            assert chosen is not None
-            hop.sent(chosen[0], now)
-            found.append(chosen[0])
-        return found
-
-    def test_one_microbatch_at_a_time_goes_to_all_of_them_together(self) -> None:
-        given = self.given(self.hop(), 1.0, 9)
-        assert given.count(A) == 8
-
-    def test_what_it_brings_makes_room_for_the_next(self) -> None:
-        hop = self.hop()
-        [new] = set(self.given(hop, 1.0, 9)) - {A}
-        hop.brought(new, 2.0)
-        assert self.given(hop, 2.0, 9).count(A) == 8
-
-    def test_the_more_of_them_bring_nothing_the_rarer_one_is_tried(self) -> None:
-        hop, tried_at = self.hop(), list[int]()
-        for now in range(600):
-            if set(self.given(hop, float(now), 5)) - {A}:
-                tried_at.append(now)
-                hop.update(dict.fromkeys((A, C) if now % 2 else (A, B), 1.0))  # as if it were new
-        gaps = [after - before for before, after in pairwise(tried_at)]
-        assert gaps == sorted(gaps)
-        assert len(tried_at) < 10
-        assert max(gaps) <= 256
-
-    def test_where_nobody_is_measured_all_are_tried_at_once(self) -> None:
-        hop = NextHop()
-        hop.update(dict.fromkeys((A, B, C), 1.0))
-        assert set(self.given(hop, 1.0, 9)) == {A, B, C}
