@@ -26,6 +26,9 @@ CONTACT_S: Final = 4.0
 as alive. The arrival time of its answer proves nothing: a message queued while we were suspended is
 old. The margin to ``LOST_AFTER_S`` allows for clocks that run at different rates."""
 LOST_AFTER_S: Final = DEAD_AFTER_S
+SPREAD_S: Final = 20.0
+"""After so long a proof has reached everybody that is linked. Without it, a convicted elector would
+count for ever, and the honest other one of two could close no step again."""
 MAX_CONTACTS: Final = 1024
 MAX_SAID: Final = 1024
 """Own heartbeats whose send time is kept; one is sent every second and at every commit."""
@@ -55,14 +58,16 @@ class Contacts:
         self._said: dict[int, float] = {}
         self._shunned: dict[int, frozenset[PeerId]] = {}
         self._shunned_by_any: frozenset[PeerId] = frozenset()
-        self._expelled: set[PeerId] = set()
+        self._expelled: dict[PeerId, float] = {}
+        """By peer: when we last spoke before it was convicted."""
         self._replicas: dict[int, frozenset[PeerId]] = {}
         self._spoke_at = self._woke_at = -math.inf
 
     def expel(self, peer: PeerId) -> None:
         """A proof has convicted a peer: it is lost to us from this moment on, whatever it says.
-        It is not taken for gone, because those who lack the proof may still work with it."""
-        self._expelled.add(peer)
+        It counts as gone only after ``SPREAD_S``: until then others may lack the proof and still
+        work with it."""
+        self._expelled.setdefault(peer, self._spoke_at)
         self._met.pop(peer, None)
         self._contacts[peer] = _Contact(-math.inf, -math.inf, closed=True)
 
@@ -184,7 +189,10 @@ class Contacts:
         return contact.echoed >= self.awake_since(now)
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Whether the peer's process ended while we were in contact, or it left in order."""
+        """Whether the peer's process ended while we were in contact, it left in order, or it was
+        convicted so long ago that everybody knows."""
+        if peer in self._expelled and self._spoke_at >= self._expelled[peer] + SPREAD_S:
+            return True
         contact = self._contacts.get(peer)
         return contact is not None and (contact.crashed or contact.left)
 

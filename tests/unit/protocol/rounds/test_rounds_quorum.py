@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
-from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts, missed
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
@@ -480,6 +480,23 @@ def test_after_a_plan_only_its_members_are_remembered() -> None:
     assert contacts.remembered(STAGE) == {me, sibling}
     made.settle([me], [me], 0)
     assert contacts.remembered(STAGE) == {me}
+
+
+def test_a_convicted_elector_does_not_count_for_ever() -> None:
+    """Whichever of two is the first: the other one closes steps when all know of the proof."""
+    for me, convict in itertools.permutations(PEERS[:2]):
+        contacts = Contacts()
+        hear(contacts, convict, (), (STAGE,), 0)
+        made = Quorum(me, STAGE, contacts)
+        made.settle([me, convict], [me, convict], 0)
+        first = min([me, convict], key=lambda peer: rank("elector", peer))
+        contacts.expel(convict)
+        held = seconds_with_a_majority(made, contacts, [*range(1, 40)])
+        if me == first:
+            assert held == [*range(1, 40)]
+        else:
+            assert held == [s for s in range(1, 40) if s >= SPREAD_S]
+        assert made.may_go_on_without([convict], 39)
 
 
 def view_of(peers: list[PeerId]) -> SwarmView:
