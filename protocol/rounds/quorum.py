@@ -178,8 +178,8 @@ class Quorum:
 
     def _knows_all(self, now: float) -> Answer:
         """Whether those that our last seat knew have had the time to begin where we do."""
-        touch = self._touch
-        if touch is None or self.settled or now >= (self._begun_at or now) + LOOK_AROUND_S:
+        touch, begun_at = self._touch, now if self._begun_at is None else self._begun_at
+        if touch is None or self.settled or now >= begun_at + LOOK_AROUND_S:
             return YES
         out = (p for p in sorted(self._known - self.roll - {self._me}) if not touch.is_gone(p))
         if (awaited := next(out, None)) is None:

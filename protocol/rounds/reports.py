@@ -108,8 +108,8 @@ def vouched_sum(
 
     Args:
         shares: of every member, its sum and how many microbatches it is of.
-        own: which of them is ours: of two that do not agree we go by our own,
-        before: mean of the last step: or by the one that is nearer to it, if we have no own.
+        own: which of them is ours: of two that do not agree we go by our own.
+        before: mean of the last step: if we have no own, we go by the one that is nearer to it.
     """
     means = sorted(total / count for total, count in shares if count)
     if not means:

@@ -472,6 +472,16 @@ def test_a_seat_that_is_taken_anew_does_not_wait_for_a_sibling_whose_process_end
     assert made.holds(10)
 
 
+def test_a_seat_that_begins_at_time_zero_does_not_look_around_for_ever() -> None:
+    me, sibling = PEERS[:2]
+    contacts = Contacts()
+    contacts.remember(STAGE, [me, sibling])
+    made = Quorum(me, STAGE, contacts)
+    made.observe(view_of([me]), now=0.0)
+    held = seconds_with_a_majority(made, contacts, [*range(12)])
+    assert held == [s for s in range(12) if s >= LOOK_AROUND_S]
+
+
 def test_after_a_plan_only_its_members_are_remembered() -> None:
     me, sibling = PEERS[:2]
     contacts = Contacts()
