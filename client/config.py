@@ -218,6 +218,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boundary_disk_bytes: Annotated[Size, About("Disk for tensors in transit.", zero="none")] = (
         4 * GIB
     )
+    data_cache_bytes: Annotated[
+        int,
+        Meta(ge=64 * MIB, le=2**50),
+        SIZE,
+        About(
+            "Disk for training data copied part by part from members, such as 2GB.",
+            short_flag="--data-cache",
+        ),
+    ] = 2 * GIB
+    """Of data that a founder has made tokens of; what was used longest ago goes first."""
     checkpoint_keep: Annotated[
         int, Meta(ge=1, le=1000), About("Checkpoints to keep per stage.")
     ] = 2

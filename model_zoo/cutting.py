@@ -9,6 +9,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from msgspec import UNSET
 from torch import Tensor
 
 from model_zoo.specs.model import ModelSpec
@@ -17,6 +18,7 @@ from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 
 _BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
+_FROZEN = 2  # with weights only, beside adapters, which are small
 
 
 def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
@@ -102,7 +104,7 @@ def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
     forward = layers * (2 * spec.layer_matrix_size + attention)
     if part.has_head:
         forward += 2 * spec.width * spec.vocab
-    return _BACKWARD_AND_FORWARD * forward
+    return (_BACKWARD_AND_FORWARD if spec.lora is UNSET else _FROZEN) * forward
 
 
 def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[float, ...]:
@@ -136,7 +138,8 @@ def _median_seconds(
         result = stage(x)
         if targets is not None:
             result = summed_loss(result, targets)
-        result.backward(gradient)
+        if result.requires_grad:
+            result.backward(gradient)
         seconds.append(perf_counter() - begin)
     return median(seconds[1:])
 

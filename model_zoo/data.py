@@ -8,17 +8,20 @@ reads the same tokens for the same id. Holds no position and no random state.
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model_zoo.specs.data import training_size
-from model_zoo.specs.tokens import DEFAULT, TOKENIZERS, token_dtype
+from model_zoo.specs.tokens import DEFAULT, NOT_LEARNED, TOKENIZERS, token_dtype
 from model_zoo.tokenizers.tokenizer import Bytes, Tokens, load_tokenizer
 
 BUILT_IN = "stdlib"
+NO_TARGET = -100
+"""Stands for a target whose loss is not counted, as torch's cross-entropy has it."""
 _BUILT_IN_SIZE_BYTES = 8_000_000
 
 # Tests and generated number tables are poor prose; some systems package the others apart.
@@ -140,6 +143,21 @@ class Corpus:
         """
         return self._windows("held-out", self._held_out, index, sequences, context, seed=0)
 
+    @property
+    def loss_weight(self) -> float:
+        """What the loss of a learned token is multiplied with: see `DataSpec.loss_weight`."""
+        return 1
+
+    def bytes_of(self, tokens: Tokens) -> int:
+        """Return the bytes of text that tokens stand for, without those that are not learned."""
+        return tokens.size
+
+    def digest_of_copy(self) -> tuple[Callable[[bytes], None], Callable[[], str]]:
+        """Return a function that takes the bytes of a copy one after the other, and one that then
+        says the digest of the copy."""
+        state = blake2b(digest_size=32)
+        return state.update, state.hexdigest
+
     def check(self, context: int) -> None:
         """Raise DataError unless both parts of the text hold at least one sample."""
         self.sample(0, 1, context, seed=0)
@@ -156,6 +174,21 @@ class Corpus:
             )
         offsets = [_draw(split, seed, index, row) % starts for row in range(sequences)]
         return np.stack([data[o : o + context + 1] for o in offsets]).astype(self._dtype)
+
+
+def plain_tokens(tokens: Tokens) -> Tokens:
+    """Return tokens without the bit of those that are not learned."""
+    return tokens & np.uint32(NOT_LEARNED - 1) if tokens.dtype.itemsize == 4 else tokens
+
+
+def inputs_and_targets(samples: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return inputs and targets (B, T) of samples (B, T + 1); a target that is not learned is
+    `NO_TARGET`."""
+    tokens = plain_tokens(samples).astype(np.int64)
+    targets = tokens[:, 1:]
+    if samples.dtype.itemsize == 4:
+        targets = np.where(samples[:, 1:] >= NOT_LEARNED, NO_TARGET, targets)
+    return tokens[:, :-1], targets
 
 
 def _draw(split: str, seed: int, index: int, row: int) -> int:

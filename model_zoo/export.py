@@ -1,25 +1,43 @@
 """A trained model as Hugging Face files that `transformers` loads unchanged.
 
-Writes `model.safetensors` and `config.json` of the class that the model's family names, fp32, head
-untied. There is no tokenizer file: tokens are bytes. No pickle anywhere.
+Writes `model.safetensors`, in several files with an index where it is large, `config.json` of the
+class that has the model's switches, in fp32 or bf16, head untied, and `generation_config.json`;
+with a tokenizer also `tokenizer.json` and `tokenizer_config.json`. Without one tokens are bytes. No
+pickle anywhere.
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model_zoo.models.family import family
+from model_zoo.huggingface.config import to_config
+from model_zoo.huggingface.layout import layout, zeros
+from model_zoo.huggingface.replacing import replacing
+from model_zoo.huggingface.shards import INDEX, WEIGHTS
+from model_zoo.huggingface.tokenizer import write_tokenizer
+from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
+from model_zoo.tokenizers.bpe import Bpe, end_token
 from model_zoo.whole import load_whole
 
+DType = Literal["fp32", "bf16"]
+_DTYPES: Final = {"fp32": (torch.float32, "float32"), "bf16": (torch.bfloat16, "bfloat16")}
+GENERATION: Final = "generation_config.json"
+MAX_SHARD_BYTES: Final = 5_000_000_000
 
-def export_hf(spec: ModelSpec, state: Mapping[str, Tensor], out_dir: Path) -> Path:
+
+def export_hf(
+    spec: ModelSpec,
+    state: Mapping[str, Tensor],
+    out_dir: Path,
+    tokenizer: Bpe | None = None,
+    dtype: DType = "fp32",
+) -> Path:
     """Write a whole model in the Hugging Face layout; return `out_dir`.
 
     Each file appears complete or not at all; the weights come last.
@@ -28,40 +46,79 @@ def export_hf(spec: ModelSpec, state: Mapping[str, Tensor], out_dir: Path) -> Pa
         spec: the model.
         state: its parameters by name.
         out_dir: the folder, created if needed.
+        tokenizer: what made the model's tokens; None: they are bytes.
+        dtype: type of the weights.
 
     Raises:
         ValueError: the state is not that of a whole model of this spec.
         OSError: the folder cannot be written; older files there are unchanged.
     """
     whole = load_whole(spec, state).state_dict()
-    kind = family(spec)
-    tensors = kind.to_hugging_face(spec, whole)
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    config = kind.hugging_face_config(spec)
+    config = to_config(spec)
+    if tokenizer is not None and (end := end_token(tokenizer)) is not None:
+        config = config | {"eos_token_id": end}
+    kind, config["torch_dtype"] = _DTYPES[dtype]
+    tensors = {name: t.to(kind).contiguous() for name, t in _theirs(spec, whole).items()}
     out_dir.mkdir(parents=True, exist_ok=True)
-    with _replacing(out_dir / "config.json") as partial:
-        partial.write_text(json.dumps(_COMMON | config, indent=2) + "\n")
-    with _replacing(out_dir / "model.safetensors") as partial:
-        save_file(contiguous, partial, metadata={"format": "pt"})
+    ends = {"eos_token_id": config["eos_token_id"]} if "eos_token_id" in config else {}
+    for name, values in (("config.json", _COMMON | config), (GENERATION, ends)):
+        with replacing(out_dir / name) as partial:
+            partial.write_text(json.dumps(values, indent=2) + "\n")
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, out_dir, spec.longest)
+    _write_weights(tensors, out_dir)
     return out_dir
+
+
+def _write_weights(tensors: State, out_dir: Path) -> None:
+    """Write one file, or several with an index; what an older export had under other names goes,
+    for it would be loaded in their place."""
+    shards = _shards(tensors)
+    count, placed = len(shards), dict[str, str]()
+    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    if count == 1:
+        names = [WEIGHTS]
+    for file, shard in zip(names, shards, strict=True):
+        with replacing(out_dir / file) as partial:
+            save_file(shard, partial, metadata={"format": "pt"})
+        placed |= dict.fromkeys(shard, file)
+    if count > 1:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": placed}
+        with replacing(out_dir / INDEX) as partial:
+            partial.write_text(json.dumps(index, indent=2) + "\n")
+        names.append(INDEX)
+    for old in [out_dir / INDEX, out_dir / WEIGHTS, *out_dir.glob("model-*-of-*.safetensors")]:
+        if old.name not in names:
+            old.unlink(missing_ok=True)
+
+
+def _shards(tensors: State) -> list[State]:
+    """Cut the tensors, in their order, into parts of at most a shard each."""
+    shards, filled = [State()], 0
+    for name, tensor in tensors.items():
+        if shards[-1] and filled + tensor.nbytes > MAX_SHARD_BYTES:
+            shards.append(State())
+            filled = 0
+        shards[-1][name] = tensor
+        filled += tensor.nbytes
+    return shards
+
+
+def _theirs(spec: ModelSpec, state: State) -> State:
+    """The state of their model, cut out of ours."""
+    tensors = {name: torch.zeros(shape) for name, shape in zeros(spec).items()}
+    for name, theirs in layout(spec).items():
+        names = [name for name, _ in theirs.parts]
+        cut = torch.split(state[name], [rows for _, rows in theirs.parts])
+        turned = (part.t() if theirs.transposed else part for part in cut)
+        tensors |= dict(zip(names, turned, strict=True))
+    return tensors
 
 
 _COMMON: dict[str, Any] = {
     "tie_word_embeddings": False,
-    "torch_dtype": "float32",
     "bos_token_id": None,
     "eos_token_id": None,
+    "pad_token_id": None,
 }
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`; it takes the place of `path` once it is safely on disk."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat fp32 buffer, and its gradients as another.
+"""A module's trained parameters as one flat fp32 buffer, and its gradients as another.
 
 The optimizer, the hash of a version, averaging between replicas and checkpoints then work on two
 tensors instead of hundreds. Every replica of a stage has the same layout: the one of
@@ -27,7 +27,7 @@ class FlatParameters:
     """Takes over a module's parameters; the module goes on working on views of the buffers.
 
     Attributes:
-        values: all parameters, (N,) fp32, contiguous, on the module's device.
+        values: all parameters that are trained, (N,) fp32, contiguous, on the module's device.
         gradients: their gradients, (N,) fp32; autograd adds to it in place.
         decay_size: the first so many elements belong to matrices and are decayed.
         layout: the segments in order; together they cover the buffers without gaps.
@@ -40,7 +40,7 @@ class FlatParameters:
     """
 
     def __init__(self, module: nn.Module, gradients: Tensor | None = None) -> None:
-        named = dict(module.named_parameters())
+        named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         order = section_order({name: parameter.shape for name, parameter in named.items()})
         self.layout = _segments([(name, named[name]) for name in order])
         self.decay_size = sum(named[name].numel() for name in order if named[name].ndim >= 2)

@@ -10,7 +10,7 @@ it is applied: step s's at the parameters after max(s - 1, 0) updates, though it
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,16 +18,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from model_zoo.data import Corpus
+from model_zoo.data import NO_TARGET, Corpus, inputs_and_targets
 from model_zoo.models.family import State
 from model_zoo.optimizers.optimizer import flat_optimizer
+from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
-from model_zoo.specs.slices import slices
-from model_zoo.stages import Stage, build_stage, merge_states, summed_loss
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
+from model_zoo.specs.slices import StageSlice, slices, whole_slice
+from model_zoo.stages import (
+    Stage,
+    build_stage,
+    initial_adapters,
+    load_stage,
+    losses_of,
+    merge_states,
+    shown_share,
+    summed_loss,
+)
 from model_zoo.threads import limited_threads
 from model_zoo.unfinished import Unfinished
-from model_zoo.whole import build_whole
 
 KEPT_EVERY_S = 60.0
 """How much of a run that is kept on disk a cut may cost."""
@@ -82,7 +91,8 @@ class WireContext:
 class ReferenceRun:
     """Mean loss per token of every step, in nats, and the merged state after the last update.
 
-    A step's loss is that of the parameters its gradient is computed at.
+    Where not all tokens are learned, it is the mean over microbatches of each one's mean.
+    A step's loss is that of the parameters its gradient is computed at, without the z-loss.
     """
 
     losses: tuple[float, ...]
@@ -100,6 +110,7 @@ def train_reference(
     threads: int | None = None,
     on_step: Callable[[int, float], None] | None = None,
     keep_in: Path | None = None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> ReferenceRun:
     """Train `plan` on `corpus` in this process.
 
@@ -111,15 +122,17 @@ def train_reference(
         keep_in: a file to which the run is written every minute and from which it goes on; it
             stays when the run has ended. One file per wire, which it cannot tell from another, and
             which must not remember anything.
+        start: the whole model's parameters to begin with; None: those of the plan's seed.
 
     Raises:
         DataError: the corpus is shorter than one sample.
         ValueError: ``keep_in`` is another run's.
     """
-    stages = _build(plan, cut=wire is not None)
+    parts = [whole_slice(plan.spec)] if wire is None else slices(plan.layers_per_stage)
+    stages = [_stage(plan, part, start) for part in parts]
     groups = _stage_parameters(plan, stages)
     parameters = [p for group in groups for p in group]
-    optimizer = _optimizer(plan.optimizer, parameters)
+    optimizer = _optimizer(plan, stages)
     losses = list[float]()
     pending: list[Tensor | None] = [None] * len(parameters)
     unfinished, kept_at = None, time.monotonic()
@@ -149,7 +162,7 @@ def train_reference(
 def evaluate(
     model: nn.Module, corpus: Corpus, *, batches: int, sequences: int, context: int
 ) -> float:
-    """Return the mean held-out loss per token, in nats, of a whole model.
+    """Return the mean held-out loss per learned token, in nats, of a whole model.
 
     Args:
         model: the whole model.
@@ -158,23 +171,25 @@ def evaluate(
         sequences: B.
         context: T.
     """
-    total = 0.0
+    total, learned = 0.0, 0
     with torch.no_grad():
         for index in range(batches):
             inputs, targets = _split(corpus.held_out_batch(index, sequences, context))
             total += summed_loss(model(inputs), targets).item()
-    return total / (batches * sequences * context)
+            learned += int((targets != NO_TARGET).sum())
+    return total / max(1, learned)
 
 
-def _build(plan: TrainingPlan, *, cut: bool) -> list[Stage]:
-    if not cut:
-        return [build_whole(plan.spec, plan.seed)]
-    return [build_stage(plan.spec, part, plan.seed) for part in slices(plan.layers_per_stage)]
+def _stage(plan: TrainingPlan, part: StageSlice, start: Mapping[str, Tensor] | None) -> Stage:
+    if start is None:
+        return build_stage(plan.spec, part, plan.seed)
+    return load_stage(plan.spec, part, initial_adapters(plan.spec, part, plan.seed) | dict(start))
 
 
 def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[nn.Parameter]]:
     """The parameters of every stage of the plan's cut, wherever they lie."""
-    named = {name: p for stage in stages for name, p in stage.named_parameters()}
+    every = (named for stage in stages for named in stage.named_parameters())
+    named = {name: parameter for name, parameter in every if parameter.requires_grad}
     groups = []
     for part in slices(plan.layers_per_stage):
         prefixes = [f"blocks.{layer}." for layer in range(part.first_layer, part.last_layer)]
@@ -183,12 +198,21 @@ def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[
     return groups
 
 
-def _optimizer(spec: OptimizerSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    groups = (
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": spec.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+def _optimizer(plan: TrainingPlan, stages: Iterable[Stage]) -> torch.optim.Optimizer:
+    """The optimizer's twin. Only matrices decay; where it treats those of the layers as matrices,
+    parameters whose matrices have the same rows are a group."""
+    spec = plan.optimizer
+    groups: dict[tuple[bool, tuple[int, ...]], list[nn.Parameter]] = {}
+    for stage in stages:
+        for name, parameter in stage.named_parameters():
+            by_matrix = OPTIMIZERS[spec.name].by_matrix
+            rows = rows_of(plan.spec, name, tuple(parameter.shape)) if by_matrix else ()
+            groups.setdefault((parameter.ndim >= 2, rows), []).append(parameter)
+    settings = (
+        {"params": found, "weight_decay": spec.weight_decay if decays else 0.0, "rows": rows}
+        for (decays, rows), found in groups.items()
     )
-    return flat_optimizer(spec).twin(spec, groups)
+    return flat_optimizer(spec).twin(spec, settings)
 
 
 def _accumulate(
@@ -205,9 +229,11 @@ def _accumulate(
             if wire is not None and index:
                 x = _across(x, wire, step, microbatch, index - 1)  # (B, T, C)
             x = stage(x)
-        loss = summed_loss(x, targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.item()
+        loss, whole = losses_of(
+            x, targets, z_weight=plan.optimizer.z_weight, weight=corpus.loss_weight
+        )
+        whole.backward()  # type: ignore[no-untyped-call]
+        total += loss.item() * shown_share(targets)
     return total / plan.tokens_per_step
 
 
@@ -261,5 +287,5 @@ def _across(x: Tensor, wire: Wire, step: int, microbatch: int, boundary: int) ->
 
 
 def _split(samples: Any) -> tuple[Tensor, Tensor]:
-    tokens = torch.from_numpy(samples.astype("int64"))  # (B, T + 1)
-    return tokens[:, :-1], tokens[:, 1:]
+    inputs, targets = inputs_and_targets(samples)  # (B, T + 1) -> (B, T) each
+    return torch.from_numpy(inputs), torch.from_numpy(targets)

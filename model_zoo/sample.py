@@ -9,7 +9,8 @@ from torch import Tensor
 
 from model_zoo.specs.tokens import DEFAULT, TOKENIZERS
 from model_zoo.stages import Stage
-from model_zoo.tokenizers.tokenizer import load_tokenizer
+from model_zoo.tokenizers.bpe import Bpe
+from model_zoo.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 
 def generate(
@@ -20,7 +21,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokenizer: str = DEFAULT,
+    tokenizer: str | Bpe = DEFAULT,
 ) -> str:
     """Return the continuation of `prompt`, without the prompt; undecodable bytes are replaced.
 
@@ -41,7 +42,7 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokenizer: str = DEFAULT,
+    tokenizer: str | Bpe = DEFAULT,
 ) -> Iterator[str]:
     """Return an iterator over the continuation of `prompt`, a character at a time as it is drawn.
 
@@ -52,7 +53,7 @@ def stream(
         temperature: 0 takes the likeliest token each time; higher values draw more randomly.
         top_k: draw from the k likeliest tokens only; None: from all.
         seed: the same seed gives the same text on the same machine.
-        tokenizer: name of the model's tokenizer.
+        tokenizer: the model's tokenizer, or its name in the zoo.
 
     Raises:
         ValueError: an empty prompt or a setting out of range.
@@ -60,11 +61,13 @@ def stream(
     if not prompt or length < 0 or temperature < 0 or (top_k is not None and top_k < 1):
         raise ValueError("needs a prompt, length >= 0, temperature >= 0 and top_k >= 1")
     generator = torch.Generator().manual_seed(seed)
-    encoded = load_tokenizer(tokenizer).encode(np.frombuffer(prompt.encode(), dtype=np.uint8))
+    words = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    known = TOKENIZERS[tokenizer] if isinstance(tokenizer, str) else tokenizer.vocab
+    encoded = words.encode(np.frombuffer(prompt.encode(), dtype=np.uint8))
     found = torch.from_numpy(encoded.astype(np.int64))[None]  # (1, T)
     if int(found.max()) >= model.spec.vocab:
         raise ValueError(f"the prompt has tokens beyond the vocabulary of {model.spec.vocab}")
-    return _drawn(model, found, length, temperature, top_k, generator, tokenizer)
+    return _drawn(model, found, length, temperature, top_k, generator, (words, known))
 
 
 def _drawn(
@@ -74,9 +77,9 @@ def _drawn(
     temperature: float,
     top_k: int | None,
     generator: torch.Generator,
-    name: str,
+    tokenizer: tuple[Tokenizer, int],
 ) -> Iterator[str]:
-    words, known = load_tokenizer(name), TOKENIZERS[name]
+    words, known = tokenizer
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for _ in range(length):
         with torch.no_grad():

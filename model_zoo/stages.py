@@ -7,16 +7,21 @@ holds everything. Stages hold parameters; where to cut is the business of `cutti
 Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
 from model_zoo.models.family import State, family
+from model_zoo.models.lora import freeze
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import StageSlice
+from model_zoo.specs.slices import StageSlice, stage_tensors
 
 
 class Stage(nn.Module):
@@ -35,8 +40,10 @@ class Stage(nn.Module):
         self.embed = parts.embedding(spec) if part.embeds else None
         # Keyed by the layer's number in the whole model: this makes the names global.
         layers = range(part.first_layer, part.last_layer)
-        self.blocks = nn.ModuleDict({str(layer): parts.block(spec) for layer in layers})
+        self.blocks = nn.ModuleDict({str(layer): parts.block(spec, layer) for layer in layers})
         self.head = parts.head(spec) if part.has_head else None
+        if spec.lora is not UNSET:
+            freeze(self, spec, spec.lora)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the stage: tokens (B, T) or hidden (B, T, C) to hidden or logits (B, T, V).
@@ -54,17 +61,51 @@ class Stage(nn.Module):
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
-    """Return a stage with its initial weights, fp32 on the CPU; the same bits in every cut.
+    """Return a stage with its initial weights, on the CPU; the same bits in every cut.
 
     ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run.
     """
     stage = _layout(spec, part)
     state = {
-        name: initial_tensor(spec, seed, name, parameter.shape)
+        name: initial_tensor(spec, seed, name, parameter.shape).to(parameter.dtype)
         for name, parameter in stage.named_parameters()
     }
     stage.load_state_dict(state, assign=True)
     return stage
+
+
+def blank_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
+    """Return a stage on the CPU whose imported weights are zero and still to be loaded.
+
+    ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run, for adapters. What is
+    frozen beside adapters takes no memory until it is loaded.
+    """
+    stage = _layout(spec, part)
+    zeros = {
+        name: torch.zeros(each.shape)
+        if each.requires_grad
+        else torch.zeros(1, dtype=each.dtype).expand(each.shape)
+        for name, each in stage.named_parameters()
+    }
+    stage.load_state_dict(zeros | initial_adapters(spec, part, seed), assign=True)
+    return stage
+
+
+def initial_adapters(spec: ModelSpec, part: StageSlice, seed: int) -> State:
+    """Return the adapters of a stage at version 0, by name; empty where the model has none.
+
+    ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run.
+    """
+    if spec.lora is UNSET:
+        return {}
+    shapes = stage_tensors(spec, part)
+    return {n: initial_tensor(spec, seed, n, torch.Size(shape)) for n, shape in shapes.items()}
+
+
+def twin(stage: Stage) -> Stage:
+    """Return a copy of a stage that shares what is frozen."""
+    shared = {id(each): each for each in stage.parameters() if not each.requires_grad}
+    return copy.deepcopy(stage, shared)
 
 
 def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -> Stage:
@@ -82,7 +123,7 @@ def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -
         if found is None or found.shape != parameter.shape:
             got = "nothing" if found is None else tuple(found.shape)
             raise ValueError(f"{name} should be {tuple(parameter.shape)}, the state has {got}")
-        own[name] = found.detach().to(torch.float32, copy=True)
+        own[name] = found.detach().to(parameter.dtype, copy=True)
     stage.load_state_dict(own, assign=True)
     return stage
 
@@ -113,6 +154,63 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy in nats summed over all tokens: logits (B, T, V), targets (B, T) int64.
 
     A sum, not a mean: gradients of microbatches add up and are divided once, by the tokens of
-    the step, whoever computed them.
+    the step, whoever computed them. Targets that are `NO_TARGET` are left out.
     """
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    flat = targets.flatten()
+    return F.cross_entropy(logits.flatten(0, 1), flat, reduction="sum", ignore_index=NO_TARGET)
+
+
+def losses_of(
+    logits: Tensor, targets: Tensor, *, z_weight: float, weight: float
+) -> tuple[Tensor, Tensor]:
+    """Return the summed loss, and what is run back.
+
+    Args:
+        logits: (B, T, V).
+        targets: (B, T) int64; `NO_TARGET` where nothing is learned.
+        z_weight: of the z-loss; 0: none.
+        weight: of all of it, in what is run back: `DataSpec.loss_weight`.
+    """
+    learned = targets != NO_TARGET if weight != 1 else None
+    added = z_loss(logits, z_weight, learned) if z_weight else None
+    loss = summed_loss(logits, targets)
+    whole = loss if added is None else loss + added
+    return loss, whole if weight == 1 else whole * weight
+
+
+def shown_share(targets: Tensor) -> float:
+    """Return all targets (B, T) by those that are learned: the mean of the latter, times all, is
+    the loss that is shown of a microbatch."""
+    learned = int((targets != NO_TARGET).sum())
+    return targets.numel() / learned if learned else 0.0
+
+
+def z_loss(logits: Tensor, weight: float, learned: Tensor | None = None) -> Tensor:
+    """Square of the log-sum-exp of each token's logits (B, T, V), summed, times `weight`.
+
+    ``learned`` (B, T) says which tokens count; None: all.
+
+    Called before `summed_loss` of the same logits it needs no memory beyond that one's: autograd
+    runs the later one back first, and frees what it kept.
+
+    Source: Chowdhery et al., arXiv 2204.02311, section 5 (PaLM).
+    """
+    counts = None if learned is None else learned.flatten()
+    loss: Tensor = _ZLoss.apply(logits.flatten(0, 1), weight, counts)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ZLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, weight: float, counts: Tensor | None) -> Tensor:
+        sizes = logits.logsumexp(dim=-1)  # (B T,)
+        counted = sizes if counts is None else sizes * counts
+        ctx.save_for_backward(logits, sizes, counted)
+        ctx.weight = weight
+        return counted.square().sum() * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        logits, sizes, counted = ctx.saved_tensors
+        softmax = (logits - sizes[:, None]).exp_()
+        return softmax.mul_((2 * ctx.weight * gradient * counted)[:, None]), None, None

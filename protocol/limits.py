@@ -14,8 +14,13 @@ MAX_CONTROL_PAYLOAD_BYTES = 0
 CHUNK_BYTES = 2 * 1024 * 1024
 """State transfer: one verified chunk."""
 
-MAX_CHUNKS = 1500
-"""Chunk digests of one blob fit a header (1500 x 32 bytes); larger state is split into parts."""
+MAX_CHUNKS = CHUNK_BYTES // 32
+"""Of one blob: the list of their digests is itself one chunk."""
+MAX_BLOB_BYTES = MAX_CHUNKS * CHUNK_BYTES
+"""128 GiB."""
+
+MAX_LEAVES = 2**26
+"""Leaves of token data: 17.6 TB."""
 
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 4096
@@ -26,10 +31,13 @@ MAX_ATTEMPTS_MISSED = 4096
 """A plan's attempt may exceed the attempts known to the receiver by at most this, so that one lie
 does not exhaust the range. A replica that was away may have missed some: an attempt that fails by
 itself takes at least 30 s, so 4096 attempts take more than a day."""
-MAX_SEGMENTS = 8
-"""Parts of an averaging shard that are under way one behind the other."""
-MAX_BOUNDS = MAX_REPLICAS_IN_ROUND * MAX_SEGMENTS + 1
-"""Offsets of a plan's segments."""
+MAX_SEGMENTS = 512
+"""Parts of a round's gradient. A plan has their offsets and a Ready 32 bytes of each."""
+MAX_SEGMENT_ELEMENTS = 15 * 2**20
+"""Fit a frame in any codec: 60 MiB in fp32."""
+MAX_STAGE_PARAMETERS = 7_500_000_000
+"""Fill so many segments, cut into equal shards of any number of replicas. 12 bytes each of state,
+16 with delayed updates, fit a blob."""
 MAX_LOST = 32
 """Peers that a heartbeat lists as lost."""
 MAX_MISSING = MAX_REPLICAS_IN_ROUND

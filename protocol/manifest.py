@@ -17,11 +17,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs.data import DataSpec, holds_samples
+from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
+from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from model_zoo.specs.tokens import token_bytes
 from protocol import limits
 from protocol.errors import RemoteProtocolError
@@ -30,7 +31,18 @@ from protocol.ids import PeerId, SwarmId
 Codec = Literal["s8", "bf16", "fp32"]
 AveragingCodec = Codec | Literal["ring16"]
 """``ring16``: masked integers, where sums are secret, and nowhere else."""
+WIRE_BYTES_PER_ELEMENT: dict[AveragingCodec, float] = {
+    "s8": 1 + 2 / 128,
+    "bf16": 2.0,
+    "fp32": 4.0,
+    "ring16": 2.0,
+}
+"""Of an averaged gradient."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
+
+
+MAX_IMPORTED_STAGES = 128
+"""More, and the manifest would be too long."""
 
 
 class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +57,14 @@ class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     downlink_bytes: NonNegative
     memory_bytes: NonNegative
     """Memory of a replica at the manifest's microbatch size."""
+
+
+class StageStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The file with the parameters that a stage begins with, where a model was imported."""
+
+    size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """BLAKE2b-256 of the file, hex."""
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,6 +113,12 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """How many of the contributions to steps are computed again by another replica of the stage.
     Left out if none is."""
 
+    start: (
+        Annotated[tuple[StageStart, ...], Meta(max_length=MAX_IMPORTED_STAGES)] | msgspec.UnsetType
+    ) = msgspec.UNSET
+    """The parameters of version 0, by stage in pipeline order, or what is frozen beside adapters.
+    Left out where they follow from the seed."""
+
     @property
     def audits(self) -> float:
         """Share of the contributions that is audited, from 0 to 1."""
@@ -133,16 +159,6 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         """Predicted tokens in one microbatch: B x T."""
         return self.sequences_per_microbatch * self.model.context
 
-
-_BLOCK = 128
-_BLOCK_BYTES: dict[AveragingCodec, int] = {
-    "s8": 130,
-    "bf16": 2 * _BLOCK,
-    "fp32": 4 * _BLOCK,
-    "ring16": 2 * _BLOCK,
-}
-_HEADER_BYTES_PER_LAYER = 4096
-"""At most, of what a checkpoint says before its data; with delayed updates it is 2.8 KB."""
 
 _FRAME_SLACK_BYTES = 64 * 1024
 
@@ -202,21 +218,33 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (
-            holds_samples(manifest.data.size_bytes, model.context),  # a token is a byte or more
+            manifest.data.holds_samples(model.context),
             "the part of the data that is held out is shorter than one sample",
         ),
         (
-            manifest.data.size_bytes <= limits.MAX_CHUNKS * limits.CHUNK_BYTES,
-            "the training text is too large to be copied by newcomers: take at most 3.1 GB of it",
+            manifest.data.source != "tokens" or manifest.data.vocab <= model.vocab,
+            f"the tokenizer has {manifest.data.vocab} tokens, and the model's embedding "
+            f"{model.vocab}: the rest could not be learned",
         ),
         (
-            fits_a_frame(model, manifest.sequences_per_microbatch),
+            manifest.data.source == "tokens" or manifest.data.kept_bytes <= limits.MAX_BLOB_BYTES,
+            "the training text is too large to be copied by newcomers: take at most 137 GB of it, "
+            "or make tokens of it with volunteer data build",
+        ),
+        (
+            not isinstance(manifest.data.answers, Answers)
+            or manifest.data.answers.context == model.context,
+            "the data's conversations were cut for another context than the model's",
+        ),
+        (
+            fits_a_frame(model, manifest.sequences_per_microbatch, masked=manifest.data.masked),
             "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
         ),
     )
     stages = (
-        _miscounted(model, layers, number, stage.parameters)
-        or too_large(stage, manifest.averaging_codec, manifest.state)
+        _wrong_start(manifest, number)
+        or _miscounted(model, layers, number, stage.parameters)
+        or too_large(stage.parameters)
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
@@ -246,7 +274,7 @@ def _exposed(manifest: Manifest) -> str | None:
         ),
         (manifest.averaging_codec == "ring16", "secret sums are sent in ring16 and no other codec"),
         (
-            "second_moment" in OPTIMIZERS[manifest.optimizer.name],
+            "second_moment" in OPTIMIZERS[manifest.optimizer.name].vectors,
             "secret sums take their scale from an optimizer's second moment: take adamw",
         ),
     )
@@ -259,32 +287,35 @@ def _miscounted(model: ModelSpec, layers: tuple[int, ...], stage: int, claimed: 
     return None if claimed == count else f"stage {stage} has {count} parameters, not {claimed}"
 
 
-def fits_a_frame(model: ModelSpec, sequences: int) -> bool:
+def _wrong_start(manifest: Manifest, stage: int) -> str | None:
+    """Say in words why a stage cannot begin with the parameters that it is given, or None."""
+    if manifest.start is msgspec.UNSET:
+        return None
+    if len(manifest.start) != manifest.stage_count:
+        return "there is not one start for each stage"
+    size = manifest.start[stage].size_bytes
+    parameters = stage_parameters(manifest.model.base, manifest.layers_per_stage, stage)
+    if not 2 * parameters < size <= NUMBER_BYTES * parameters + MAX_HEADER_BYTES:
+        return f"the start of stage {stage} is not as large as its parameters"
+    if size > limits.MAX_BLOB_BYTES:
+        return f"the start of stage {stage} is too large to be copied: take more stages"
+    return None
+
+
+def fits_a_frame(model: ModelSpec, sequences: int, *, masked: bool = False) -> bool:
     """Whether a microbatch of so many sequences can be sent, in any codec: its boundary tensor, its
-    tokens and what frames and codecs add."""
+    tokens, ``masked`` or not, and what frames and codecs add."""
     boundary = sequences * model.context * model.width * NUMBER_BYTES
-    tokens = sequences * (model.context + 1) * token_bytes(model.vocab)
+    tokens = sequences * (model.context + 1) * token_bytes(model.vocab, masked=masked)
     beside = max(limits.CHUNK_BYTES, tokens + _FRAME_SLACK_BYTES)
     return boundary + beside <= limits.MAX_PAYLOAD_BYTES
 
 
-def too_large(stage: StageCost, averaging_codec: AveragingCodec, state: StateSpec) -> str | None:
-    """Return why no message could carry what replicas of a stage send each other, or None.
-
-    Args:
-        stage: parameters and layers of the stage.
-        averaging_codec: the codec of contributions and sums.
-        state: the layout of the state: bytes per parameter.
-    """
-    count = f"a stage of {stage.parameters} parameters"
-    header_bytes = (stage.layers + 1) * _HEADER_BYTES_PER_LAYER
-    state_bytes = header_bytes + stage.parameters * state.bytes_per_parameter
-    if state_bytes > limits.MAX_CHUNKS * limits.CHUNK_BYTES:
-        return f"{count} is too large to be copied by newcomers: take more stages"
-    blocks = -(-stage.parameters // limits.MAX_SEGMENTS) // _BLOCK + 1
-    if blocks * _BLOCK_BYTES[averaging_codec] + limits.CHUNK_BYTES > limits.MAX_PAYLOAD_BYTES:
-        return f"{count} is too large to be averaged in {averaging_codec}: take more stages, or s8"
-    return None
+def too_large(parameters: int) -> str | None:
+    """Return why replicas of a stage of so many parameters could not sum gradients, or None."""
+    if parameters <= limits.MAX_STAGE_PARAMETERS:
+        return None
+    return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
 
 
 def _is_plain_name(name: str) -> bool:

@@ -213,6 +213,19 @@ COMMANDS: Final[dict[str, Command]] = {
         "List, verify and restore the checkpoints on this machine.",
         nested=True,
     ),
+    "data": Command(
+        USE,
+        "Turn text into tokens to train on; list, verify and show them.",
+        (
+            ("data build books/ --tokenizer train:16384 --out tokens", "on all cores; resumable"),
+            ("create --data tokens", "a swarm that trains on them"),
+            ("data verify tokens", "read everything and check it"),
+            ("data show 0 tokens", "the text of the first sample"),
+        ),
+        "A build reads text and .jsonl, both also as .gz or .zst, .parquet, and .bin files of "
+        "llm.c and nanoGPT. One that was interrupted goes on where it was.",
+        nested=True,
+    ),
     "sample": Command(
         USE,
         "Write text with the model that a swarm has trained so far.",
@@ -222,6 +235,16 @@ COMMANDS: Final[dict[str, Command]] = {
         USE,
         "Save the model in the layout that Hugging Face transformers loads.",
         (("export --out model", "the newest version"),),
+    ),
+    "eval": Command(
+        USE,
+        "Measure the newest model: on a text, or on tasks of lm_eval.",
+        (
+            ("eval --text book.txt", "perplexity and bits per byte"),
+            ("eval --tasks arc_easy --python lm-eval/bin/python", "as lm_eval measures it"),
+        ),
+        "lm_eval is not installed with volunteer: it brings hundreds of packages. Give it an "
+        'environment of its own: python3 -m venv lm-eval && lm-eval/bin/pip install "lm_eval[hf]".',
     ),
     "doctor": Command(
         MACHINE,

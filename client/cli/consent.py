@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import human_bytes, human_rate, say
@@ -93,17 +93,23 @@ def remember(folder: Path, swarm: SwarmId) -> None:
 def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     """Yield the description of the swarm, line by line."""
     model, data = manifest.model, manifest.data
-    parameters = sum(stage.parameters for stage in manifest.stages)
+    trained = sum(stage.parameters for stage in manifest.stages)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     yield f"The swarm {manifest.name} ({swarm[:12]}), open to {_admitted(manifest)}:"
     yield f"  founder    {manifest.founder}"
     yield (
-        f"  model      {model.architecture}, {parameters:,} parameters, {model.layers} layers of "
-        f"width {model.width} in {manifest.stage_count} "
+        f"  model      {model.architecture}, {model.parameter_count:,} parameters, {model.layers} "
+        f"layers of width {model.width} in {manifest.stage_count} "
         f"{'stage' if manifest.stage_count == 1 else 'stages'}"
     )
     name = "the source of Python itself" if data.source == "stdlib" else data.name
-    yield f"  data       {name}, {human_bytes(data.size_bytes)}; every member can read it"
+    yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
+    if manifest.start is not UNSET:
+        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
+        begins = "begins     with imported" if model.lora is UNSET else "frozen     are imported"
+        yield f"  {begins} weights, by stage {sizes}"
+    if model.lora is not UNSET:
+        yield f"  trained    adapters of rank {model.lora.rank}, {trained:,} parameters"
     yield f"  length     {manifest.steps:,} steps of {tokens:,} tokens"
     if manifest.aggregation_name != SUM:
         rule = RULES[manifest.aggregation_name]
@@ -131,6 +137,12 @@ def traffic_bytes(manifest: Manifest) -> float:
     )
 
 
+def _text_bytes(manifest: Manifest, settings: Settings) -> int:
+    """Return the disk for training data: a text is copied, tokens are as they are needed."""
+    size = manifest.data.kept_bytes
+    return min(size, settings.data_cache_bytes) if manifest.data.source == "tokens" else size
+
+
 def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     """Yield the resources that ``swarm`` would use under ``settings`` and the data that it would
     see, line by line."""
@@ -141,6 +153,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
+    text = human_bytes(_text_bytes(manifest, settings))
     yield "Taking part uses this machine until you pause, finish or stop:"
     yield (
         f"  processor  {plural_cores(cores)}"
@@ -153,7 +166,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     )
     yield (
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
-        f"stage, as many copies for others, {human_bytes(manifest.data.size_bytes)} of text, "
+        f"stage, as many copies for others, {text} of text, "
         f"{human_bytes(settings.boundary_disk_bytes)} at most for tensors in transit, in {folder}"
     )
     yield (

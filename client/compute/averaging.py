@@ -29,8 +29,8 @@ from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
-from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
-from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
+from client.compute.replies import Applied, Contributed, Reduced, SumCompared, SumDecoded
+from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce, SumAgain
 from model_zoo.specs.aggregation import DEFAULT, RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
 
@@ -118,7 +118,7 @@ class Averager:
         scratch = self._scratch(attempt.bounds, request.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(request.segment, None)
-        usual = self._usual_norm(attempt.bounds, request.segment)
+        usual = self.usual_norm(attempt.bounds, request.segment)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
         part = scratch if on_cpu else torch.empty(scratch.shape)
         for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
@@ -143,18 +143,38 @@ class Averager:
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
 
-    def _usual_norm(self, bounds: Sequence[int], segment: int) -> float:
+    def usual_norm(self, bounds: Sequence[int], segment: int) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had
         lately, from the state that all replicas share; 0: the rule or the optimizer has no use for
         it, or nothing is known."""
         optimizer = self._replica.optimizer
-        kept = dict(zip(OPTIMIZERS[optimizer.spec.name], optimizer.vectors, strict=True))
+        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
         if RULES[self._rule].linear or "second_moment" not in kept or not optimizer.steps_done:
             return 0.0
         squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
         of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
         return of_a_token * self._replica.wire.token_count
+
+    def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
+        """Aggregate a segment as its owner had to, and compare what it has broadcast.
+
+        Raises:
+            CodecError, PoisonedTensor: no owner could have summed these contributions.
+        """
+        wire, part = self._replica.wire, torch.empty(request.size)
+        aggregation = new_aggregation(self._rule, request.size, request.usual)
+        if len(payloads) != len(request.microbatches) + 1:
+            raise ShapeError(f"{len(request.microbatches)} contributions and a sum were expected")
+        *parts, claimed = payloads
+        for place, (payload, count) in enumerate(zip(parts, request.microbatches, strict=True)):
+            wire.segment_in(payload, part, place)
+            aggregation.add(part, count)
+        ours = torch.empty(request.size)
+        wire.segment_back(wire.segment_out(aggregation.result()), ours)
+        wire.segment_in(claimed, part, len(parts))
+        distance = math.sqrt(squared_norm(part.sub_(ours)))
+        return SumCompared(deviation=relative(distance, math.sqrt(squared_norm(ours))))
 
     def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
         """Check the contributions' norms against this stage's earlier gradients and our own
@@ -326,6 +346,13 @@ class Averager:
             lost = attempt.lost_in_sum.get(segment)
             if lost is not None:
                 residual.add_(lost.to(residual.device))
+
+
+def relative(distance: float, norm: float) -> float:
+    """Return a distance relative to what is right; nothing is right where everything is zero."""
+    if norm > 0:
+        return distance / norm
+    return math.inf if distance > 0 else 0.0
 
 
 def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:

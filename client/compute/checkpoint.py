@@ -15,31 +15,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
-from msgspec import Meta
 
 from client.at_rest import Damaged, open_read
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
+from model_zoo.specs.tensor_headers import (
+    LENGTH_BYTES,
+    MAX_COLONS,
+    MAX_HEADER_BYTES,
+    MAX_NAME_CHARS,
+    MAX_TENSORS,
+    METADATA,
+    Entry,
+)
 
 CHUNK_BYTES: Final = 2 << 20
-MAX_HEADER_BYTES: Final = 2 << 20
-"""A stage of a hundred layers has a third of it."""
-MAX_TENSORS: Final = 16384
-MAX_RANK: Final = 8
-MAX_NAME_CHARS: Final = 256
-MAX_DIMENSION: Final = 2**40
-"""Bounds that hold before anything is multiplied: the product of 400,000 dimensions takes seconds.
-"""
-_MAX_COLONS: Final = 4 * MAX_TENSORS + 64
-"""Every tensor has four in JSON; they are counted before anything is parsed."""
-
-_LENGTH_BYTES = 8
 _ALIGNMENT = 64
-_METADATA = "__metadata__"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -89,16 +84,6 @@ class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
     hash: str
 
 
-_Offset = Annotated[int, Meta(ge=0, le=2**62)]
-_Dimension = Annotated[int, Meta(ge=1, le=MAX_DIMENSION)]
-
-
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: Annotated[str, Meta(max_length=16)]
-    shape: Annotated[list[_Dimension], Meta(max_length=MAX_RANK)]
-    data_offsets: tuple[_Offset, _Offset]
-
-
 def build_header(
     *,
     swarm: str,
@@ -121,7 +106,7 @@ def build_header(
         state: sections of the data.
     """
     header: dict[str, Any] = {
-        _METADATA: {
+        METADATA: {
             "format": format_name(state),
             "hash": digest,
             "stage": str(stage),
@@ -136,8 +121,8 @@ def build_header(
         header[name] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
-    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    text += b" " * (-(len(text) + LENGTH_BYTES) % _ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
 def read_info(path: Path) -> CheckpointInfo:
@@ -236,29 +221,29 @@ def _unread(words: str, error: OSError) -> CheckpointError:
 def _read_info(file: BinaryIO) -> CheckpointInfo:
     size = file.seek(0, 2)
     file.seek(0)
-    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if not 2 <= length <= min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
+    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
         raise CheckpointError("not a checkpoint: the header's length is impossible")
     try:
         text = file.read(length)
-        if text.count(b":") > _MAX_COLONS:
+        if text.count(b":") > MAX_COLONS:
             raise ValueError(f"it has more than {MAX_TENSORS} tensors")
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if len(raw) > MAX_TENSORS + 1 or any(len(name) > MAX_NAME_CHARS for name in raw):
             raise ValueError("it has too many tensors, or names that are too long")
-        metadata = msgspec.json.decode(raw.pop(_METADATA, b"{}"), type=_Metadata)
+        metadata = msgspec.json.decode(raw.pop(METADATA, b"{}"), type=_Metadata)
         entries = [(name, _decode_entry(value)) for name, value in raw.items()]
-        start = _LENGTH_BYTES + length
+        start = LENGTH_BYTES + length
         return _info(metadata, entries, start, size)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CheckpointError(f"not a checkpoint: {error}") from error
 
 
-_decode_entry = msgspec.json.Decoder(_Entry).decode
+_decode_entry = msgspec.json.Decoder(Entry).decode
 
 
 def _info(
-    metadata: _Metadata, entries: list[tuple[str, _Entry]], start: int, file_size: int
+    metadata: _Metadata, entries: list[tuple[str, Entry]], start: int, file_size: int
 ) -> CheckpointInfo:
     state = _STATES.get(metadata.format)
     if state is None:

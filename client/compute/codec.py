@@ -41,7 +41,12 @@ _CHECK_CHUNK = 1 << 18
 
 
 def encode(
-    tensor: Tensor, codec: CodecName, *, direction: Direction, out: bytearray | None = None
+    tensor: Tensor,
+    codec: CodecName,
+    *,
+    direction: Direction,
+    out: bytearray | None = None,
+    like: Buffer | None = None,
 ) -> memoryview:
     """Return the payload of a tensor, unsealed.
 
@@ -50,6 +55,8 @@ def encode(
         codec: how it is encoded.
         direction: written into the header.
         out: buffer to write into, grown as needed; None: a new one.
+        like: a payload that another replica has made of the same tensor: where the last bits of the
+            numbers decide how they are conditioned, as there. What is no such payload is ignored.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
@@ -59,7 +66,7 @@ def encode(
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype}")
     numbers = tensor.detach().contiguous()
     if codec == "s8":
-        return _encode_s8(numbers, direction, out)
+        return _encode_s8(numbers, direction, out, like)
     header = Header(codec, direction, tuple(tensor.shape))
     payload = _prepare(header, out)
     _refuse_poison(numbers.view(-1))
@@ -100,14 +107,20 @@ def decode(
     return result
 
 
-def _encode_s8(numbers: Tensor, direction: Direction, out: bytearray | None) -> memoryview:
+def _encode_s8(
+    numbers: Tensor, direction: Direction, out: bytearray | None, like: Buffer | None
+) -> memoryview:
     rows = numbers.view(-1, numbers.shape[-1])
     flags, factors = 0, None
+    theirs = None if like is None else _header_of(like, numbers.shape, direction)
+    conditioned = None if theirs is None else theirs.flags != 0
     if numbers.dim() == 1:
         pass  # a vector has no channels
-    elif direction == "forward" and conditioning.needs_prescale(rows):
+    elif direction == "forward" and conditioning.needs_prescale(rows, conditioned):
         flags, factors = PRESCALED, conditioning.channel_factors(rows)
-    elif direction == "backward" and conditioning.needs_rotation(rows):
+        if like is not None and theirs is not None and theirs.prescaled:
+            factors = conditioning.nearest_factors(factors, _factors_of(like, theirs))
+    elif direction == "backward" and conditioning.needs_rotation(rows, conditioned):
         flags = ROTATED
     header = Header("s8", direction, tuple(numbers.shape), flags)
     payload = _prepare(header, out)
@@ -133,8 +146,7 @@ def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
     body = view[header.body_start :]
     factors = None
     if header.prescaled:
-        prescale = bytearray(view[HEADER.size : header.body_start])
-        factors = torch.frombuffer(prescale, dtype=torch.bfloat16).float()
+        factors = _factors_of(buffer, header).float()
         s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
         if not _sane_product(body, factors):
             raise CodecError("prescale and scales make an absurd magnitude")
@@ -151,6 +163,18 @@ def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
         rows.copy_(conditioning.rotate(rows))
     if not direct:
         numbers.copy_(rows[:, : header.shape[-1]])
+
+
+def _header_of(buffer: Buffer, shape: Sequence[int], direction: Direction) -> Header | None:
+    try:
+        return read_header(buffer, shape, "s8", direction)
+    except CodecError:
+        return None
+
+
+def _factors_of(buffer: Buffer, header: Header) -> Tensor:
+    prescale = bytearray(memoryview(buffer)[HEADER.size : header.body_start])
+    return torch.frombuffer(prescale, dtype=torch.bfloat16)
 
 
 def _sane_product(body: memoryview, factors: Tensor) -> bool:

@@ -21,6 +21,10 @@ FORWARD_SNR_DB = 38.0
 FORWARD_PEAK_TO_RMS = 30.0
 BACKWARD_SNR_DB = 35.0
 
+HAIR_DB = 1e-3
+"""So near a threshold the last bits of the numbers decide: sums that other threads make differ by
+1e-6 at most, which is 1e-5 dB."""
+
 # Bounds of a prescale factor, wide enough for any activation and safe to multiply with a scale.
 SMALLEST_FACTOR = 2.0**-60
 LARGEST_FACTOR = 2.0**60
@@ -30,15 +34,32 @@ _FEWEST_ROWS = 16
 _CACHED = 1 << 16  # elements that stay in the cache between two passes
 
 
-def needs_prescale(rows: Tensor) -> bool:
-    """Whether plain S8 of activations (R, C) would lose too much to outlier channels."""
+def needs_prescale(rows: Tensor, wanted: bool | None = None) -> bool:
+    """Whether plain S8 of activations (R, C) would lose too much to outlier channels.
+
+    ``wanted`` decides within a hair of the thresholds, where other numbers of threads may decide
+    either way; None: nobody.
+    """
     snr_db, peak_to_rms = _probe(rows)
-    return snr_db < FORWARD_SNR_DB or peak_to_rms > FORWARD_PEAK_TO_RMS
+    lacks_db = (
+        FORWARD_SNR_DB - snr_db,
+        20 * math.log10(max(peak_to_rms, 1e-9) / FORWARD_PEAK_TO_RMS),
+    )
+    return _decided(max(lacks_db), wanted)
 
 
-def needs_rotation(rows: Tensor) -> bool:
-    """Whether plain S8 of gradients (R, C) would lose too much to single large elements."""
-    return _probe(rows)[0] < BACKWARD_SNR_DB
+def needs_rotation(rows: Tensor, wanted: bool | None = None) -> bool:
+    """Whether plain S8 of gradients (R, C) would lose too much to single large elements.
+
+    ``wanted`` decides within a hair of the threshold; None: nobody.
+    """
+    return _decided(BACKWARD_SNR_DB - _probe(rows)[0], wanted)
+
+
+def _decided(lacks_db: float, wanted: bool | None) -> bool:
+    if wanted is not None and abs(lacks_db) <= HAIR_DB:
+        return wanted
+    return lacks_db > 0
 
 
 def _probe(rows: Tensor) -> tuple[float, float]:
@@ -79,6 +100,13 @@ def channel_factors(rows: Tensor) -> Tensor:
     else:
         channels.copy_(channel_sums(rows))
     return totals.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+
+
+def nearest_factors(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Return bf16 factors (P,): another replica's of the same tensor where they are one step of
+    bf16 from ours at most, else ours. Sums that differ in their last bits round either way."""
+    apart = theirs.view(torch.int16).int() - ours.view(torch.int16).int()
+    return torch.where(apart.abs() <= 1, theirs, ours)
 
 
 def channel_sums(rows: Tensor) -> Tensor:

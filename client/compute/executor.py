@@ -22,7 +22,15 @@ from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, open_replica
-from client.compute.replies import Failed, Loaded, Reply, Saved, StageOpened, ThreadsSet
+from client.compute.replies import (
+    Failed,
+    Loaded,
+    Reply,
+    Saved,
+    StageOpened,
+    ThreadsSet,
+    UsualNormTold,
+)
 from client.compute.requests import (
     AnyRequest,
     Apply,
@@ -36,6 +44,7 @@ from client.compute.requests import (
     ForwardBackward,
     KeepVersion,
     Load,
+    LoadStart,
     Measure,
     OpenStage,
     PrepareData,
@@ -45,8 +54,11 @@ from client.compute.requests import (
     Save,
     SetThreads,
     Subtract,
+    SumAgain,
+    UsualNorm,
 )
 from client.compute.slicing import is_out_of_memory
+from client.compute.starting import load_start
 
 Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
@@ -54,12 +66,21 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 _PASSES = Forward | ForwardBackward | Backward | Subtract
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = KeepVersion | Recompute | CompareContribution
+_AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
-_CHANGES = Apply | ApplyLocal | Load | OpenStage
+_CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = (
-    _ROUND | CompareContribution | Forward | Drop | Save | Probe | PrepareData | SetThreads
+    _ROUND
+    | CompareContribution
+    | UsualNorm
+    | SumAgain
+    | Forward
+    | Drop
+    | Save
+    | Probe
+    | PrepareData
+    | SetThreads
 )
 """Requests that leave the gradients' scratch to the averager."""
 
@@ -130,7 +151,7 @@ class Executor:
                 return device.probe(request), ()
             case PrepareData():
                 return samples.prepare(request), ()
-            case Load():
+            case Load() | LoadStart():
                 return self._load(request), ()
             case Measure():
                 return device.measure(self._stage.replica, request), ()
@@ -160,6 +181,11 @@ class Executor:
                 return self._stage.auditor.recompute(request, payloads), ()
             case CompareContribution():
                 return self._stage.auditor.compare(request, payloads), ()
+            case UsualNorm():
+                norm = self._stage.averager.usual_norm(request.bounds, request.segment)
+                return UsualNormTold(norm=norm), ()
+            case SumAgain():
+                return self._stage.averager.sum_again(request, payloads), ()
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
@@ -202,8 +228,12 @@ class Executor:
                 self._useful_threads = useful
                 torch.set_num_threads(useful)
 
-    def _load(self, request: Load) -> Loaded:
-        loaded = saving.load(self._stage.replica, request)
+    def _load(self, request: Load | LoadStart) -> Loaded:
+        replica = self._stage.replica
+        if isinstance(request, LoadStart):
+            loaded = load_start(replica, request)
+        else:
+            loaded = saving.load(replica, request)
         self._stage.averager.forget()
         self._stage.auditor.forget()
         return loaded

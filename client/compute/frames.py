@@ -23,7 +23,7 @@ from client.compute.payload import Buffer
 from client.compute.ring import RingReader, RingWriter
 
 MAX_BODY_BYTES = 16 << 20  # the longest: one digest per 2 MiB of a checkpoint of 1 TiB
-MAX_INLINE_BYTES = 4 << 30  # a whole fp32 gradient of 10^9 parameters
+MAX_INLINE_BYTES = 32 << 30  # a whole fp32 gradient of the largest stage
 MAX_PAYLOADS = 1024
 
 HEADER = struct.Struct("<4sIQQQ")

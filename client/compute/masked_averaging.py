@@ -131,7 +131,7 @@ class MaskedAverager(Averager):
 
     def _public_scale(self, tokens: int, members: int) -> Tensor:
         optimizer = self._replica.optimizer
-        kept = dict(zip(OPTIMIZERS[optimizer.spec.name], optimizer.vectors, strict=True))
+        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
         moment, beta2 = kept["second_moment"], optimizer.spec.beta2
         return exponents(moment, optimizer.steps_done, beta2, tokens, members)
 

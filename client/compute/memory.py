@@ -4,14 +4,19 @@ Source: RECIPES.md, "Memory of a replica", with the terms of this worker: it tra
 one scratch gradient (see `replica`), and keeps whole forward graphs instead of one per layer.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from msgspec import UNSET
 
 from client.compute.payload import CodecName
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
 # Buffers as long as the parameters beside the state: a gradient sum for every version that can be
@@ -30,12 +35,19 @@ class MemoryNeed:
     graph_bytes: int
     graphs: int
     head_bytes: int
+    frozen_bytes: int = 0
+    """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
 
     @property
     def total_bytes(self) -> int:
         """The peak, with all graphs kept and a checkpoint written."""
         graphs = self.graph_bytes * self.graphs
-        return self.state_bytes + self.snapshot_bytes + graphs + self.head_bytes
+        return self.fixed_bytes + graphs
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The peak without graphs."""
+        return self.state_bytes + self.snapshot_bytes + self.head_bytes + self.frozen_bytes
 
 
 def required_bytes(
@@ -72,18 +84,31 @@ def required_bytes(
         averaging += parameters * 2
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
+    scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS
     return MemoryNeed(
-        state_bytes=parameters * NUMBER_BYTES * buffers + averaging,
+        state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         snapshot_bytes=parameters * state.bytes_per_parameter,
         graph_bytes=layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES,
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_LOGIT_COPIES * NUMBER_BYTES * batch * model.vocab if is_last else 0,
+        frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+
+
+def _frozen_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
+    if model.lora is UNSET:
+        return 0
+    kept = frozen_bytes(model, slices(layers_per_stage)[stage])
+    if model.lora.base_bytes == NUMBER_BYTES:
+        return kept
+    matrices = [math.prod(shape) for shape in model.facts.block(model).values()]
+    if stage == len(layers_per_stage) - 1:
+        matrices.append(model.width * model.vocab)
+    return kept + NUMBER_BYTES * max(matrices)
 
 
 def graphs_that_fit(need: MemoryNeed, available_bytes: int) -> int:
     """Return the number of graphs that fit within 85 % of the memory; -1 if the stage does not
     fit."""
-    fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
-    return max(-1, (int(0.85 * available_bytes) - fixed) // max(1, need.graph_bytes) - 1)
+    return max(-1, (int(0.85 * available_bytes) - need.fixed_bytes) // max(1, need.graph_bytes) - 1)

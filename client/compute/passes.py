@@ -27,7 +27,7 @@ from client.compute.requests import (
 )
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
-from model_zoo.stages import summed_loss
+from model_zoo.stages import losses_of, shown_share
 
 Payloads = Sequence[Buffer]
 
@@ -196,9 +196,19 @@ def run_backward(
 
 
 def run_back(
-    replica: Replica, slot: Slot, passes: Iterable[tuple[Graph, Tensor, Tensor | None]]
+    replica: Replica,
+    slot: Slot,
+    passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
+    like: Buffer | None = None,
 ) -> list[memoryview]:
-    """As `run_backward`, over slices of the sequences: graph, output, gradient of each in turn."""
+    """As `run_backward`, over slices of the sequences.
+
+    Args:
+        replica: computes.
+        slot: parameters and buffers of the step.
+        passes: graph, output and gradient of each slice in turn.
+        like: an input gradient that another replica has sent of the same; as `encode` takes it.
+    """
     slot.flat.zero_gradients()
     of_inputs = []
     for graph, output, gradient in passes:
@@ -210,7 +220,7 @@ def run_back(
         raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(joined(of_inputs), "backward")]
+    return [replica.wire.boundary_out(joined(of_inputs), "backward", like)]
 
 
 def _recomputed_backward(
@@ -246,8 +256,19 @@ def loss_and_gradient(
     slot: Slot,
     request: ForwardBackward | Subtract | Recompute,
     payloads: Payloads,
+    like: Buffer | None = None,
 ) -> tuple[float, list[memoryview]]:
-    """The last stage forward and back: the summed loss, the gradient of its input."""
+    """Run the last stage forward and back; return the summed loss, the gradient of its input.
+
+    Where not all targets are learned the loss is the mean over those that are, times all.
+
+    Args:
+        replica: computes.
+        slot: parameters and buffers of the step.
+        request: names the microbatch.
+        payloads: the input, unless the stage is the first one as well.
+        like: an input gradient that another replica has sent of the same; as `encode` takes it.
+    """
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
     tokens: Buffer = request.tokens
@@ -262,20 +283,25 @@ def loss_and_gradient(
     if isinstance(request, ForwardBackward):
         _check_size(replica, x, request.microbatch)
 
+    z_weight = replica.optimizer.spec.z_weight
+    share = shown_share(targets)
+
     def run() -> tuple[float, list[memoryview]]:
         losses: list[float] = []
 
         def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
             for part in parts_of(replica):
                 graph = run_forward(slot, x[part], with_graph=True)
-                loss = summed_loss(graph.output, targets[part])  # (B, T, V) -> ()
-                if not loss <= LARGEST_LOSS:
+                loss, whole = losses_of(
+                    graph.output, targets[part], z_weight=z_weight, weight=replica.loss_weight
+                )
+                if not whole <= LARGEST_LOSS:
                     raise PoisonedTensor("the loss is not finite or of absurd magnitude")
                 losses.append(loss.item())
-                yield graph, loss, None
+                yield graph, whole, None
 
-        gradient = run_back(replica, slot, passes())
-        return sum(losses), gradient
+        gradient = run_back(replica, slot, passes(), like)
+        return sum(losses) * share, gradient
 
     return within_memory(replica, run)
 

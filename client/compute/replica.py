@@ -15,7 +15,7 @@ Shapes: N parameters of the stage.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,11 @@ from client.compute.slot import Slot, open_slots
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
+from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
-from model_zoo.stages import Stage, build_stage
+from model_zoo.stages import Stage, blank_stage, build_stage
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -54,6 +55,8 @@ class Replica:
     """Sizes of the tensors from other stages."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
+    loss_weight: float = 1.0
+    """What the loss of a learned token is multiplied with before it is run back."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
@@ -177,6 +180,12 @@ class Replica:
         self.optimizer.steps_done = version
         self.version, self.known_hash = version, None
 
+    def load_base(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what is frozen beside adapters, by name, each on the device and in its type."""
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:  # all slots have the same
+                parameter.data = tensors[name]
+
     def state_hash(self) -> str:
         """Hex BLAKE2b-256 of this version: its number and `state_tensors`."""
         buffers = (host_bytes(tensor) for tensor in self.state_tensors)
@@ -195,7 +204,9 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     except ValueError as error:
         raise ShapeError(str(error)) from error
     spec = request.model
-    module = build_stage(spec, part, request.seed).to(device)
+    make = blank_stage if request.imported else build_stage
+    module = make(spec, part, request.seed)
+    module.to(device)
     slots = open_slots(module, 2 if request.delayed else 1)
     flat = slots[0].flat
     wire = Wire(
@@ -206,12 +217,17 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         request.boundary_codec,
         request.averaging_codec,
         device,
+        masked=request.masked,
     )
-    optimizer = flat_optimizer(request.optimizer)(flat.values, flat.decay_size, request.optimizer)
+    optimizer = flat_optimizer(request.optimizer)(
+        flat.values, flat.decay_size, request.optimizer, hidden_matrices(spec, part)
+    )
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
-    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, outliers, samples)
+    kept = request.graphs_kept
+    weight = request.token_data.loss_weight if request.token_data else 1.0
+    return Replica(request.swarm, slots, optimizer, wire, kept, outliers, samples, weight)
 
 
 def _part(request: OpenStage) -> StageSlice:

@@ -109,11 +109,24 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     """The audit is over. `deviation` is the L2 distance of the contribution from the recomputed
     sum, relative to that sum, less what the codec explains, which is `explained`. `along` is the
     part of the whole distance that lies in the sum's direction: -1 where nothing was contributed,
-    0.02 where 2 % too much."""
+    0.02 where 2 % too much; less what rounding makes of it by chance in a small share of a step."""
 
     deviation: float
     along: float
     explained: float
+
+
+class UsualNormTold(Reply, frozen=True, kw_only=True):
+    """The usual L2 norm of a segment of the mean gradient; 0: not known, or the rule needs none."""
+
+    norm: float
+
+
+class SumCompared(Reply, frozen=True, kw_only=True):
+    """`deviation` is the L2 distance of the owner's sum from the one that was made again, as sent,
+    relative to the latter."""
+
+    deviation: float
 
 
 class Saved(Reply, frozen=True, kw_only=True):
@@ -186,6 +199,8 @@ AnyReply = (
     | VersionKept
     | Recomputed
     | ContributionCompared
+    | UsualNormTold
+    | SumCompared
     | Saved
     | Loaded
     | Probed

@@ -31,11 +31,14 @@ from client.compute.replies import (
     Saved,
     StageOpened,
     Subtracted,
+    SumCompared,
     SumDecoded,
     ThreadsSet,
+    UsualNormTold,
     VersionKept,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec
@@ -55,6 +58,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
 
     Fields:
         swarm: hex id, written into checkpoints.
+        imported: whether the weights, or what is frozen beside adapters, come from `LoadStart`;
+            until then they are zero.
         sequences, tokens: B and T of a microbatch.
         graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
@@ -70,6 +75,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     layers_per_stage: list[int]
     stage: Count
     seed: int
+    imported: bool = False
     optimizer: OptimizerSpec
     boundary_codec: CodecName
     averaging_codec: CodecName
@@ -89,9 +95,16 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
     tokenizer: str = BYTES
     """Name of the tokenizer."""
+    token_data: DataSpec | None = None
+    """What the file has, where it has tokens and not a text."""
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether tokens say if they are learned."""
+        return self.token_data is not None and self.token_data.masked
 
     @property
     def state(self) -> StateSpec:
@@ -104,7 +117,7 @@ class PrepareData(Request[DataReady], frozen=True, kw_only=True):
 
     Fields:
         source: `stdlib`, or the path of a text or `.jsonl` file.
-        digest: BLAKE2b-256 of the text, hex; `path`: where to keep the file.
+        digest: of the text, hex; `path`: where to keep the file.
     """
 
     source: str
@@ -272,6 +285,29 @@ class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=Tr
     bounds: list[int]
 
 
+class UsualNorm(Request[UsualNormTold], frozen=True, kw_only=True):
+    """Tell the usual norm of segment [bounds[segment], bounds[segment+1]) of the mean gradient, as
+    `Reduce` takes it in a step that is summed at this version."""
+
+    step: Count
+    bounds: list[int]
+    segment: Count
+
+
+class SumAgain(Request[SumCompared], frozen=True, kw_only=True):
+    """Sum a segment of `size` numbers again, by the aggregation rule, and compare its owner's sum.
+
+    `microbatches`: how many each contribution is the sum of. `usual`: see `UsualNorm`.
+
+    Payloads: the members' contributions, in their order; then the sum, as it was broadcast.
+    """
+
+    step: Count
+    size: Positive
+    microbatches: list[int]
+    usual: float
+
+
 class Save(Request[Saved], frozen=True, kw_only=True):
     """Write the current version to `path`; training goes on meanwhile.
 
@@ -289,6 +325,18 @@ class Load(Request[Loaded], frozen=True, kw_only=True):
     path: str
     version: Count
     expected_hash: str | None = None
+
+
+class LoadStart(Request[Loaded], frozen=True, kw_only=True):
+    """Begin with the parameters of an imported model: version 0, with nothing accumulated. Where
+    the model has adapters these are frozen, and the version stays.
+
+    Fields:
+        path: the file, as `client.compute.starting` writes it; digest: its BLAKE2b-256, hex.
+    """
+
+    path: str
+    digest: str
 
 
 class Probe(Request[Probed], frozen=True, kw_only=True):
@@ -326,8 +374,11 @@ AnyRequest = (
     | KeepVersion
     | Recompute
     | CompareContribution
+    | UsualNorm
+    | SumAgain
     | Save
     | Load
+    | LoadStart
     | Probe
     | Measure
     | PrepareData

@@ -1,12 +1,13 @@
-"""The training text on the worker's side: checked against its digest, read by microbatch id.
+"""The training text on the worker's side, read by microbatch id.
 
-The text is kept as one file of its bytes, whatever its source was, so that it can be mapped here
-and served in chunks to volunteers who do not have it. An encrypted one is held in memory instead.
+A text is checked against its digest and kept as one file of its bytes, whatever its source was, so
+that it can be mapped here and served in chunks to volunteers who do not have it. An encrypted one
+is held in memory instead. Tokens are a folder: a data folder, or a cache of leaves that the node
+fills before it asks for a microbatch.
 """
 
 import os
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,11 @@ from client import at_rest
 from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
-from model_zoo.data import Corpus, DataError
+from model_zoo.data import Corpus, DataError, plain_tokens
+from model_zoo.datasets.corpus import LeafCorpus, open_source
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.merkle import LEAF_BYTES
+from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
 from model_zoo.specs.tokens import DEFAULT, token_dtype
 
 _COPY_BYTES = 4 << 20
@@ -26,18 +31,36 @@ class Samples:
 
     def __init__(self, request: OpenStage) -> None:
         try:
-            self._corpus = kept_corpus(Path(request.corpus), request.tokenizer)
-            self._corpus.check(request.tokens)
+            path = Path(request.corpus)
+            self._corpus = _opened(path, request)
         except DataError as error:
             raise WrongData(str(error)) from error
         self._sequences, self._tokens = request.sequences, request.tokens
         self._seed = request.seed
-        self._dtype = token_dtype(request.model.vocab)
+        self._vocab = request.model.vocab
+        self._dtype = token_dtype(self._vocab, masked=request.masked)
 
     def read(self, microbatch: int) -> bytes:
-        """Tokens of a microbatch (B, T+1), as they are sent."""
-        batch = self._corpus.sample(microbatch, self._sequences, self._tokens, self._seed)
+        """Tokens of a microbatch (B, T+1), as they are sent.
+
+        Raises:
+            WrongData: they are not here, or none of the tokenizer's: the founder signed for them.
+        """
+        try:
+            batch = self._corpus.sample(microbatch, self._sequences, self._tokens, self._seed)
+        except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
+            raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
+        if int(plain_tokens(batch).max()) >= self._vocab:
+            raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
         return batch.astype(self._dtype).tobytes()
+
+
+def _opened(path: Path, request: OpenStage) -> Corpus:
+    if request.token_data is not None:
+        return token_corpus(path, request.token_data)
+    corpus = kept_corpus(path, request.tokenizer)
+    corpus.check(request.tokens)
+    return corpus
 
 
 def prepare(request: PrepareData) -> DataReady:
@@ -53,7 +76,7 @@ def prepare(request: PrepareData) -> DataReady:
             return DataReady(size_bytes=kept.size)
         if not request.source:
             raise WrongData("this machine does not have the swarm's training text")
-        corpus = Corpus.open(request.source)
+        corpus = open_source(request.source)
     except DataError as error:
         raise WrongData(str(error)) from error
     if corpus.digest != request.digest:
@@ -63,6 +86,27 @@ def prepare(request: PrepareData) -> DataReady:
         )
     keep(corpus, path)
     return DataReady(size_bytes=corpus.size)
+
+
+def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
+    """Open a data folder or a cache of leaves, encrypted or not, whose bytes the node has proven.
+
+    Args:
+        folder: of shards, or of leaves.
+        data: what the manifest says of the tokens.
+    """
+
+    def read_leaf(index: int, offset: int, size: int) -> bytes:
+        name, place = leaf_name(index), offset
+        if whole:
+            number, place = divmod(index * LEAF_BYTES + offset, SHARD_BYTES)
+            name = shard_name(number)
+        with at_rest.open_read(folder / name) as file:
+            file.seek(place)
+            return file.read(size)
+
+    whole = (folder / INDEX).exists()
+    return LeafCorpus(str(folder), data, read_leaf)
 
 
 def kept_corpus(path: Path, tokenizer: str = DEFAULT) -> Corpus:
@@ -76,7 +120,7 @@ def kept_corpus(path: Path, tokenizer: str = DEFAULT) -> Corpus:
             return Corpus.from_bytes_file(path, tokenizer)
         data = np.frombuffer(at_rest.read_bytes(path), dtype=np.uint8)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error}") from error
     return Corpus(str(path), data, tokenizer)
 
 
@@ -98,14 +142,14 @@ def keep(corpus: Corpus, path: Path) -> None:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    copied = blake2b(digest_size=32)
+    update, digest = corpus.digest_of_copy()
     try:
         with temporary.open("wb") as file, at_rest.writing(file) as out:
             for offset in range(0, corpus.size, _COPY_BYTES):
                 data = corpus.read(offset, _COPY_BYTES)
-                copied.update(data)
+                update(data)
                 out.write(data)
-        if copied.hexdigest() != corpus.digest:
+        if digest() != corpus.digest:
             raise WrongData(f"{corpus.name} was changed while it was copied")
         temporary.replace(path)
     finally:

@@ -8,7 +8,6 @@ by the slots, because passes and rounds run one at a time.
 Shapes: N parameters of the stage.
 """
 
-import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from client.compute.errors import LedgerError
 from model_zoo.flat import FlatParameters
-from model_zoo.stages import Stage
+from model_zoo.stages import Stage, twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Slot:
     def copy(self) -> "Slot":
         """A slot of its own with the same parameters and nothing accumulated; it shares the
         scratch, which is zero afterwards."""
-        module = copy.deepcopy(self.module)
+        module = twin(self.module)
         flat = FlatParameters(module, self.flat.gradients)
         return Slot(module, flat, torch.zeros_like(flat.values))
 
@@ -73,7 +72,7 @@ class Slot:
 
 def open_slots(module: Stage, count: int) -> list[Slot]:
     """``count`` slots with the parameters of a module, which is taken over, and one scratch."""
-    copies = [copy.deepcopy(module) for _ in range(count - 1)]
+    copies = [twin(module) for _ in range(count - 1)]
     first = FlatParameters(module)
     flats = [first, *(FlatParameters(other, first.gradients) for other in copies)]
     return [

@@ -14,6 +14,7 @@ from torch import Tensor
 from client.compute.codec import decode, encode
 from client.compute.errors import ShapeError, blame
 from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
+from model_zoo.data import inputs_and_targets, plain_tokens
 from model_zoo.specs.tokens import token_bytes, token_dtype
 
 
@@ -28,6 +29,8 @@ class Wire:
     boundary_codec: CodecName
     averaging_codec: CodecName
     device: torch.device
+    masked: bool = False
+    """Whether tokens say if they are learned."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
@@ -39,13 +42,20 @@ class Wire:
         """Predicted tokens in a microbatch."""
         return self.sequences * self.tokens
 
-    def boundary_out(self, tensor: Tensor, direction: Direction) -> memoryview:
-        """A sealed payload of (B, T, C).
+    def boundary_out(
+        self, tensor: Tensor, direction: Direction, like: Buffer | None = None
+    ) -> memoryview:
+        """Return a sealed payload of (B, T, C).
+
+        Args:
+            tensor: what is sent.
+            direction: where it goes.
+            like: a payload that another replica has made of it; as `encode` takes it.
 
         Raises:
             PoisonedTensor: the tensor is not finite.
         """
-        payload = encode(tensor, self.boundary_codec, direction=direction)
+        payload = encode(tensor, self.boundary_codec, direction=direction, like=like)
         seal(payload)
         return payload
 
@@ -104,17 +114,18 @@ class Wire:
             out.copy_(tensor)
 
     def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent.
+        """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent; a
+        target that is not learned is `NO_TARGET`.
 
         Raises:
             ShapeError: the size is wrong or a token is outside the vocabulary.
         """
         shape = (self.sequences, self.tokens + 1)
-        if len(data) != token_bytes(self.vocab) * shape[0] * shape[1]:
+        if len(data) != token_bytes(self.vocab, masked=self.masked) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
-        sent = np.frombuffer(data, dtype=token_dtype(self.vocab))
-        tokens = torch.from_numpy(sent.astype(np.int64)).view(shape)
-        if int(tokens.max()) >= self.vocab:
-            raise ShapeError(f"token {int(tokens.max())} is outside the vocabulary of {self.vocab}")
-        tokens = tokens.to(self.device)
-        return tokens[:, :-1], tokens[:, 1:]
+        sent = np.frombuffer(data, dtype=token_dtype(self.vocab, masked=self.masked))
+        largest = int(plain_tokens(sent).max())
+        if largest >= self.vocab:
+            raise ShapeError(f"token {largest} is outside the vocabulary of {self.vocab}")
+        inputs, targets = map(torch.from_numpy, inputs_and_targets(sent.reshape(shape)))
+        return inputs.to(self.device), targets.to(self.device)

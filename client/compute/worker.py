@@ -6,6 +6,8 @@ when the socket closes, and on Linux the kernel kills it when the node dies, eve
 long computation.
 """
 
+from __future__ import annotations
+
 import argparse
 import ctypes
 import faulthandler
@@ -15,17 +17,21 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from client import at_rest, faults
 from client.compute.channel import Channel, NodeGone, Received
 from client.compute.errors import FrameError
-from client.compute.executor import Executor
 from client.compute.payload import Buffer
 from client.compute.replies import Failed, Reply
 from client.compute.requests import AnyRequest
 from client.compute.ring import RingReader, RingWriter
+from client.garbage import uncollected
+
+if TYPE_CHECKING:
+    from client.compute.executor import Executor
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,6 +44,8 @@ def serve(channel: Channel) -> None:
     Raises:
         FrameError: the node sent bytes that are no frame.
     """
+    with uncollected():
+        from client.compute.executor import Executor
     executor = Executor(owns_process=True)
     try:
         while True:

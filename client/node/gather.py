@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import nacl.utils
@@ -32,6 +33,8 @@ from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
 from client.train.transfer.inventory import checked
+from client.train.transfer.text_search import TOKENIZER
+from model_zoo.specs.data import DataSpec
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
@@ -49,6 +52,9 @@ ASK_S = 0.5
 MORE_S = 0.1
 """Extra wait for others that have the same or a better version."""
 DOWNLOAD_S = 3600.0
+TOKENIZER_S = 20.0
+"""Seconds without a part of it after which another member is asked for the tokenizer."""
+TOKENIZER_FILE = "tokenizer.json"
 ATTEMPTS = 5
 Progress = Callable[[str], None]
 Lend = Callable[[SwarmFile, PeerId], Kept]
@@ -65,6 +71,8 @@ class Observer:
         self.offers: dict[tuple[int, int], set[PeerId]] = {}
         """By stage and version: who of those asked offers it."""
         self.download: Download | None = None
+        self.tokenizer_bytes = 0
+        """Size of the tokenizer that is copied; offers of other sizes are ignored."""
         self.changed = trio.Event()
 
     def taker(self, message: Message) -> Take | None:
@@ -73,7 +81,8 @@ class Observer:
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
-        if self.download is not None:
+        other = isinstance(message, BlobOffer) and message.size_bytes != self.tokenizer_bytes
+        if self.download is not None and not (message.kind == "data" and other):
             self.download.receive(peer, message, payload)
         elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
             self.offers.setdefault((message.stage, message.version), set()).add(peer)
@@ -150,7 +159,8 @@ async def gather(
 
     Args:
         target: an invite, a swarm file or an address.
-        out_dir: folder for the files.
+        out_dir: folder for the files; the swarm's tokenizer comes to ``tokenizer.json`` there, if
+            it has one and a member has it.
         dial_timeout_s: limit for reaching a member.
         say: gets progress in words.
         lend: vouches for our observing key, in a swarm whose members vouch.
@@ -170,6 +180,8 @@ async def gather(
             engine = _engine(network, Signer(seed), swarm, observer, nursery, lend)
             nursery.start_soon(engine.run, seen)
             paths = await _copy_newest(engine, observer, swarm, out_dir, say)
+            if swarm.manifest.data.brought is not None:
+                await _copy_tokenizer(engine, observer, swarm.manifest.data, out_dir, say)
             nursery.cancel_scope.cancel()
     return swarm, paths
 
@@ -325,6 +337,29 @@ async def _copy(
         path.unlink(missing_ok=True)
         raise DownloadFailed(f"stage {stage}: {error}") from error
     return path
+
+
+async def _copy_tokenizer(
+    engine: Engine, observer: Observer, data: DataSpec, out_dir: Path, say: Progress
+) -> None:
+    """Copy the swarm's tokenizer from any member that has it; each is asked by itself."""
+    if (brought := data.brought) is None:
+        return
+    observer.tokenizer_bytes = brought.size_bytes
+    path = out_dir / TOKENIZER_FILE
+    for donor in sorted(engine.handshake.admitted):
+        query = BlobQuery("data", 0, TOKENIZER)
+        download = observer.download = Download(engine, query, [donor], path)
+        try:
+            await download.run(TOKENIZER_S)
+        except DownloadFailed:
+            continue
+        finally:
+            observer.download = None
+        if blake2b(path.read_bytes(), digest_size=32).hexdigest() == brought.digest:
+            return
+        path.unlink()
+    say("no member that could be reached has the swarm's tokenizer")
 
 
 def _drop(_: object) -> None:

@@ -212,7 +212,8 @@ def _state(
     if paused is not None:
         held = ", ".join(map(str, held_stages.held))
         return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
-    if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
+    starved, served = engine.text.starved, engine.membership.roster.serving(0)
+    if (problem := engine.text.problem) and (starved or not served):
         return "waiting", problem
     if engine.history is not None and (waits := engine.history.waiting()):
         return "waiting", waits

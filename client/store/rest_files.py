@@ -15,7 +15,11 @@ from typing import Final
 from client.at_rest import CHUNK_BYTES, is_encrypted, open_read, writing
 from client.store.atomic import is_temporary, replacing
 
-HELD: Final = {"checkpoints": (".safetensors", ".buddy"), "texts": (".bin",), "snapshots": ("",)}
+HELD: Final = {
+    "checkpoints": (".safetensors", ".buddy"),
+    "texts": (".bin", ".leaf"),
+    "snapshots": ("",),
+}
 """By folder, what the names of its files of text or weights contain."""
 WORKING_COPIES: Final = "snapshots"
 

@@ -1,4 +1,5 @@
-"""The training texts of this volunteer, each in a file named by the digest of its bytes.
+"""The training texts of this volunteer, and the weights that imported models begin with, each in a
+file named by the digest of its bytes. Tokens are a folder, named by their root.
 
 The text of a swarm founded here is a copy of the founder's file, so that the original may change or
 move afterwards. The original's path is kept beside the copy, as a second place to look. Readers
@@ -7,14 +8,21 @@ check the digest.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client import at_rest
 from client.store.atomic import write_atomic
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
 
 SUFFIX: Final = ".bin"
+TOKENS_SUFFIX: Final = ".tokens"
+TOKENIZER_SUFFIX: Final = ".json"
 ORIGIN_SUFFIX: Final = ".origin"
 
 
@@ -28,6 +36,18 @@ class TextStore:
         """Return the path for the text with a digest, whether it exists or not."""
         return self.folder / f"{digest}{SUFFIX}"
 
+    def tokens(self, digest: str) -> Path:
+        """Return the path for a whole data folder with a root, whether it exists or not."""
+        return self.folder / f"{digest}{TOKENS_SUFFIX}"
+
+    def leaves(self, digest: str) -> Path:
+        """Return the folder for leaves of the data with a root."""
+        return self.folder / f"{digest}.leaves"
+
+    def tokenizer(self, digest: str) -> Path:
+        """Return the path for the tokenizer that the data with a root bring."""
+        return self.folder / f"{digest}{TOKENIZER_SUFFIX}"
+
     def origin(self, digest: str) -> Path | None:
         """Return the founder's original file, if the swarm of this text was founded here."""
         try:
@@ -36,14 +56,59 @@ class TextStore:
             return None
         return Path(os.fsdecode(name)) if name else None
 
-    def remember(self, digest: str, origin: Path) -> None:
-        """Save the path of the file that a text was copied from."""
-        write_atomic(self._origin(digest), os.fsencode(origin))
+    def remember(self, digest: str, origin: Path | None) -> None:
+        """Save the path of the file that a text was copied from; None: there is no other copy."""
+        write_atomic(self._origin(digest), os.fsencode(origin) if origin else b"")
 
     def _origin(self, digest: str) -> Path:
         return self.folder / f"{digest}{ORIGIN_SUFFIX}"
 
 
+def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
+    """Keep a data folder in the store without a second copy, and return where it is kept.
+
+    Its files get a second name in the store, so that they stay when the folder is removed. Between
+    two disks that cannot be, and the folder is used where it is. An encrypted store gets an
+    encrypted copy.
+
+    Args:
+        folder: of ``volunteer data build``.
+        data: what it has.
+        store: of this volunteer.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    kept = store.tokens(data.digest)
+    if (kept / INDEX).exists():
+        return kept
+    made = kept.with_name(f".{kept.name}.tmp")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700, parents=True)
+    shards = [shard_name(number) for number, _ in enumerate(shard_sizes(data.size_bytes))]
+    others = [TOKENIZER] if data.brought is not None else []
+    try:
+        for name in (*shards, LEAVES, *others, INDEX):
+            if at_rest.key_to_hand_on() and name.endswith(SUFFIX):
+                _copy_encrypted(folder / name, made / name)
+            else:
+                os.link(folder / name, made / name)
+        made.replace(kept)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            return folder
+        raise
+    return kept
+
+
+def _copy_encrypted(path: Path, copy: Path) -> None:
+    with path.open("rb") as source, copy.open("wb") as file, at_rest.writing(file) as out:
+        while data := source.read(at_rest.CHUNK_BYTES):
+            out.write(data)
+
+
 def is_founders(path: Path) -> bool:
-    """Whether a file is the text of a swarm founded here."""
-    return path.with_suffix(ORIGIN_SUFFIX).exists()
+    """Whether a file is the text of a swarm founded here, or of its data folder."""
+    text = path.parent if path.parent.suffix == TOKENS_SUFFIX else path
+    return text.with_suffix(ORIGIN_SUFFIX).exists()

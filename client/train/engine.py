@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,6 @@ from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
-from protocol.membership.roster import Roster
 from protocol.membership.view import (
     Contradicted,
     MemberDown,
@@ -65,6 +64,7 @@ from protocol.membership.view import (
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
 from protocol.seat.effects import Convicted
+from protocol.view import SwarmView
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
@@ -92,9 +92,9 @@ from protocol.wire.routes import ROUTES
 STRANGERS_WAIT_S = 0.25
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
 going: there is always something new in a crowd."""
-LONG_LOOK_S = 0.01
-REST = 10
-"""A look at all members that takes long is followed by a rest of so many times that."""
+REST = 50
+"""A look at all members is followed by a rest of so many times its duration: anybody can tell of
+thousands of them, or link hundreds with us."""
 
 
 class Engine:
@@ -150,6 +150,7 @@ class Engine:
         )
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
+        self._lines: Mapping[PeerId, tuple[float, float]] = {}
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
 
@@ -280,7 +281,6 @@ class Engine:
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
-        self._view_dirty |= self._look_due and now >= self._look_again_at
         self._view_dirty |= now >= self._view_at
         self.expulsions.tick(now)
         self.text.tick(now)
@@ -290,6 +290,8 @@ class Engine:
             self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
+        if self._look_due:
+            self._look_at_members()
         self._refresh()
 
     # --- the network -----------------------------------------------------------------------
@@ -431,7 +433,7 @@ class Engine:
 
     def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob, payload: bytes) -> None:
         """Take an answer to a query of ours, or an offer that nobody asked for."""
-        if message.kind == "state" or self.text.receive(peer, message):
+        if message.kind != "data" or self.text.receive(peer, message):
             self.on_chunk(peer, message, payload)
 
     def on_chunk(self, peer: PeerId, message: Copied, payload: bytes) -> None:
@@ -510,20 +512,21 @@ class Engine:
 
     def _view_changed(self) -> None:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
-        costs little, because anybody can tell of thousands of members."""
-        roster, self._view_at = self.membership.roster, math.inf
-        self._look_at_members(roster)
+        costs little."""
+        self._view_at, self._look_due = math.inf, True
+        self._look_at_members()
         if self.held_stages is not None:
-            lines = self.measuring.lines()
-            stages, me = self.manifest.stage_count, self.signer.peer
-            lineage = None if self.history is None else self.history.lineage
-            era = era_followed(lineage, roster, stages, me)
-            view = swarm_view(roster, lines, me, stages, era)
+            era, view = self._lineage_view()
             self.held_stages.update_view(view)
             self.text.view_changed(served=bool(view.serving(0)))
-            if self.history is not None:
-                self.history.update(roster, view)
             self.waypoints.update(era, view)
+
+    def _lineage_view(self) -> tuple[int, SwarmView]:
+        """Return the lineage that we follow, and its live replicas."""
+        roster, stages, me = self.membership.roster, self.manifest.stage_count, self.signer.peer
+        lineage = None if self.history is None else self.history.lineage
+        era = era_followed(lineage, roster, stages, me)
+        return era, swarm_view(roster, self._lines, me, stages, era)
 
     def _proves(self) -> Proves | None:
         """Return whom work has proven; None: we have closed no step."""
@@ -534,10 +537,10 @@ class Engine:
         admission = self.handshake.admission
         return admission.register.path(peer) if isinstance(admission, Vouching) else ()
 
-    def _look_at_members(self, roster: Roster) -> None:
-        now = self.now()
+    def _look_at_members(self) -> None:
+        """Look at every member if one has changed and the last look is long enough ago."""
+        now, roster = self.now(), self.membership.roster
         if now < self._look_again_at:
-            self._look_due = True
             return
         began, self._look_due = time.perf_counter(), False
         self.network.members(roster.live())
@@ -549,8 +552,11 @@ class Engine:
                 roster, self.signer.peer, self.measuring, self.wall(), cut_off, self._path_of
             )
             self.matched(self.matching.update_members(members, self.now()))
-        took_s = time.perf_counter() - began
-        self._look_again_at = now + REST * took_s if took_s > LONG_LOOK_S else now
+        if self.held_stages is not None:
+            self._lines = self.measuring.lines()
+            if self.history is not None:
+                self.history.update(roster, self._lineage_view()[1])
+        self._look_again_at = now + REST * (time.perf_counter() - began)
 
     def _text_changed(self) -> None:
         """Tell the matching and the swarm whether this volunteer can take stage 0."""

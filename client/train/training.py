@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec import UNSET
 
 from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.config import Settings
@@ -42,6 +43,7 @@ from client.train.stage.stage_acquisition import Folders, Terms
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import check_fits
 from client.train.workers.pool import OpenWorker
@@ -95,6 +97,8 @@ class Training:
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
+        texts = TextStore(site.data / "texts")
+        starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
             event_sink=event_sink,
@@ -106,13 +110,16 @@ class Training:
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
                 snapshots=site.data / "snapshots",
-                data=TextStore(site.data / "texts").path(manifest.data.digest),
+                data=texts.path(manifest.data.digest),
+                starts=tuple(texts.path(start.digest) for start in starts),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,
+            linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             history=history,
             cores=site.cores,
+            leaves=_leaves(engine, site, texts),
         )
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
@@ -267,6 +274,17 @@ class Training:
         if self._capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
         return self._capacity
+
+
+def _leaves(engine: Engine, site: Site, texts: TextStore) -> LeafSupply | None:
+    """Return what supplies stages with tokens; None: the manifest names a text."""
+    manifest = engine.manifest
+    if manifest.data.source != "tokens":
+        return None
+    sources = (site.data_path, texts.origin(manifest.data.digest))
+    folders = [folder for folder in sources if folder is not None]
+    budget = site.settings.data_cache_bytes
+    return LeafSupply(engine, manifest, engine.text, texts, folders, budget)
 
 
 def _source(site: Site, data: DataSpec) -> str:

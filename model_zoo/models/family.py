@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,21 +14,17 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The three parts that any stage of a model is made of, and the model's other layout.
+    """The three parts that any stage of a model is made of.
 
     Fields:
         embedding: makes of a spec what takes tokens (B, T) int64 to hidden (B, T, C).
-        block: one layer, hidden to hidden.
+        block: one layer, by its number in the whole model, hidden to hidden.
         head: hidden to logits (B, T, V).
-        to_hugging_face: the whole model's state under the names that `transformers` has.
-        hugging_face_config: what its `config.json` says of the architecture.
     """
 
     embedding: Callable[[ModelSpec], nn.Module]
-    block: Callable[[ModelSpec], nn.Module]
+    block: Callable[[ModelSpec, int], nn.Module]
     head: Callable[[ModelSpec], nn.Module]
-    to_hugging_face: Callable[[ModelSpec, State], State]
-    hugging_face_config: Callable[[ModelSpec], dict[str, Any]]
 
 
 def family(spec: ModelSpec) -> Family:

@@ -9,22 +9,22 @@ Shapes: B sequences, T tokens, C width, H heads, D head width (C = H D), V vocab
 Source: Radford et al. 2019 (GPT-2); github.com/karpathy/nanoGPT, `model.py`.
 """
 
-from typing import Any
+import math
+from collections.abc import Callable
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
-from model_zoo.models.family import Family, State
+from model_zoo.models.family import Family
 from model_zoo.specs.model import ModelSpec
-
-NORM_EPS = 1e-5
 
 
 def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
     """The normalisation of this architecture: gain always, shift only with `spec.has_bias`."""
-    return nn.LayerNorm(spec.width, eps=NORM_EPS, bias=spec.has_bias)
+    return nn.LayerNorm(spec.width, eps=spec.eps, bias=spec.has_bias)
 
 
 class Attention(nn.Module):
@@ -49,23 +49,42 @@ class Attention(nn.Module):
         return result
 
 
+def gelu_of_gpt2(x: Tensor) -> Tensor:
+    """GELU by a tangent, in GPT-2's own steps: its last bits differ from `tanh_gelu`'s."""
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def tanh_gelu(x: Tensor) -> Tensor:
+    """GELU by a tangent, in one step."""
+    return F.gelu(x, approximate="tanh")
+
+
+_GELUS: dict[object, Callable[[Tensor], Tensor]] = {
+    UNSET: F.gelu,
+    "tanh": tanh_gelu,
+    "new": gelu_of_gpt2,
+}
+
+
 class FeedForward(nn.Module):
-    """Two linear layers with a GELU (exact, by erf) between them."""
+    """Two linear layers with a GELU between them: exact, by erf, where the spec names none."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+        self.gelu = _GELUS[spec.gelu]
         self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.has_bias)
         self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down(F.gelu(self.up(x)))  # (B, T, C)
+        result: Tensor = self.down(self.gelu(self.up(x)))  # (B, T, C)
         return result
 
 
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
         self.attn_norm = layer_norm(spec)
         self.attn = Attention(spec)
@@ -105,57 +124,4 @@ class Head(nn.Module):
         return logits
 
 
-_LINEARS = {
-    "attn.qkv": "attn.c_attn",
-    "attn.out": "attn.c_proj",
-    "ffn.up": "mlp.c_fc",
-    "ffn.down": "mlp.c_proj",
-}
-
-
-def to_hugging_face(spec: ModelSpec, state: State) -> State:
-    """The state of GPT2LMHeadModel."""
-    tensors = {
-        "transformer.wte.weight": state["embed.token.weight"],
-        "transformer.wpe.weight": state["embed.position.weight"],
-        "lm_head.weight": state["head.proj.weight"],
-    }
-    tensors |= _with_bias(state, "head.norm", "transformer.ln_f")
-    for layer in range(spec.layers):
-        ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
-        tensors |= _with_bias(state, ours + "attn_norm", theirs + "ln_1")
-        tensors |= _with_bias(state, ours + "ffn_norm", theirs + "ln_2")
-        for name, target in _LINEARS.items():
-            linear = _with_bias(state, ours + name, theirs + target)
-            weight = theirs + target + ".weight"
-            tensors |= linear | {weight: linear[weight].t()}  # Conv1D keeps (inputs, outputs)
-    return tensors
-
-
-def _with_bias(state: State, name: str, target: str) -> State:
-    """A weight and its bias; GPT-2 always has one, so a missing bias becomes zeros."""
-    weight = state[name + ".weight"]
-    bias = state.get(name + ".bias", torch.zeros(weight.shape[0]))
-    return {target + ".weight": weight, target + ".bias": bias}
-
-
-def hugging_face_config(spec: ModelSpec) -> dict[str, Any]:
-    """The configuration of GPT2LMHeadModel."""
-    return {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": spec.vocab,
-        "n_positions": spec.context,
-        "n_embd": spec.width,
-        "n_layer": spec.layers,
-        "n_head": spec.heads,
-        "n_inner": spec.ffn_width,
-        "activation_function": "gelu",
-        "layer_norm_epsilon": NORM_EPS,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    }
-
-
-FAMILY = Family(Embedding, Block, Head, to_hugging_face, hugging_face_config)
+FAMILY = Family(Embedding, Block, Head)

@@ -1,34 +1,63 @@
 """A Llama-style model: RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases.
 
+The switches of the spec make its relatives of it: Qwen2 (biases of queries, keys and values), Qwen3
+(normalised queries and keys), Mistral (a window), SmolLM3 (layers without positions), OLMo-2 (norms
+after attention and feed-forward), Mixtral, Qwen3-MoE and OLMoE (`mixture`).
+
 Three parts, from which a whole model or any stage of it is made: `Embedding`, `Block`, `Head`.
 Rotary positions are applied inside each block, so no stage needs anything but the hidden state.
 
-Shapes: B sequences, T tokens, C width, H query heads, K key/value heads, D head width (C = H D),
-F inner width, V vocabulary.
+Shapes: B sequences, T tokens, C width, H query heads, K key/value heads, D head width
+(C = H D where the spec names none), F inner width, V vocabulary.
 Sources: Touvron et al., arXiv 2302.13971; Su et al., arXiv 2104.09864 (RoPE, in the half-split
 layout of Hugging Face); Shazeer, arXiv 2002.05202 (SwiGLU); Ainslie et al., arXiv 2305.13245.
 """
 
-from typing import Any
+import math
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
-from model_zoo.models.family import Family, State
+from model_zoo.models.family import Family
+from model_zoo.models.mixture import Mixture
+from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
-
-NORM_EPS = 1e-5
 
 
 def rotary_tables(spec: ModelSpec) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every position's angles, each (context, D / 2) fp32."""
     # Named device: tables hold real numbers even while a model is laid out on "meta".
-    exponents = torch.arange(0, spec.head_width, 2, device="cpu").double() / spec.head_width
-    positions = torch.arange(spec.context, device="cpu").double()
-    angles = torch.outer(positions, spec.rope_theta**-exponents)  # (context, D / 2)
-    return angles.cos().float(), angles.sin().float()
+    positions = torch.arange(spec.context, device="cpu")
+    steps = torch.arange(0, spec.head_width, 2, device="cpu")
+    if spec.rope is UNSET:
+        exponents = steps.double() / spec.head_width
+        angles = torch.outer(positions.double(), spec.rope_theta**-exponents)  # (context, D / 2)
+        return angles.cos().float(), angles.sin().float()
+    frequencies = 1.0 / spec.rope_theta ** (steps.float() / spec.head_width)  # (D / 2)
+    angles = torch.outer(positions.float(), scaled(frequencies, spec.rope))  # (context, D / 2)
+    return angles.cos(), angles.sin()
+
+
+def scaled(frequencies: Tensor, rope: Rope) -> Tensor:
+    """Angles per token (D / 2), made smaller so that a longer context has the angles of the
+    original one.
+
+    Source: `transformers`, `modeling_rope_utils.py`, step by step: other steps round differently.
+    """
+    if rope.kind == "default":
+        return frequencies
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    lengths = 2 * math.pi / frequencies  # of a rotation, in tokens
+    slow, fast = lengths > rope.original / rope.low, lengths < rope.original / rope.high
+    kept = (rope.original / lengths - rope.low) / (rope.high - rope.low)  # share
+    divided = frequencies / rope.factor
+    result = torch.where(slow, divided, frequencies)
+    blended = (1 - kept) * result / rope.factor + kept * result
+    return torch.where(~slow & ~fast, blended, result)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -46,26 +75,55 @@ class Attention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        self.head_width = spec.head_width
+        self.head_width, self.window = spec.head_width, spec.window
         self.groups = [spec.heads, spec.kv_heads, spec.kv_heads]
-        self.qkv = nn.Linear(spec.width, spec.qkv_width, bias=False)
-        self.out = nn.Linear(spec.width, spec.width, bias=False)
-        cos, sin = rotary_tables(spec)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.qkv = nn.Linear(spec.width, spec.qkv_width, bias=spec.qkv_bias is True)
+        self.out = nn.Linear(spec.joined_width, spec.width, bias=False)
+        self.norm_heads_at_once = spec.qk_norm == "projection"
+        self.q_norm = self.k_norm = None
+        if spec.qk_norm is not UNSET:
+            query, key = self.groups[:2] if self.norm_heads_at_once else (1, 1)
+            self.q_norm = nn.RMSNorm(query * spec.head_width, eps=spec.eps)
+            self.k_norm = nn.RMSNorm(key * spec.head_width, eps=spec.eps)
+        self.rotates = spec.has_positions(layer)
+        if self.rotates:
+            cos, sin = rotary_tables(spec)
+            self.register_buffer("cos", cos, persistent=False)
+            self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         qkv: Tensor = self.qkv(x).view(batch, length, -1, self.head_width)  # (B, T, H + 2K, D)
-        q, k, v = (part.transpose(1, 2) for part in torch.split(qkv, self.groups, dim=2))
-        cos, sin = self.cos[:length], self.sin[:length]  # (T, D / 2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # (B, H, T, D), (B, K, T, D)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        joined = mixed.transpose(1, 2).reshape(batch, length, width)  # (B, T, C)
-        result: Tensor = self.out(joined)
+        q, k, v = torch.split(qkv, self.groups, dim=2)  # (B, T, H, D), (B, T, K, D) twice
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self._normed(q, self.q_norm), self._normed(k, self.k_norm)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        if self.rotates:
+            cos, sin = self.cos[:length], self.sin[:length]  # (T, D / 2)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # (B, H, T, D), (B, K, T, D)
+        seen = self._seen(length, x.device)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+        )
+        joined = mixed.transpose(1, 2).flatten(2)  # (B, T, H D)
+        result: Tensor = self.out(joined)  # (B, T, C)
         return result
+
+    def _normed(self, heads: Tensor, norm: nn.RMSNorm) -> Tensor:
+        """Normalise each head, or all together; (B, T, H, D) stays."""
+        given = heads.flatten(2) if self.norm_heads_at_once else heads
+        result: Tensor = norm(given).view(heads.shape)
+        return result
+
+    def _seen(self, length: int, device: torch.device) -> Tensor | None:
+        """Which tokens each token sees, (T, T), where that is not all before it."""
+        if self.window is UNSET or length <= self.window:
+            return None
+        positions = torch.arange(length, device=device)
+        back = positions[:, None] - positions  # (T, T)
+        return (back >= 0) & (back < self.window)
 
 
 class FeedForward(nn.Module):
@@ -86,14 +144,19 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        self.attn_norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
-        self.attn = Attention(spec)
-        self.ffn_norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
-        self.ffn = FeedForward(spec)
+        self.attn_norm = nn.RMSNorm(spec.width, eps=spec.eps)
+        self.attn = Attention(spec, layer)
+        self.ffn_norm = nn.RMSNorm(spec.width, eps=spec.eps)
+        self.ffn = FeedForward(spec) if spec.experts is UNSET else Mixture(spec, spec.experts)
+        self.norms_after = spec.post_norm is True
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.norms_after:
+            x = x + self.attn_norm(self.attn(x))  # (B, T, C)
+            after: Tensor = x + self.ffn_norm(self.ffn(x))  # (B, T, C)
+            return after
         x = x + self.attn(self.attn_norm(x))  # (B, T, C)
         result: Tensor = x + self.ffn(self.ffn_norm(x))  # (B, T, C)
         return result
@@ -116,7 +179,7 @@ class Head(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
+        self.norm = nn.RMSNorm(spec.width, eps=spec.eps)
         self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,54 +187,4 @@ class Head(nn.Module):
         return logits
 
 
-_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn.out": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn.gate": "mlp.gate_proj",
-    "ffn.up": "mlp.up_proj",
-    "ffn.down": "mlp.down_proj",
-}
-
-
-def to_hugging_face(spec: ModelSpec, state: State) -> State:
-    """The state of LlamaForCausalLM."""
-    tensors = {
-        "model.embed_tokens.weight": state["embed.token.weight"],
-        "model.norm.weight": state["head.norm.weight"],
-        "lm_head.weight": state["head.proj.weight"],
-    }
-    kv_rows = spec.kv_heads * spec.head_width
-    for layer in range(spec.layers):
-        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
-        for name, target in _NAMES.items():
-            tensors[f"{theirs}{target}.weight"] = state[f"{ours}{name}.weight"]
-        # Rows need no permutation: both sides rotate pairs (i, i + D/2).
-        split = torch.split(state[ours + "attn.qkv.weight"], [spec.width, kv_rows, kv_rows])
-        for letter, rows in zip("qkv", split, strict=True):
-            tensors[f"{theirs}self_attn.{letter}_proj.weight"] = rows
-    return tensors
-
-
-def hugging_face_config(spec: ModelSpec) -> dict[str, Any]:
-    """The configuration of LlamaForCausalLM."""
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": spec.vocab,
-        "max_position_embeddings": spec.context,
-        "hidden_size": spec.width,
-        "intermediate_size": spec.ffn_width,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "head_dim": spec.head_width,
-        "hidden_act": "silu",
-        "rms_norm_eps": NORM_EPS,
-        "rope_theta": spec.rope_theta,
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
-
-
-FAMILY = Family(Embedding, Block, Head, to_hugging_face, hugging_face_config)
+FAMILY = Family(Embedding, Block, Head)

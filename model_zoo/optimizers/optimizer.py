@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model_zoo.specs.matrices import Matrix
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 
 _CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
@@ -37,13 +38,21 @@ class FlatOptimizer(ABC):
         values: parameters, (N,) fp32.
         decay_size: how many leading ones decay.
         spec: name and constants.
+        matrices: the matrices of the stage's layers in the buffer, in order.
     """
 
-    def __init__(self, values: Tensor, decay_size: int, spec: OptimizerSpec) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        decay_size: int,
+        spec: OptimizerSpec,
+        matrices: tuple[Matrix, ...] = (),
+    ) -> None:
         self.values = values
+        self.matrices = matrices
         self.decay_size = decay_size
         self.spec = spec
-        self.vectors = tuple(torch.zeros_like(values) for _ in OPTIMIZERS[spec.name])
+        self.vectors = tuple(torch.zeros_like(values) for _ in OPTIMIZERS[spec.name].vectors)
         self.steps_done = 0
         self._scratch = values.new_empty((2, min(_chunk_size(values), values.numel())))
 
@@ -57,7 +66,17 @@ class FlatOptimizer(ABC):
         """
         self.steps_done += 1
         self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
-        for p, g, *kept in _pieces(self.values, gradient, *self.vectors):
+        self.sweep(gradient, lr, scale, 0, self.values.numel())
+
+    def sweep(self, gradient: Tensor, lr: float, scale: float, start: int, end: int) -> None:
+        """Update the elements from ``start`` to ``end``, a piece at a time.
+
+        Args:
+            gradient, lr, scale: as in `step`.
+            start, end: a stretch of the buffers.
+        """
+        buffers = (self.values, gradient, *self.vectors)
+        for p, g, *kept in _pieces(*(buffer[start:end] for buffer in buffers)):
             a, b = self._scratch[0, : p.numel()], self._scratch[1, : p.numel()]
             torch.mul(g, scale, out=a)
             self.update(p, a, kept, lr, b)

@@ -6,7 +6,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,145 @@ _LARGEST = {
     "context": 1 << 20,
     "vocab": 1 << 20,
 }
+SWITCHES = (
+    "bias",
+    "norm_eps",
+    "gelu",
+    "head_dim",
+    "rope",
+    "qk_norm",
+    "qkv_bias",
+    "window",
+    "nope_every",
+    "post_norm",
+    "max_context",
+    "experts",
+    "lora",
+)
+"""Fields that a manifest leaves out unless they are used; an architecture names those it has."""
+MAX_EXPERTS = 512
+"""Of a layer."""
+MAX_EXPERTS_IN_ALL = 1 << 15
+"""Of all layers: each has three tensors in a Hugging Face folder."""
+NORM_EPS = 1e-5
+"""Of every norm, where `norm_eps` does not say otherwise."""
+
+
+class Rope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Rotary angles computed in fp32, as `transformers` does, and how they are scaled.
+
+    Fields:
+        kind: `default` has the angles as they are; `linear` divides them all by `factor`; `llama3`
+            divides those of slow rotations by `factor` and blends in between.
+        factor: how much longer the context is than in pre-training.
+        low, high: `llama3`: rotations within the original context below which an angle is divided,
+            and above which it is kept.
+        original: `llama3`: context of the pre-training in tokens.
+
+    Raises:
+        ValueError: a number is out of range, or not used by this kind.
+    """
+
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.factor <= 1e6:
+            raise ValueError(f"rope.factor must lie between 1 and 1e6, got {self.factor!r}")
+        if not 0.0 < self.low < self.high <= 1e6:
+            raise ValueError(f"rope.low {self.low!r} must lie below rope.high {self.high!r}")
+        if type(self.original) is not int or not 1 <= self.original <= 1 << 20:
+            raise ValueError(f"rope.original must lie between 1 and 2**20, got {self.original!r}")
+        used = {"default": 0, "linear": 1, "llama3": 4}[self.kind]
+        unused = (self.factor, self.low, self.high, self.original)[used:]
+        if unused != (1.0, 1.0, 4.0, 8192)[used:]:  # one model, one spelling
+            raise ValueError(f"rope {self.kind} has numbers that it does not use: leave them out")
+
+
+class Experts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A feed-forward part of many experts, of which a router chooses a few for each token.
+
+    Fields:
+        count: experts of a layer.
+        active: experts that each token passes.
+        shares: an expert's weight is its share of the probability of the token's `chosen` experts,
+            or of `all`.
+        balance: weight of the loss that keeps the experts equally busy, beside the mean
+            cross-entropy; the mean over layers and sequences. 0: none.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    count: int
+    active: int
+    shares: Literal["chosen", "all"] = "chosen"
+    balance: float = 0.001
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or not 2 <= self.count <= MAX_EXPERTS:
+            raise ValueError(f"experts.count must lie between 2 and {MAX_EXPERTS}: {self.count!r}")
+        if type(self.active) is not int or not 1 <= self.active <= self.count:
+            raise ValueError(f"experts.active must lie between 1 and count, got {self.active!r}")
+        if self.shares not in ("chosen", "all"):
+            raise ValueError(f"experts.shares must be chosen or all, got {self.shares!r}")
+        if not 0.0 <= self.balance <= 1.0:
+            raise ValueError(f"experts.balance must lie between 0 and 1, got {self.balance!r}")
+
+
+class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Adapters of low rank beside frozen weights: x W^T + (x A^T B^T) alpha / rank.
+
+    Only A (rank, columns) and B (rows, rank) are trained. Source: Hu et al., arXiv 2106.09685.
+
+    Fields:
+        rank: of every adapter.
+        alpha: numerator of the adapters' factor.
+        targets: linear layers of every block that have one, by their names in `transformers`, in
+            the architecture's order.
+        base: type in which the frozen matrices are kept. They are multiplied in fp32.
+
+    Raises:
+        ValueError: a number is out of range, or there is no target.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    base: Literal["bf16", "fp32"] = "bf16"
+
+    def __post_init__(self) -> None:
+        if type(self.rank) is not int or not 1 <= self.rank <= 1 << 16:
+            raise ValueError(f"lora.rank must lie between 1 and 65536, got {self.rank!r}")
+        if not 0.0 < self.alpha <= 1e6:
+            raise ValueError(f"lora.alpha must lie above 0, to 1e6, got {self.alpha!r}")
+        if not self.targets:
+            raise ValueError("lora.targets names no linear layer: without one nothing is trained")
+        if self.base not in ("bf16", "fp32"):
+            raise ValueError(f"lora.base must be bf16 or fp32, got {self.base!r}")
+
+    @property
+    def scale(self) -> float:
+        """Factor of what an adapter adds."""
+        return self.alpha / self.rank
+
+    @property
+    def base_bytes(self) -> int:
+        """Of a number of a frozen matrix."""
+        return 2 if self.base == "bf16" else 4
+
+
+class LinearPart(NamedTuple):
+    """A linear layer as `transformers` has it: some rows of one of ours."""
+
+    module: str
+    """Name of ours within its block."""
+    first_row: int
+    rows: int
+    columns: int
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +176,21 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         vocab: number of tokens.
         rope_theta: base of the rotary angles, where the architecture has them.
         bias: set where linear layers and norms have biases; left out otherwise.
+        norm_eps: what norms add to the variance, where it is not 1e-5.
+        gelu: `tanh`, the approximation by a tangent, or `new`, the same in GPT-2's own steps, whose
+            last bits differ; left out for the exact GELU.
+        head_dim: size D of one attention head, where it is not width / heads.
+        rope: rotary angles as `transformers` computes them; left out for angles computed in fp64.
+        qk_norm: queries and keys are normalised, each `head` by itself or the whole `projection`.
+        qkv_bias: set where queries, keys and values have biases.
+        window: tokens that a token looks back on, itself included; left out for all.
+        nope_every: every so many-th layer has no rotary positions.
+        post_norm: set where what attention and feed-forward return is normalised, not what they
+            take.
+        max_context: longest sequence that an imported model takes, in tokens, where it is trained
+            on shorter ones.
+        experts: the feed-forward part is a mixture of them, each of inner size ffn_width.
+        lora: the weights are frozen, and adapters beside them are trained.
 
     Raises:
         ValueError: a field is out of range.
@@ -52,18 +206,49 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     vocab: int = 256
     rope_theta: float = 10_000.0
     bias: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    norm_eps: float | msgspec.UnsetType = msgspec.UNSET
+    gelu: Literal["tanh", "new"] | msgspec.UnsetType = msgspec.UNSET
+    head_dim: int | msgspec.UnsetType = msgspec.UNSET
+    rope: Rope | msgspec.UnsetType = msgspec.UNSET
+    qk_norm: Literal["head", "projection"] | msgspec.UnsetType = msgspec.UNSET
+    qkv_bias: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    window: int | msgspec.UnsetType = msgspec.UNSET
+    nope_every: int | msgspec.UnsetType = msgspec.UNSET
+    post_norm: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    max_context: int | msgspec.UnsetType = msgspec.UNSET
+    experts: Experts | msgspec.UnsetType = msgspec.UNSET
+    lora: Lora | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= largest:
                 raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
-        if self.width % self.heads:
+        if self.head_dim is msgspec.UNSET and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if not 0 < self.rope_theta <= 1e30:
             raise ValueError(f"rope_theta must lie above 0, got {self.rope_theta!r}")
-        if self.bias not in (True, msgspec.UNSET):
-            raise ValueError("bias must be True, or left out")
+        self._check_switches()
+
+    def _check_switches(self) -> None:
+        for name in ("bias", "qkv_bias", "post_norm"):
+            if getattr(self, name) not in (True, msgspec.UNSET):
+                raise ValueError(f"{name} must be True, or left out")
+        bounds = {"head_dim": 4096, "window": 1 << 20, "nope_every": 1024, "max_context": 1 << 24}
+        for name, largest in bounds.items():
+            value = getattr(self, name)
+            if value is not msgspec.UNSET and not (type(value) is int and 1 <= value <= largest):
+                raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
+        in_all = self.layers * (0 if self.experts is msgspec.UNSET else self.experts.count)
+        if in_all > MAX_EXPERTS_IN_ALL:
+            raise ValueError(f"{in_all} experts in all layers are above {MAX_EXPERTS_IN_ALL}")
+        if not 0 < self.eps <= 0.1:
+            raise ValueError(f"norm_eps must lie between 0 and 0.1, got {self.norm_eps!r}")
+        if self.max_context is not msgspec.UNSET and self.max_context <= self.context:
+            raise ValueError("max_context must be above context, or left out")
+        # One model has one spelling.
+        if self.norm_eps == NORM_EPS or self.head_dim == self.width / self.heads:
+            raise ValueError("norm_eps 1e-5 and head_dim width / heads are the usual: leave it out")
 
     @property
     def has_bias(self) -> bool:
@@ -71,9 +256,38 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         return self.bias is True
 
     @property
+    def eps(self) -> float:
+        """What norms add to the variance."""
+        return NORM_EPS if self.norm_eps is msgspec.UNSET else self.norm_eps
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that the model takes, in tokens."""
+        return self.context if self.max_context is msgspec.UNSET else self.max_context
+
+    @property
     def head_width(self) -> int:
         """Size D of one attention head."""
-        return self.width // self.heads
+        return self.width // self.heads if self.head_dim is msgspec.UNSET else self.head_dim
+
+    @property
+    def joined_width(self) -> int:
+        """Columns of the attention's output projection: all heads side by side."""
+        return self.heads * self.head_width
+
+    @property
+    def experts_per_layer(self) -> int:
+        """Feed-forward parts of a layer: its experts, or one."""
+        return 1 if self.experts is msgspec.UNSET else self.experts.count
+
+    @property
+    def experts_per_token(self) -> int:
+        """Feed-forward parts of a layer that a token passes."""
+        return 1 if self.experts is msgspec.UNSET else self.experts.active
+
+    def has_positions(self, layer: int) -> bool:
+        """Whether a layer has rotary positions."""
+        return self.nope_every is msgspec.UNSET or (layer + 1) % self.nope_every != 0
 
     @property
     def qkv_width(self) -> int:
@@ -83,6 +297,12 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Architecture(ABC):
     """The facts of one architecture; holds no state."""
+
+    switches: frozenset[str] = frozenset()
+    """Those of `SWITCHES` that such a model may have."""
+
+    usual_targets: tuple[str, ...]
+    """The linear layers that have adapters where nothing is chosen: as in `peft`."""
 
     residual_outputs: tuple[str, ...]
     """Endings of the names of the matrices that write into the residual stream: they start
@@ -105,6 +325,20 @@ class Architecture(ABC):
         """Return the parameters of the final norm and the output projection."""
 
     @abstractmethod
+    def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
+        """Return the linear layers of a block that may have adapters, in the block's order, by the
+        ends of their names in `transformers`."""
+
+    @abstractmethod
+    def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
+        """Return the rows of each matrix of a layer's tensors that have several matrices below one
+        another, by their names."""
+
+    def idle_per_token(self, shape: Shape) -> int:
+        """Return how many of a layer's parameters a token does not pass."""
+        return 0
+
+    @abstractmethod
     def saved_per_token(self, shape: Shape) -> int:
         """Return how many fp32 numbers a layer keeps per token for its backward pass.
 
@@ -114,6 +348,12 @@ class Architecture(ABC):
     @abstractmethod
     def usual_ffn_width(self, width: int) -> int:
         """Return the inner size that such models usually have at a width."""
+
+
+def fused_qkv(shape: Shape) -> tuple[int, ...]:
+    """Return the rows of the query, key and value projections, which are one tensor."""
+    keys = shape.kv_heads * shape.head_width
+    return shape.joined_width, keys, keys
 
 
 def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors:

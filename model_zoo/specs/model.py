@@ -7,13 +7,16 @@ from it.
 import math
 from functools import lru_cache
 
-from model_zoo.specs.architecture import Architecture, Shape, Tensors, prefixed
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from model_zoo.specs.architecture import SWITCHES, Architecture, Shape, Tensors, prefixed
 from model_zoo.specs.architectures.gpt import Gpt
 from model_zoo.specs.architectures.llama import Llama
 
 ARCHITECTURES: dict[str, Architecture] = {"gpt": Gpt(), "llama": Llama()}
 """Every architecture that a manifest may name. A new one is a line here and two files of its name:
-its facts in `specs/architectures`, its modules in `models`."""
+its facts in `specs/architectures`, its modules in `models`, its names in `huggingface`."""
 
 
 class ModelSpec(Shape, frozen=True):
@@ -29,7 +32,11 @@ class ModelSpec(Shape, frozen=True):
             known = ", ".join(ARCHITECTURES)
             name = self.architecture[:40]
             raise ValueError(f"architecture {name!r} is unknown; known are {known}")
-        if problem := self.facts.problem(self):
+        for name in SWITCHES:
+            if getattr(self, name) is not UNSET and name not in self.facts.switches:
+                plural = {"bias": "biases"}.get(name, name)
+                raise ValueError(f"{self.architecture} has no {plural}; leave {name} out")
+        if problem := self.facts.problem(self) or _wrong_adapters(self):
             raise ValueError(problem)
 
     @property
@@ -52,9 +59,28 @@ class ModelSpec(Shape, frozen=True):
         return prefixed(f"blocks.{layer}.", self.facts.block(self))
 
     @property
+    def base(self) -> "ModelSpec":
+        """The model without adapters: what is frozen beside them, or the model itself."""
+        return self if self.lora is UNSET else replace(self, lora=UNSET)
+
+    @property
+    def adapter_tensors(self) -> Tensors:
+        """Parameters of one block's adapters, by their names within it; empty without any."""
+        found: Tensors = {}
+        if self.lora is not UNSET:
+            parts = self.facts.linear_parts(self)
+            for target in self.lora.targets:
+                part, prefix = parts[target], adapter_name(parts[target].module, target)
+                found[f"{prefix}.a"] = (self.lora.rank, part.columns)
+                found[f"{prefix}.b"] = (part.rows, self.lora.rank)
+        return found
+
+    @property
     def layer_matrix_size(self) -> int:
-        """Weights of one block's matrices, the ones every token is multiplied with."""
-        return sum(math.prod(shape) for shape in self.facts.block(self).values() if len(shape) > 1)
+        """Weights of one block's matrices that a token is multiplied with."""
+        shapes = self.facts.block(self).values()
+        matrices = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
+        return matrices - self.facts.idle_per_token(self)
 
     @property
     def embedding_parameter_count(self) -> int:
@@ -73,9 +99,44 @@ class ModelSpec(Shape, frozen=True):
 
     @property
     def parameter_count(self) -> int:
-        """Parameters of the whole model, output head untied from the embedding."""
+        """Parameters of the whole model, output head untied from the embedding, without those of
+        adapters."""
         embedding, layer, head = _count(self)
         return embedding + self.layers * layer + head
+
+    @property
+    def active_parameter_count(self) -> int:
+        """Parameters that one token passes: all, but for the experts it is not sent to."""
+        return self.parameter_count - self.layers * self.facts.idle_per_token(self)
+
+
+def adapter_name(module: str, target: str) -> str:
+    """Return the name of the adapter of a linear layer ``target`` within ours, ``module``."""
+    return f"{module}.lora.{target.replace('.', '_')}"
+
+
+def _wrong_adapters(spec: ModelSpec) -> str | None:
+    """Say in words why a model cannot have its adapters, or None."""
+    lora = spec.lora
+    if lora is UNSET:
+        return None
+    if spec.experts is not UNSET:
+        return "a mixture of experts cannot have adapters: leave lora out and train all of it"
+    parts = spec.facts.linear_parts(spec)
+    for target in lora.targets:
+        if target not in parts:
+            known = ", ".join(parts)
+            return f"{spec.architecture} has no linear layer {target[:40]!r}; it has {known}"
+        most = min(parts[target].rows, parts[target].columns)
+        if lora.rank > most:
+            shape = f"{parts[target].rows} x {parts[target].columns}"
+            return (
+                f"an adapter of rank {lora.rank} is larger than {target}, which is {shape}: take "
+                f"a rank of {most} or less"
+            )
+    if lora.targets != tuple(target for target in parts if target in lora.targets):
+        return "lora.targets are not in the architecture's order, each once"
+    return None
 
 
 @lru_cache(maxsize=64)

@@ -1,23 +1,51 @@
 """The optimizer of a run: its numbers, the learning-rate schedule and the clip of one stage."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
 
 DEFAULT = "adamw"
-OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    DEFAULT: ("first_moment", "second_moment"),
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """What must be known of an optimizer without opening it.
+
+    Fields:
+        vectors: what it keeps between steps, each as long as the parameters, in the order of a
+            state.
+        rate: its usual learning rate over AdamW's; its usual weight decay is as many times less.
+        beta1: its usual one.
+        matrix_scratch: working memory, bytes for each element of the largest matrix of a layer; 0:
+            it treats no matrix as one.
+    """
+
+    vectors: tuple[str, ...]
+    rate: float = 1.0
+    beta1: float = 0.9
+    matrix_scratch: int = 0
+
+    @property
+    def by_matrix(self) -> bool:
+        """Whether it treats the matrices of layers as such, not number by number."""
+        return self.matrix_scratch > 0
+
+
+OPTIMIZERS = {
+    DEFAULT: OptimizerFacts(("first_moment", "second_moment")),
+    "lion": OptimizerFacts(("momentum",), rate=0.2),
+    "muon": OptimizerFacts(("momentum",), rate=3.0, beta1=0.95, matrix_scratch=40),
 }
-"""The vectors, each as long as the parameters, that every optimizer keeps between steps, in the
-order of a state. A new optimizer is a line here and the file of its name in `model_zoo.optimizers`.
-"""
+"""A new optimizer is a line here and the file of its name in `model_zoo.optimizers`."""
 
 _MAX_STEPS = 2**40
 
 
 class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """An optimizer with linear warm-up and cosine decay.
+    """An optimizer, its learning rate after a linear warm-up, and what is added to the loss.
 
     Fields:
         lr, min_lr: highest and final learning rate.
@@ -26,6 +54,11 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
             touches matrices only.
         clip: largest norm of the whole model's gradient; 0 switches clipping off.
         kind: name of an optimizer of the zoo; left out for AdamW.
+        schedule: name of a schedule of the learning rate; left out for the cosine.
+        decay_from: `wsd`: the step at which the rate begins to fall.
+        z_loss: weight of the square of the logits' log-sum-exp, which is added to every token's
+            loss and keeps logits small; it is not part of the loss that is shown. Left out for
+            none.
 
     Raises:
         ValueError: a field is out of range.
@@ -41,6 +74,9 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     weight_decay: float = 0.1
     clip: float = 1.0
     kind: str | msgspec.UnsetType = msgspec.UNSET
+    schedule: str | msgspec.UnsetType = msgspec.UNSET
+    decay_from: int | msgspec.UnsetType = msgspec.UNSET
+    z_loss: float | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         sane = {
@@ -53,6 +89,7 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
             "0 < eps <= 1": 0 < self.eps <= 1,
             "0 <= weight_decay <= 10": 0 <= self.weight_decay <= 10,
             "0 <= clip <= 1e30": 0 <= self.clip <= 1e30,
+            "0 < z_loss <= 1": self.z_loss is msgspec.UNSET or 0 < self.z_loss <= 1,
         }
         broken = [rule for rule, holds in sane.items() if not holds]
         if broken:
@@ -62,6 +99,33 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
         if self.name not in OPTIMIZERS:
             known = ", ".join(OPTIMIZERS)
             raise ValueError(f"optimizer {self.name[:40]!r} is unknown; known are {known}")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        if self.schedule == DEFAULT_SCHEDULE:
+            raise ValueError(f"schedule {DEFAULT_SCHEDULE} is the one without a name: leave it out")
+        if self.schedule_name not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise ValueError(f"schedule {self.schedule_name[:40]!r} is unknown; known are {known}")
+        if (self.schedule_name == "wsd") != (self.decay_from is not msgspec.UNSET):
+            raise ValueError("decay_from belongs to the schedule wsd, and to no other")
+        if not self.warmup_steps <= self.falls_from <= self.decay_steps:
+            raise ValueError("optimizer needs warmup_steps <= decay_from <= decay_steps")
+
+    @property
+    def z_weight(self) -> float:
+        """Weight of the z-loss; 0: none."""
+        return 0.0 if self.z_loss is msgspec.UNSET else self.z_loss
+
+    @property
+    def schedule_name(self) -> str:
+        """Name of the schedule of the learning rate."""
+        return DEFAULT_SCHEDULE if self.schedule is msgspec.UNSET else self.schedule
+
+    @property
+    def falls_from(self) -> int:
+        """The step at which the rate begins to fall, where it does."""
+        return self.warmup_steps if self.decay_from is msgspec.UNSET else self.decay_from
 
     @property
     def name(self) -> str:
@@ -69,17 +133,39 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
         return DEFAULT if self.kind is msgspec.UNSET else self.kind
 
 
-def learning_rate(spec: OptimizerSpec, step: int) -> float:
-    """Return the rate of update `step`, counted from 0: linear warm-up, cosine decay, `min_lr`.
+def _cosine(progress: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
-    Source: nanoGPT, `train.py`, `get_lr`.
+
+def _constant(_: float) -> float:
+    return 1.0
+
+
+def _linear(progress: float) -> float:
+    return 1 - progress
+
+
+DEFAULT_SCHEDULE = "cosine"
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    DEFAULT_SCHEDULE: _cosine,
+    "constant": _constant,
+    "wsd": _linear,
+}
+"""What is left of `lr` - `min_lr` at a share of the way from where the rate begins to fall to
+`decay_steps`. `wsd` is warm-up, stable, decay: until `decay_from` the rate is `lr`."""
+
+
+def learning_rate(spec: OptimizerSpec, step: int) -> float:
+    """Return the rate of update `step`, counted from 0: linear warm-up, then the schedule's.
+
+    Sources: nanoGPT, `train.py`, `get_lr` (cosine); Hu et al., arXiv 2404.06395, section 4 (wsd).
     """
     if step < spec.warmup_steps:
         return spec.lr * (step + 1) / (spec.warmup_steps + 1)
-    if step >= spec.decay_steps:
-        return spec.min_lr
-    progress = (step - spec.warmup_steps) / (spec.decay_steps - spec.warmup_steps)
-    return spec.min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (spec.lr - spec.min_lr)
+    start, end = spec.falls_from, spec.decay_steps
+    progress = 1.0 if step >= end else max(0, step - start) / max(1, end - start)
+    left = SCHEDULES[spec.schedule_name](progress)
+    return spec.min_lr + left * (spec.lr - spec.min_lr)
 
 
 def stage_clip(spec: OptimizerSpec, stages: int) -> float:

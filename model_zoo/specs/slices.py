@@ -3,11 +3,14 @@
 `model_zoo.cutting` chooses the cut.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from model_zoo.specs.architecture import Tensors
+from msgspec import UNSET
+
+from model_zoo.specs.architecture import Tensors, prefixed
 from model_zoo.specs.model import ModelSpec
 
 
@@ -45,10 +48,15 @@ def whole_slice(spec: ModelSpec) -> StageSlice:
 
 
 def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
-    """Return the parameters that a replica of this stage holds, by their names in the whole model.
+    """Return the parameters that a replica of this stage trains, by their names in the whole model.
 
-    In the model's order; in the same order, a state has them as `specs.state` says.
+    In the model's order; in the same order, a state has them as `specs.state` says. Where the model
+    has adapters these are the adapters; what is frozen beside them is `stage_tensors(spec.base)`.
     """
+    if spec.lora is not UNSET:
+        layers = range(part.first_layer, part.last_layer)
+        each = (prefixed(f"blocks.{layer}.", spec.adapter_tensors) for layer in layers)
+        return {name: shape for tensors in each for name, shape in tensors.items()}
     found = dict(spec.embedding_tensors) if part.embeds else {}
     for layer in range(part.first_layer, part.last_layer):
         found |= spec.layer_tensors(layer)
@@ -56,13 +64,13 @@ def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
 
 
 def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
-    """Return N, the number of parameters that a replica of this stage holds."""
+    """Return N, the number of parameters that a replica of this stage trains."""
     layers = part.last_layer - part.first_layer
     return _parameters(spec, layers, embeds=part.embeds, has_head=part.has_head)
 
 
 def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    """Return N, the parameters of one stage, in time independent of the number of stages.
+    """Return N, the parameters that one stage trains, in time independent of the number of stages.
 
     ``spec`` is the whole model, ``layers_per_stage`` the cut, ``stage`` the index.
     """
@@ -70,7 +78,16 @@ def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: in
     return _parameters(spec, layers_per_stage[stage], embeds=stage == 0, has_head=stage == last)
 
 
+def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
+    """Return the memory of what a stage keeps beside its adapters; 0 where it has none."""
+    if spec.lora is UNSET:
+        return 0
+    return stage_parameter_count(spec.base, part) * spec.lora.base_bytes
+
+
 def _parameters(spec: ModelSpec, layers: int, *, embeds: bool, has_head: bool) -> int:
+    if spec.lora is not UNSET:
+        return layers * sum(map(math.prod, spec.adapter_tensors.values()))
     count = layers * spec.layer_parameter_count
     count += spec.embedding_parameter_count if embeds else 0
     return count + (spec.head_parameter_count if has_head else 0)

@@ -39,7 +39,7 @@ class StateSpec:
     def sections(self) -> tuple[str, ...]:
         """The prefixes of tensor names, one per section, in order; the first section holds the
         parameters under their own names."""
-        kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer])
+        kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer].vectors)
         return "", *kept, *(("previous/",) if self.delayed else ())
 
     @property

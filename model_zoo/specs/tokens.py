@@ -1,5 +1,9 @@
 """Tokens: which tokenizers there are, and the integers that tokens are sent and kept as."""
 
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
 DEFAULT = "bytes"
 TOKENIZERS: dict[str, int] = {
     DEFAULT: 256,
@@ -7,14 +11,52 @@ TOKENIZERS: dict[str, int] = {
 """How many tokens each tokenizer has. A new one is a line here and the file of its name in
 `model_zoo.tokenizers`."""
 
+MAX_VOCAB = 1 << 20
+NOT_LEARNED = 1 << 31
+"""Bit of a token of masked data (`specs.data.Answers`): no loss is counted where it is the target.
+It travels with the token. Such tokens are kept and sent in four bytes."""
+MAX_TOKENIZER_BYTES = 64 << 20
+MAX_TEMPLATE_CHARS = 16 * 1024
+"""It travels in the manifest."""
 _TWO_BYTES = 1 << 16
 
 
-def token_bytes(vocab: int) -> int:
-    """Return the bytes of one token of a vocabulary of so many."""
-    return 2 if vocab <= _TWO_BYTES else 4
+class ChatFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a tokenizer's model is talked to: as in its `tokenizer_config.json`.
+
+    Fields:
+        template: Jinja that makes text of messages.
+        bos, eos: words for the beginning and the end of a text, which the template may use; empty
+            where there is none.
+    """
+
+    template: Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE_CHARS)]
+    bos: Annotated[str, Meta(max_length=256)] = ""
+    eos: Annotated[str, Meta(max_length=256)] = ""
 
 
-def token_dtype(vocab: int) -> str:
+class TokenizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tokenizer that travels with the data: a `tokenizer.json` of the `tokenizers` library.
+
+    Fields:
+        digest, size_bytes: of the file; the digest is BLAKE2b-256, in hex.
+        vocab: number of tokens: one more than the largest.
+        library: version of the library that made the tokens; another may cut text differently.
+        chat: for people who export the model; left out where the tokenizer has none.
+    """
+
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size_bytes: Annotated[int, Meta(ge=2, le=MAX_TOKENIZER_BYTES)]
+    vocab: Annotated[int, Meta(ge=2, le=MAX_VOCAB)]
+    library: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,6}){1,3}\Z")]
+    chat: ChatFormat | UnsetType = UNSET
+
+
+def token_bytes(vocab: int, *, masked: bool = False) -> int:
+    """Return the bytes of one token of a vocabulary of so many, ``masked`` if it has the bit."""
+    return 2 if vocab <= _TWO_BYTES and not masked else 4
+
+
+def token_dtype(vocab: int, *, masked: bool = False) -> str:
     """Return the same as NumPy names it: unsigned, little-endian."""
-    return f"<u{token_bytes(vocab)}"
+    return f"<u{token_bytes(vocab, masked=masked)}"

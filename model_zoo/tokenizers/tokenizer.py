@@ -16,7 +16,8 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 class Tokenizer(ABC):
     """Text as UTF-8 to tokens and back; the same on every machine, and without state.
 
-    Every token stands for one byte of text at least, and is below what `specs.tokens` says.
+    Every token stands for one byte of text at least, except special ones, which stand for none. It
+    is below what `specs.tokens` says.
     """
 
     @abstractmethod

@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --file --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit encrypt events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
+  local all_commands='attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "replay")
+        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "data" "sample" "export" "eval" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -256,7 +256,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--from" "--data" "--tokenizer" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--optimizer" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--z-loss" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -269,7 +269,7 @@ _volunteer() {
             fi
             case "$_value_prev" in
               --preset)
-                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small")
+                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "llama-3.2-3b" "llama-3.1-8b" "qwen3-8b")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -279,7 +279,13 @@ _volunteer() {
               --name)
                 COMPREPLY=()
                 ;;
+              --from)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
               --data)
+                COMPREPLY=()
+                ;;
+              --tokenizer)
                 COMPREPLY=()
                 ;;
               --stages)
@@ -333,6 +339,14 @@ _volunteer() {
               --dual-homing)
                 COMPREPLY=()
                 ;;
+              --optimizer)
+                local -a _c=("adamw" "lion" "muon")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
               --architecture)
                 local -a _c=("gpt" "llama")
                 local _q
@@ -359,13 +373,41 @@ _volunteer() {
               --context)
                 COMPREPLY=()
                 ;;
+              --lora)
+                COMPREPLY=()
+                ;;
+              --lora-alpha)
+                COMPREPLY=()
+                ;;
+              --lora-targets)
+                COMPREPLY=()
+                ;;
+              --lora-base)
+                local -a _c=("bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
               --lr)
                 COMPREPLY=()
                 ;;
               --min-lr)
                 COMPREPLY=()
                 ;;
+              --schedule)
+                local -a _c=("cosine" "constant" "wsd")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
               --warmup-steps)
+                COMPREPLY=()
+                ;;
+              --decay-from)
                 COMPREPLY=()
                 ;;
               --decay-steps)
@@ -381,6 +423,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --clip)
+                COMPREPLY=()
+                ;;
+              --z-loss)
                 COMPREPLY=()
                 ;;
               --out)
@@ -419,6 +464,23 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
             esac
+          fi
+          ;;
+        "data")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local -a _c=("build" "ls" "verify" "show")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
           fi
           ;;
         "demo")
@@ -489,6 +551,50 @@ _volunteer() {
             done
           else
             COMPREPLY=()
+          fi
+          ;;
+        "eval")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--text" "--tasks" "--swarm" "--checkpoint" "--limit" "--include" "--python" "--device" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --text)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --tasks)
+                COMPREPLY=()
+                ;;
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --checkpoint)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --limit)
+                COMPREPLY=()
+                ;;
+              --include)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --python)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --device)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
           fi
           ;;
         "events")
@@ -573,7 +679,7 @@ _volunteer() {
           ;;
         "export")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--merged" "--base" "--dtype" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -599,6 +705,17 @@ _volunteer() {
                 ;;
               --data)
                 COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --base)
+                COMPREPLY=()
+                ;;
+              --dtype)
+                local -a _c=("fp32" "bf16")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
                 ;;
               *)
                 COMPREPLY=()
@@ -680,7 +797,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -783,6 +900,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --boundary-disk-bytes)
+                COMPREPLY=()
+                ;;
+              --data-cache-bytes)
+                COMPREPLY=()
+                ;;
+              --data-cache)
                 COMPREPLY=()
                 ;;
               --checkpoint-keep)
@@ -959,7 +1082,7 @@ _volunteer() {
           ;;
         "plan")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--table" "--machines" "--gflops" "--tokens-per-s" "--memory" "--up" "--down" "--rtt-ms" "--watts" "--preset" "--stages" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--tokens" "--price" "--json" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--table" "--machines" "--gflops" "--tokens-per-s" "--memory" "--up" "--down" "--rtt-ms" "--watts" "--preset" "--stages" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--optimizer" "--vocab" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--tokens" "--price" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1002,7 +1125,7 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --preset)
-                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small")
+                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "llama-3.2-3b" "llama-3.1-8b" "qwen3-8b")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -1048,6 +1171,17 @@ _volunteer() {
               --redundancy)
                 COMPREPLY=()
                 ;;
+              --optimizer)
+                local -a _c=("adamw" "lion" "muon")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --vocab)
+                COMPREPLY=()
+                ;;
               --architecture)
                 local -a _c=("gpt" "llama")
                 local _q
@@ -1073,6 +1207,23 @@ _volunteer() {
                 ;;
               --context)
                 COMPREPLY=()
+                ;;
+              --lora)
+                COMPREPLY=()
+                ;;
+              --lora-alpha)
+                COMPREPLY=()
+                ;;
+              --lora-targets)
+                COMPREPLY=()
+                ;;
+              --lora-base)
+                local -a _c=("bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
                 ;;
               --tokens)
                 COMPREPLY=()
@@ -1508,7 +1659,7 @@ _volunteer() {
           ;;
         "config show")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
+            local -a _c=("--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1604,6 +1755,12 @@ _volunteer() {
               --boundary-disk-bytes)
                 COMPREPLY=()
                 ;;
+              --data-cache-bytes)
+                COMPREPLY=()
+                ;;
+              --data-cache)
+                COMPREPLY=()
+                ;;
               --checkpoint-keep)
                 COMPREPLY=()
                 ;;
@@ -1653,6 +1810,107 @@ _volunteer() {
         "config validate")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=( $(compgen -f -- "${cur}") )
+          fi
+          ;;
+        "data build")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--out" "-o" "--tokenizer" "--field" "--chat" "--context" "--workers" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --out)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              -o)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --tokenizer)
+                COMPREPLY=()
+                ;;
+              --field)
+                COMPREPLY=()
+                ;;
+              --context)
+                COMPREPLY=()
+                ;;
+              --workers)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+            esac
+          fi
+          ;;
+        "data ls")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=( $(compgen -f -- "${cur}") )
+          fi
+          ;;
+        "data show")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--context" "--microbatch" "--seed" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --context)
+                COMPREPLY=()
+                ;;
+              --microbatch)
+                COMPREPLY=()
+                ;;
+              --seed)
+                COMPREPLY=()
+                ;;
+              *)
+                case ${positional_count} in
+                  0)
+                    COMPREPLY=()
+                    ;;
+                  1)
+                    COMPREPLY=( $(compgen -f -- "${cur}") )
+                    ;;
+                  *)
+                    COMPREPLY=()
+                    ;;
+                esac
+                ;;
+            esac
+          fi
+          ;;
+        "data verify")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

@@ -12,8 +12,8 @@ What does not come is asked for again every 3 s.
 
 A payload must have the digest that the list names, the list must have the root that was signed, and
 it must list exactly the microbatches that the plan counts for the member. Otherwise the member has
-signed one thing and shows another: it is refused. A segment that was sent to us before must have
-the digest of the list: otherwise the member has contributed something else than it signed. An audit
+signed one thing and shows another: it is refused. Its segments must be the ones that all members
+of the plan agree on; otherwise the member has contributed something else than it signed. An audit
 that fails through our own fault (memory, a worker that died, another version) is void and counts
 for nothing.
 
@@ -23,7 +23,7 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -32,7 +32,13 @@ from protocol.audit.commitment import CONTENTS, Contents, Statement, root_of
 from protocol.audit.record import Grade, judge
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.pipeline.effects import CompareTask, PayloadKey, PayloadName, RecomputeTask
+from protocol.pipeline.effects import (
+    CompareTask,
+    PayloadKey,
+    PayloadName,
+    RecomputeTask,
+    SumAgainTask,
+)
 
 AHEAD = 2
 """Microbatches whose tensors are asked for at a time; a step may have thousands."""
@@ -46,6 +52,7 @@ class Stage(Enum):
 
     COMMITMENT = "awaits the commitment"
     LIST = "awaits the list"
+    COLLECTING = "collects the parts of a sum"
     RECOMPUTING = "recomputes"
     COMPARING = "compares"
     OVER = "over"
@@ -78,7 +85,7 @@ class Judged:
     words: str
 
 
-AuditEffect = AskList | Ask | RecomputeTask | CompareTask | Judged
+AuditEffect = AskList | Ask | RecomputeTask | CompareTask | SumAgainTask | Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,8 @@ class Subject:
     Fields:
         counted: microbatches that it counts for the member.
         bounds: of its segments.
-        held: digests of the segments of the member's contribution that were sent to us before the
-            commit.
+        segments: digests of its contribution's segments, which all members of the plan agree on.
+        held: those of its segments that were sent to us before the commit.
         tensors: what is shown of a microbatch (``tensors_of``).
         coarse: whether the averaging codec loses anything.
     """
@@ -101,7 +108,8 @@ class Subject:
     era: int
     counted: frozenset[int]
     bounds: tuple[int, ...]
-    held: Mapping[int, bytes]
+    segments: tuple[bytes, ...]
+    held: Collection[int]
     tensors: tuple[PayloadName, ...]
     coarse: bool
 
@@ -165,7 +173,7 @@ class Audit:
             return self._refused("its list is malformed")
         if not self._fits():
             return self._refused("its list is not of what the plan counts for it")
-        if any(self._list.segments[i] != digest for i, digest in self._of.held.items()):
+        if self._list.segments != self._of.segments:
             return self._over(Grade.OTHER, Grade.OTHER.value)
         self.state = Stage.RECOMPUTING
         self._came(now)

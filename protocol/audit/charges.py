@@ -29,10 +29,11 @@ MAX_AUTHORS: Final = 32
 SPACING_S: Final = 1.0
 """Between two charges of an author that are verified."""
 
-Reason = Literal["lies", "other", "fails", "accuses"]
+Reason = Literal["lies", "other", "sums", "fails", "accuses"]
 WORDS: Final[dict[Reason, str]] = {
     "lies": "contributed what it should not have computed",
     "other": "contributed something else than it had signed",
+    "sums": "broadcast a sum that is not the sum of what was contributed",
     "fails": "did not stand too many audits",
     "accuses": "accused a member falsely",
 }
@@ -49,7 +50,7 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     step: StepIndex
     attempt: Attempt
     root: StateHash
-    """The commitment that was audited; empty if it was never shown."""
+    """The commitment or the sum that was audited; empty if it was never shown."""
     reason: Reason
 
 

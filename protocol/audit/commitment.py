@@ -36,7 +36,7 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
         tuple[Microbatch, ...], Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP)
     ]
     segments: Annotated[
-        tuple[Annotated[bytes, Meta(max_length=32)], ...], Meta(max_length=limits.MAX_BOUNDS)
+        tuple[Annotated[bytes, Meta(max_length=32)], ...], Meta(max_length=limits.MAX_SEGMENTS)
     ]
 
 

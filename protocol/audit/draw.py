@@ -9,7 +9,7 @@ audited as often as the budget says, however many they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from protocol.audit.record import Record
@@ -61,6 +61,34 @@ def drawn(
     draws = {peer: _uniform(secret, closed, stage, step, peer) for peer in others}
     hit = [peer for peer in others if draws[peer] < shares[peer]]
     return min(hit, key=lambda peer: draws[peer] / shares[peer], default=None)
+
+
+def sum_drawn(
+    secret: bytes,
+    closed: bytes,
+    stage: int,
+    step: int,
+    owned: Mapping[PeerId, tuple[Record, Sequence[int]]],
+    budget: float,
+) -> tuple[PeerId, int] | None:
+    """Return the owner and the segment whose sum we make again; None: no segment.
+
+    Args:
+        secret: 32 bytes that only we know.
+        closed: the digest that the step is closed with.
+        stage: whose step it is.
+        step: the step.
+        owned: the other owners: what our audits of their sums came to, and their segments.
+        budget: share of all owners' sums of a step that the run wants to be checked.
+    """
+    key = blake2b(b"sums", digest_size=32, key=secret).digest()
+    others = {peer: record for peer, (record, _) in owned.items()}
+    peer = drawn(key, closed, stage, step, others, budget)
+    if peer is None:
+        return None
+    segments = owned[peer][1]
+    which = int(_uniform(key, closed + b"segment", stage, step, peer) * len(segments))
+    return peer, segments[which]
 
 
 def _uniform(secret: bytes, closed: bytes, stage: int, step: int, peer: PeerId) -> float:

@@ -17,6 +17,7 @@ from model_zoo.specs.state import ADAMW_STATE, StateSpec
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest, StageCost
 from protocol.matching import preferences, stewards
+from protocol.matching.averaging import Averaging, Line, Trade, second_stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
 from protocol.matching.relatives import held_by_relatives
@@ -82,6 +83,7 @@ class Population:
         redundancy: replicas that each stage should have (r).
         design: the ingredients in force.
         state: layout of a stage's state, which a newcomer downloads.
+        averaging: of the run; None: it costs nothing.
     """
 
     def __init__(
@@ -91,11 +93,12 @@ class Population:
         redundancy: int,
         design: Design = FULL,
         state: StateSpec = ADAMW_STATE,
+        averaging: Averaging | None = None,
     ) -> None:
         self.members: Mapping[PeerId, Member] = {member.peer: member for member in members}
         self.costs = tuple(costs)
         self.design = design
-        self._state = state
+        self._state, self._averaging = state, averaging
         self._redundancy = redundancy
         self._kinds = tuple(dict.fromkeys(self.costs))
         """Distinct costs; most stages of a model cost the same."""
@@ -114,7 +117,7 @@ class Population:
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
         """Return the view after members came, changed or went (None)."""
         follower = copy(self)
-        for name in ("fair_level", "able", "redundancy", "_fast_from"):
+        for name in ("fair_level", "able", "redundancy", "_fast_from", "_homes"):
             follower.__dict__.pop(name, None)
         members = dict(self.members)
         follower.members, follower._holders = members, dict(self._holders)
@@ -176,6 +179,11 @@ class Population:
         """Return the members that hold a stage with their second seat."""
         found = (self.members[peer] for peer in self.holders(stage))
         return [member for member in found if member.second == stage]
+
+    def serves_without(self, stage: Stage, peer: PeerId) -> bool:
+        """Tell whether another member than ``peer`` serves a stage, and does not only fetch it."""
+        others = (self.members[p] for p in self.holders(stage) - {peer})
+        return any(stage not in member.fetching for member in others)
 
     # --- one member -----------------------------------------------------------------------------
 
@@ -268,7 +276,43 @@ class Population:
         needed = self.costs[home].memory_bytes + self.costs[second].memory_bytes
         return member.seats >= 2 and member.memory_bytes >= needed and self.rate(peer, second) > 0
 
+    def second_stage(self, peer: PeerId, home: Stage, second: Stage) -> Trade:
+        """Return what a second stage, and averaging it, make of a step. The answer does not change
+        when others take or leave second stages.
+
+        Args:
+            peer: the member that asks.
+            home: its home.
+            second: the stage beside it.
+        """
+        homes = self._homes
+        if self._averaging is None or not all(homes):
+            return Trade(0.0, 0.0)
+        levels = (sum(self.rate(p, Stage(s)) for p in members) for s, members in enumerate(homes))
+        return second_stage(
+            self._averaging,
+            self.costs,
+            [[self._line(each) for each in members] for members in homes],
+            lowest=min(levels),
+            fair=self.fair_level,
+            line=self._line(peer),
+            stages=(home, second),
+        )
+
     # --- inside ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _homes(self) -> tuple[tuple[PeerId, ...], ...]:
+        """The members at home in every stage."""
+        found: list[list[PeerId]] = [[] for _ in self.costs]
+        for member in self.members.values():
+            if member.home_stage is not None:
+                found[member.home_stage].append(member.peer)
+        return tuple(map(tuple, found))
+
+    def _line(self, peer: PeerId) -> Line:
+        flops, uplink, downlink = self._believed(self.members[peer])
+        return Line(min(uplink, downlink), flops)
 
     def _count_rates(self) -> None:
         """Recompute all members' rates, after the medians that cap claims changed."""
@@ -375,7 +419,8 @@ class Population:
 def of_nobody(manifest: Manifest, design: Design) -> Population:
     """Return a manifest's population without members."""
     redundancy = manifest.policy.redundancy
-    return Population((), manifest.stages, redundancy, design, manifest.state)
+    averaging = Averaging.of(manifest)
+    return Population((), manifest.stages, redundancy, design, manifest.state, averaging)
 
 
 def _medians(claims: tuple[Column[float], ...]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from protocol.effects import Explain
 from protocol.ids import Stage
 from protocol.matching import preferences
+from protocol.matching.averaging import Trade
 from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.sharing import StageLevel, lowest_level
@@ -43,6 +44,8 @@ class SecondSeat:
         self._context = context
         self._look_at = INFINITY
         self._chosen_at = -INFINITY
+        self._refused: Stage | None = None
+        """The stage last refused or given up because of its averaging: said once."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -121,15 +124,37 @@ class SecondSeat:
         hopes = [stage for stage in self._beside(home) if population.fits_both(me, home, stage)]
         if not hopes:
             return []
+        if self.stage is not None and (trade := self._loss(home, self.stage, now)):
+            self._refused = self.stage
+            return self._drop(f"averaging it takes more than it is worth: {trade}")
         if self.stage is None:
             best = min(hopes, key=lambda stage: self._order(home, stage, levels, now))
             cheap = population.download_s(me, best) <= SECOND_FETCH_S
-            needed = (cheap and population.is_fast(me)) or self._is_thin(best, now)
-            return self._take(best, levels, now) if needed else []
+            if self._is_thin(best, now):
+                return self._take(best, levels, now)
+            if not cheap or not population.is_fast(me):
+                return []
+            trade = self._loss(home, best, now)
+            return self._refuse(best, trade) if trade else self._take(best, levels, now)
         other = next((stage for stage in hopes if stage != self.stage), None)
         if other is None or not self._is_better(home, other, levels, now):
             return []
         return self._take(other, levels, now)
+
+    def _loss(self, home: Stage, stage: Stage, now: float) -> Trade | None:
+        """Return what a second stage would cost if it is not worth its averaging; else None. One
+        that we hold is kept while it lacks replicas, or others that serve it, without us."""
+        population, me, held = self._context.population, self._context.me, stage == self.stage
+        if held and not (population.serves_without(stage, me) and self._is_spare(stage, now)):
+            return None
+        trade = population.second_stage(me, home, stage)
+        return None if trade.is_worth(held=held) else trade
+
+    def _refuse(self, stage: Stage, trade: Trade) -> list[Effect]:
+        if stage == self._refused:
+            return []
+        self._refused = stage
+        return [Explain("matching", f"no second stage {stage}, for its averaging: {trade}")]
 
     def _is_better(self, home: Stage, other: Stage, levels: tuple[int, ...], now: float) -> bool:
         if other == self.stage or self.stage is None or now < self._chosen_at + SECOND_STAY_S:
@@ -145,7 +170,7 @@ class SecondSeat:
 
     def _take(self, stage: Stage, levels: tuple[int, ...], now: float) -> list[Effect]:
         self.leaving, self.stage, self.serves = self.stage, stage, False
-        self._chosen_at = now
+        self._chosen_at, self._refused = now, None
         level = preferences.words(levels[stage])
         reason = f"second stage {stage}: it is the lower one beside our main stage ({level})"
         return [Assign(stage, reason), Explain("matching", reason)]
@@ -195,6 +220,11 @@ class SecondSeat:
     def _is_thin(self, stage: Stage, now: float, without: int = 0) -> bool:
         notice = self._context.board.current(stage, now)
         return notice is not None and notice.posting.copies - without < notice.posting.r
+
+    def _is_spare(self, stage: Stage, now: float) -> bool:
+        """Tell whether a stage is known to have all replicas without us."""
+        known = self._context.board.current(stage, now) is not None
+        return known and not self._is_thin(stage, now, without=1)
 
     def _moment(self, within_s: float) -> float:
         """Return a time within an interval that differs from peer to peer."""

@@ -256,9 +256,14 @@ class Gossip:
         others = [peer for peer in self._links if peer not in (source, held.signer)]
         if len(self._links) <= PUSH_TO_ALL_UP_TO:
             return others
-        # drawn again for every record, so that no peer depends on periodic digests alone
-        others.sort(key=lambda peer: rank(self._own, *held.slot, held.record.seq, peer))
-        return others[:PUSH_FANOUT]
+        # drawn again for every record, so that no peer depends on periodic digests alone; by one
+        # hash, because a crowd of invented members brings many records and holds many links
+        draw = int.from_bytes(rank(self._own, *held.slot, held.record.seq))
+        chosen = []
+        for _ in range(min(PUSH_FANOUT, len(others))):
+            draw, place = divmod(draw, len(others))
+            chosen.append(others.pop(place))
+        return chosen
 
     def _next_in_rotation(self) -> PeerId | None:
         self._rotation = [peer for peer in self._rotation if peer in self._links]

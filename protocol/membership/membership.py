@@ -242,11 +242,8 @@ class Membership:
         self._echoes.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
-        effects: list[MembershipEffect] = list(self.roster.link_down(peer, reason, crashed=crashed))
-        return [
-            *effects,
-            *self._heartbeat(now),
-        ]  # others may be waiting for us to confirm the loss
+        gone = list[MembershipEffect](self.roster.link_down(peer, reason, crashed=crashed))
+        return [*gone, *(self._heartbeat(now) if self._is_known(peer) else [])]
 
     def expel(self, peer: PeerId, now: float) -> list[MembershipEffect]:
         """Forget a convicted peer and its records, take no more of them, and tell all links at once
@@ -288,8 +285,8 @@ class Membership:
         effects: list[MembershipEffect] = []
         for transition in self.detector.tick(now):
             effects += self.roster.judged(transition)
-            if transition.after == "dead":
-                self._next_heartbeat = now  # others may be waiting for us to confirm the loss
+            if transition.after == "dead" and self._is_known(transition.peer):
+                self._next_heartbeat = now
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
         if self._next_heartbeat is not None and now >= self._next_heartbeat:
@@ -380,6 +377,12 @@ class Membership:
         seq = max(self.records.seq((ADVERT, self._own)) + 1, int(wall * 1000))
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
+
+    def _is_known(self, peer: PeerId) -> bool:
+        """Whether others may be waiting for us to confirm the loss of a peer: work has proven it.
+        Links of others may come and go all the time, and each heartbeat goes to all of them."""
+        proves = self.proves()
+        return proves is None or proves(peer)
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._next_heartbeat = now + TICK_S

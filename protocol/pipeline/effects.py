@@ -176,7 +176,31 @@ class CompareTask:
     segments: tuple[PayloadKey | None, ...]
 
 
-AuditTask = KeepVersionTask | RecomputeTask | CompareTask
+@dataclass(frozen=True, slots=True)
+class UsualNormTask:
+    """Tell the norm that a segment of the mean gradient usually has, before the step is applied, so
+    that its sum can be made again afterwards; yields ``sq_norm``: the norm itself."""
+
+    step: int
+    bounds: tuple[int, ...]
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class SumAgainTask:
+    """Sum a segment again from the members' parts, in order, and compare it with its owner's sum;
+    yields the relative distance."""
+
+    step: int
+    segment: int
+    parts: tuple[PayloadKey, ...]
+    size: int
+    microbatches: tuple[int, ...]
+    usual: float
+    reduced: PayloadKey
+
+
+AuditTask = KeepVersionTask | RecomputeTask | CompareTask | UsualNormTask | SumAgainTask
 
 Task = (
     AuditTask
@@ -240,6 +264,8 @@ class Committed:
     """Of the seat."""
     roll: tuple[PeerId, ...] = ()
     """Members of the plan that made it."""
+    electors: tuple[PeerId, ...] = ()
+    """That the plan names."""
     with_whom: frozenset[PeerId] = frozenset()
     """The peers whose work is in it, as far as it came to us: contributions and sums of the round,
     activations and gradients of what we counted."""

@@ -40,6 +40,7 @@ from protocol.recovery.choice import (
     order,
 )
 from protocol.recovery.company import Company
+from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
 from protocol.recovery.stored import (
     HIGHEST_NUMBER,
@@ -112,6 +113,8 @@ class RecoveryContext:
     """Live members known only from adverts."""
     reached: Mapping[int, int] = field(default_factory=dict)
     """By era: the newest version that a seat in ``eras`` serves."""
+    is_gone: Callable[[PeerId], bool] = lambda peer: False
+    """Whether a member's process has certainly ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,7 @@ class Recovery:
         self._met, self._company = frozenset(met) | {me}, company
         self._steps = steps
         self.evidence = Evidence() if evidence is None else evidence
+        self._electorates = Electorates(me)
         self._now = 0.0
         self._closed_since: float | None = None
         """Since when we wait to know where the run goes on: since the last known member came
@@ -245,7 +249,13 @@ class Recovery:
         return self._look(now)
 
     def closed(
-        self, stage: int, version: int, state: bytes, with_whom: Iterable[PeerId], now: float
+        self,
+        stage: int,
+        version: int,
+        state: bytes,
+        with_whom: Iterable[PeerId],
+        now: float,
+        electors: Collection[PeerId] = (),
     ) -> bool:
         """One of our seats, in our lineage, has closed a step with the work of these peers; return
         whether the evidence should be saved.
@@ -256,7 +266,10 @@ class Recovery:
             state: its hash.
             with_whom: peers whose work is in the step.
             now: monotonic seconds.
+            electors: that its plan names.
         """
+        if electors:
+            self._electorates.named(stage, electors)
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now)
         for peer in others:
@@ -667,7 +680,8 @@ class Recovery:
             if serving == self.lineage:
                 return None
             return serving, "this lineage is the one that trains"
-        if (majority := self._outvoted(count, now)) is not None:
+        majority = self._outvoted(count, now)
+        if majority is not None and self._may_leave_for(majority, now):
             # members that left with us and have not returned are no reason to wait
             self._troubled_at = None
             return majority, "most volunteers follow it and nobody has followed ours"
@@ -678,9 +692,23 @@ class Recovery:
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
             half = 2 * count[newest] >= len(voters)
-            if most or (half and (self._is_stalled(now) or self._would_decide(newest, now))):
+            if (most and self._may_follow_most(newest, now)) or (
+                half and self._may_follow_half(newest, now)
+            ):
                 return newest, "most volunteers follow this lineage"
         return self._decided(now)
+
+    def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
+        """Whether most of the members with a voice are reason enough."""
+        return self._would_decide(lineage, now) or self._may_leave_for(lineage, now)
+
+    def _may_leave_for(self, lineage: Lineage, now: float) -> bool:
+        """Whether enough have left our lineage for another one: a majority of the electors of a
+        plan of ours; anybody's word if we have just come back, or have not trained for long."""
+        if not self.open or self._is_stalled(now):
+            return True
+        follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
+        return self._electorates.second(follow.__contains__, self._context.is_gone)
 
     def _decided(self, now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if another member has decided it and we would have too."""
@@ -694,6 +722,14 @@ class Recovery:
             if is_next and self._is_credible(lineage) and self._would_choose(lineage):
                 return lineage, f"{short(said[lineage])} decided it"
         return None
+
+    def _may_follow_half(self, lineage: Lineage, now: float) -> bool:
+        """Whether half of the members with a voice are reason enough to follow a lineage. After a
+        long standstill it may be any number of roll-backs after ours, but not on the word of one
+        alone: nothing newer is whole, and others had the states that it begins at."""
+        if self._would_decide(lineage, now):
+            return True
+        return self._is_stalled(now) and self._would_choose(lineage)
 
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S

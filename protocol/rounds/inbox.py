@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
 from protocol.pipeline.ledger import count_of
@@ -18,9 +17,9 @@ from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner, reduced_key
 from protocol.wire.messages import Plan, Reduced, Segment
 
-MAX_EARLY = 4 * limits.MAX_SEGMENTS
-"""Contributions (and broadcasts) kept of one sender at a time: one per segment and attempt. A
-sender is ahead of the plan we follow by the width of a lane, so few attempts are ever needed."""
+EARLY_ATTEMPTS = 4
+"""Attempts of which one sender's contributions (and broadcasts) are kept at a time. It is ahead of
+the plan we follow by the width of a lane, so few are ever needed."""
 
 
 class TooMany(Exception):
@@ -32,9 +31,14 @@ Entry = tuple[int, int, PeerId]
 
 
 class Inbox:
-    """One step's; see the module's docstring."""
+    """One step's; see the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        segments: those that one member owns at most.
+    """
+
+    def __init__(self, segments: int) -> None:
+        self._most = EARLY_ATTEMPTS * segments
         self._parts: set[Entry] = set()
         self._broadcasts: dict[Entry, Broadcast] = {}
         self._came: list[Entry] = []  # broadcasts that were not looked at since they came
@@ -81,7 +85,7 @@ class Inbox:
         entry = (message.attempt, message.segment, sender)
         if entry in self._parts:
             return None
-        if sum(part[2] == sender for part in self._parts) >= MAX_EARLY:
+        if sum(part[2] == sender for part in self._parts) >= self._most:
             raise TooMany
         self._parts.add(entry)
         return PayloadKey(message.step, "segment", message.segment, message.attempt, sender)
@@ -111,7 +115,7 @@ class Inbox:
         entry = (message.attempt, message.segment, sender)
         if entry in self._broadcasts:
             return None
-        if sum(known == sender for _, _, known in self._broadcasts) >= MAX_EARLY:
+        if sum(known == sender for _, _, known in self._broadcasts) >= self._most:
             raise TooMany
         self._broadcasts[entry] = Broadcast(digest, message.sq_norm)
         self._came.append(entry)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -37,10 +37,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
+from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import SPOILT_TIMES, Wait
 from protocol.rounds.plans import (
     REFUSED,
+    Broadcast,
     blame_impostor,
     counts_all_once,
     in_sending_order,
@@ -48,11 +50,16 @@ from protocol.rounds.plans import (
     plan_digest,
 )
 from protocol.rounds.progress import Progress
-from protocol.rounds.shards import check_bounds
+from protocol.rounds.shards import check_bounds, most_segments
 from protocol.secrecy.machine import Masking
 from protocol.wire.messages import Dealing, Opening, Plan, Ready, Reduced, Segment
 
-RoundEffect = Effect | Compute | SendPayload | Keep | Fault
+NOT_READY: Final = frozenset(
+    {Progress.SETTLING, Progress.DEALING, Progress.CONTRIBUTING, Progress.EXCHANGING}
+)
+"""Where a member can still give an attempt up: nobody can have decided it."""
+
+RoundEffect = Effect | Compute | SendPayload | Keep | Fault | Unsigned
 
 
 class Accumulator(Protocol):
@@ -88,6 +95,7 @@ class RoundMember:
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
         masking: keeps contributions secret; None: they are not.
+        commitments: what members have committed to contribute; None: the run has no audits.
     """
 
     def __init__(
@@ -100,8 +108,10 @@ class RoundMember:
         loaded: bool,
         promise: tuple[int, int] = (0, 0),
         masking: Masking | None = None,
+        commitments: Commitments | None = None,
     ) -> None:
         self._place, self._size, self._masking = place, size, masking
+        self._commitments = commitments
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -115,13 +125,15 @@ class RoundMember:
         self._leader = PeerId("")
         self._plan: Plan | None = None
         self._counted: frozenset[int] = frozenset()
-        self._inbox = Inbox()
+        self._inbox = Inbox(most_segments(self._size))
         if self._masking is not None:
             self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
         self._spoilt: Counter[PeerId] = Counter()
         """How often what a peer sent in this step was no tensor."""
+        self._refused = -1
+        """The attempt that we have refused for what a member committed to."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -138,6 +150,8 @@ class RoundMember:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
         not said it."""
         self._inbox.forget(peer, self.promised)
+        if self._commitments is not None:
+            self._commitments.forget(peer, self.step, self.promised)
         if self._masking is None:
             return []
         self._masking.forget(peer)
@@ -178,6 +192,11 @@ class RoundMember:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
 
+    @property
+    def sums(self) -> Sequence[Broadcast]:
+        """The sums of the promised attempt, in order; empty while one is missing."""
+        return () if self._plan is None else self._inbox.broadcasts(self._plan) or ()
+
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self._plan
@@ -202,7 +221,7 @@ class RoundMember:
         if plan is None or self.progress is Progress.APPLYING:
             return spoilt
         if self.progress is Progress.EXCHANGING:
-            return [*spoilt, *self._inbox.awaited(plan, me)]
+            return [*spoilt, *(self._inbox.awaited(plan, me) or self._uncommitted(plan))]
         if self._masking is not None and self.progress is Progress.DEALING:
             return [*spoilt, *(("contribution", peer) for peer in self._masking.missing())]
         if self._masking is not None and (late := self._masking.closed_to()):
@@ -215,7 +234,26 @@ class RoundMember:
             return [*spoilt, ("plan", self._leader)]  # one that does not fit what we have
         return spoilt
 
+    def _uncommitted(self, plan: Plan) -> list[Wait]:
+        late = [] if self._commitments is None else self._commitments.missing(plan)
+        return [("contribution", peer) for peer in late if peer != self._place.me]
+
     # --- the plan --------------------------------------------------------------------------
+
+    def expelled(self, peer: PeerId) -> bool:
+        """A member is expelled: give its attempt up unless we are Ready for it already, because a
+        leader may then have decided it (I5). The promise stays: only a later attempt is followed.
+
+        Returns:
+            Whether we have given up an attempt.
+        """
+        plan = self._plan
+        if plan is None or self._commit is not None or self.progress not in NOT_READY:
+            return False
+        if all(member.peer != peer for member in plan.members):
+            return False
+        self.progress, self._plan, self._counted = Progress.WAITING, None, frozenset()
+        return True
 
     def plan(self, sender: PeerId, plan: Plan) -> list[RoundEffect]:
         """Take a leader's plan; only a higher attempt than any before is followed, and where the
@@ -370,6 +408,10 @@ class RoundMember:
             return [Penalise(sender, "too-many-attempts")]
         return [Keep((key,)), *self._exchange()] if key else []
 
+    def committed_to(self) -> list[RoundEffect]:
+        """A member's commitment has come."""
+        return self._exchange()
+
     def _exchange(self) -> list[RoundEffect]:
         """Reduce our segments as their parts come, decode the others' sums; get ready once every
         sum is here and sound."""
@@ -384,10 +426,29 @@ class RoundMember:
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
         broadcasts = self._inbox.broadcasts(plan)
-        dealt = b"" if self._masking is None else self._masking.fingerprint()
-        if broadcasts is None or dealt is None:
+        beside = self._beside(plan)
+        if broadcasts is None or beside is None:
             return []
-        return self._become_ready(plan_digest(self._leader, plan, broadcasts, dealt))
+        if self._commitments is not None and (false := self._commitments.false(plan)):
+            return self._refuse_unsigned(plan, false)
+        return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
+
+    def _beside(self, plan: Plan) -> bytes | None:
+        """Return the digest of what members have to agree on beside the sums; None: not all of it
+        is here."""
+        if self._masking is not None:
+            return self._masking.fingerprint()
+        return b"" if self._commitments is None else self._commitments.fingerprint(plan)
+
+    def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
+        """Members have contributed something else than they signed: blame them, once."""
+        if self._refused == plan.attempt or self.progress is Progress.OBSERVING:
+            return []
+        self._refused = plan.attempt
+        self._spoilt.update(false)
+        words = f"{short(false[0])} has contributed something else than it signed"
+        blamed = [Penalise(peer, "contribution-not-signed", 20) for peer in false]
+        return [*self._refuse(plan, words), *blamed, *map(Unsigned, false)]
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()

@@ -20,6 +20,9 @@ JOIN_TTL_S: Final = 15.0
 DONORS: Final = 3
 NEW_AT_ONCE: Final = 4
 """Of those that nobody has worked with, where the stage has few replicas."""
+NEW_S: Final = 60.0
+"""For so long one of them keeps its place, even if it is set aside before: all replicas hear who is
+admitted, so the next leader does not admit others in its stead."""
 
 
 class Newcomers:
@@ -36,6 +39,8 @@ class Newcomers:
         self._place, self._is_proven = place, is_proven
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
+        self._new: dict[PeerId, float] = {}
+        """The admitted that nobody had worked with, and until when they keep their places."""
 
     def ask(self, joiner: PeerId, now: float) -> None:
         """Note that a newcomer asks for admission."""
@@ -45,6 +50,10 @@ class Newcomers:
         """Note that a leader has admitted a newcomer."""
         self._asking.pop(joiner, None)
         self._observing[joiner] = now + JOIN_TTL_S
+        if not self._is_proven(joiner):
+            self._new[joiner] = now + NEW_S
+            for peer in list(self._new)[: -limits.MAX_REPLICAS_IN_ROUND]:
+                del self._new[peer]
 
     def observing(self, now: float) -> list[PeerId]:
         """Return the recently admitted peers, in order of peer id."""
@@ -94,8 +103,7 @@ class Newcomers:
             others = {*held, *self.observing(now)} - {joiner}
             if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
                 continue
-            new = sum(not self._is_proven(peer) for peer in others)
-            if new >= max(NEW_AT_ONCE, 2 * len(serving)) and not self._is_proven(joiner):
+            if not (self._is_proven(joiner) or self._has_room(joiner, serving, others, now)):
                 continue
             self.admitted(joiner, now)
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
@@ -113,3 +121,15 @@ class Newcomers:
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"
             effects.append(Explain("transfer", words))
         return effects
+
+    def _has_room(
+        self, joiner: PeerId, serving: Collection[PeerId], others: Collection[PeerId], now: float
+    ) -> bool:
+        """Whether one more that nobody has worked with may be admitted. Only proven replicas make
+        room: those admitted say that they serve, and would let in more of their kind."""
+        self._new = {
+            p: until for p, until in self._new.items() if until > now and not self._is_proven(p)
+        }
+        proven = sum(map(self._is_proven, serving))
+        new = {peer for peer in others if not self._is_proven(peer)} | self._new.keys()
+        return len(new - {joiner}) < max(NEW_AT_ONCE, 2 * proven)

@@ -30,7 +30,7 @@ class Broadcast:
 
 
 def plan_digest(
-    leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast], dealt: bytes = b""
+    leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast], beside: bytes = b""
 ) -> bytes:
     """Return the BLAKE2b-256 of everything that a round applies.
 
@@ -38,13 +38,14 @@ def plan_digest(
         leader: the plan's author.
         plan: the plan.
         broadcasts: of all segments, in order.
-        dealt: the hash of what opens them, where sums are secret.
+        beside: the hash of what opens them, where sums are secret; of what members have committed
+            to contribute, in a run with audits.
     """
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
     for broadcast in broadcasts:
         summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
-    summary.update(dealt)
+    summary.update(beside)
     return summary.digest()
 
 

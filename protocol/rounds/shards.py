@@ -10,6 +10,7 @@ of by a linear program.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -21,6 +22,10 @@ ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
 SEGMENT = 256 * 1024
 """Least elements of a segment: below it, a message costs more than what overlaps."""
+ENOUGH = 8
+"""Segments of a shard that are under way one behind the other: with more, little more overlaps."""
+LARGEST = limits.MAX_SEGMENT_ELEMENTS - 2 * ALIGN
+"""Elements of a segment; that its ends are aligned may add two blocks."""
 SLOW = 0.5
 """A line below this share of the usual one is slow; above it a difference may be noise or a false
 claim."""
@@ -97,8 +102,15 @@ def round_s(share: float, line: tuple[float, float], members: int, segments: int
 
 
 def segments(size: int, members: int) -> int:
-    """Return into how many segments each of ``members`` equal shards of ``size`` is cut."""
-    return min(max(size // members // SEGMENT, 1), limits.MAX_SEGMENTS)
+    """Return into how many segments each of ``members`` equal shards of ``size`` is cut: as many
+    as pay, and as its size needs."""
+    shard = -(-size // members)
+    return max(min(shard // SEGMENT, ENOUGH), -(-shard // LARGEST), 1)
+
+
+def most_segments(size: int) -> int:
+    """Return the most segments that a member of any plan owns, of a gradient of ``size``."""
+    return min(max(ENOUGH, -(-size // LARGEST)), limits.MAX_SEGMENTS)
 
 
 def shares(uplinks: Sequence[float]) -> list[float]:
@@ -126,14 +138,19 @@ def shares(uplinks: Sequence[float]) -> list[float]:
 
 
 def shard_bounds(size: int, uplinks: Sequence[float]) -> list[int]:
-    """Cut ``size`` elements into len(uplinks) consecutive shards.
+    """Cut ``size`` elements into len(uplinks) consecutive shards; into equal ones where all would
+    have too many segments because one is large.
 
     Returns:
         len(uplinks) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
     """
+    parts, members = shares(uplinks), len(uplinks)
+    largest = math.ceil(max(parts) * size) + ALIGN
+    if members * segments(largest, 1) > limits.MAX_SEGMENTS:
+        parts = [1 / members] * members
     offsets = [0]
     accumulated = 0.0
-    for share in shares(uplinks)[:-1]:
+    for share in parts[:-1]:
         accumulated += share
         aligned = round(accumulated * size / ALIGN) * ALIGN
         offsets.append(min(max(aligned, offsets[-1]), size))
@@ -161,10 +178,9 @@ def segmented(bounds: Sequence[int]) -> list[int]:
 
 def check_bounds(bounds: Sequence[int], members: int, size: int) -> bool:
     """Return whether ``bounds`` cut ``size`` elements into one shard for each of ``members``
-    members, and all shards into equally many segments."""
-    segments, rest = divmod(len(bounds) - 1, members)
-    if rest or not 1 <= segments <= limits.MAX_SEGMENTS:
+    members, and all shards into equally many segments that fit a frame."""
+    if not 0 < len(bounds) - 1 <= limits.MAX_SEGMENTS or (len(bounds) - 1) % members:
         return False
-    rising = all(a <= b for a, b in itertools.pairwise(bounds))
+    rising = all(0 <= b - a <= limits.MAX_SEGMENT_ELEMENTS for a, b in itertools.pairwise(bounds))
     aligned = all(b % ALIGN == 0 for b in bounds[1:-1] if b != size)
     return bounds[0] == 0 and bounds[-1] == size and rising and aligned

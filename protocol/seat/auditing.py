@@ -1,5 +1,7 @@
 """A seat's audits: it commits to its contributions, shows them to auditors, and audits others.
 
+Audited is a contribution, or the sum of one segment that its owner has broadcast.
+
 An auditor draws a member when it is Ready for the step, and tells the others (never the member)
 before it says so. They keep the version, too: if the auditor finds fault, they audit the same
 contribution themselves, as *judges*. Whoever has found a member out charges it (``charges.py``); a
@@ -25,8 +27,9 @@ from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subje
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, words_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, tensors_of
-from protocol.audit.draw import drawn
+from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
 from protocol.audit.record import Grade, Record
+from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
@@ -41,10 +44,13 @@ from protocol.pipeline.effects import (
     PayloadKey,
     RecomputeTask,
     SendPayload,
+    SumAgainTask,
+    UsualNormTask,
 )
-from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.ledger import count_of, from_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.plans import active, owner
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.plans import Broadcast, active, owner
 from protocol.seat.effects import (
     Audited,
     CommitTo,
@@ -64,7 +70,6 @@ from protocol.wire.messages import (
     Charged,
     Commitment,
     Plan,
-    Segment,
 )
 
 KEPT_S: Final = 10.0
@@ -74,8 +79,8 @@ KEPT_STEPS: Final = 4
 """Steps that are kept so, at most."""
 STANDBY_S: Final = 60.0
 """How long a judge keeps a version for an audit of which it hears nothing."""
-COMMITMENTS: Final = 4
-"""Steps of which commitments are kept."""
+SUMS: Final = 16
+"""Attempts of which the digests of all sums are kept."""
 WAITS_S: Final = 2.0
 """An audit's task waits so long for a worker that has nothing else to do."""
 TELL_AGAIN_S: Final = 3.0
@@ -86,6 +91,13 @@ PLANS: Final = 256
 FOUND: Final = 16
 """Own findings that are kept, for charges that come later."""
 SECRET_BYTES: Final = 32
+HEEDED: Final = 4.0
+"""Announced audits of one member that are heeded at once; then as many as an honest one draws. An
+announcement occupies its judges: a liar could announce audits without end, so that nobody looks
+at anything else."""
+MAX_HEEDED: Final = 64
+MOST_HEEDED: Final = 0.5
+"""Of the steps, however large the budget is."""
 
 Role = Literal["auditor", "judge"]
 
@@ -99,7 +111,8 @@ class AuditTerms:
         secret: 32 bytes that only we know.
         coarse: whether the averaging codec loses anything.
         charges: who charges whom.
-        records: what our audits came to, by stage and member.
+        records: what our audits of contributions came to, by stage and member.
+        sums: the same of our audits of sums.
         expelled: members that majorities have expelled before our eyes.
         plans: members of the plans that closed the newest steps, by stage, step and attempt.
         results: of our audits, by grade; ``void`` for those that came to nothing.
@@ -111,6 +124,7 @@ class AuditTerms:
     swarm: SwarmId
     charges: Charges
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
+    sums: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
     expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     results: Counter[str] = field(default_factory=Counter)
@@ -118,6 +132,10 @@ class AuditTerms:
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""
         return self.records.setdefault((stage, peer), Record())
+
+    def record_of_sums(self, stage: int, peer: PeerId) -> Record:
+        """Return the record of a member's sums."""
+        return self.sums.setdefault((stage, peer), Record())
 
     def open_charges(self) -> dict[tuple[int, PeerId], list[PeerId]]:
         """Return who charges whom, where that has expelled nobody; not the charges of those who
@@ -135,7 +153,7 @@ class AuditTerms:
 class _Case:
     """What we audit, or keep a version for."""
 
-    subject: Subject
+    subject: Subject | SumSubject
     role: Role
     auditor: PeerId
     others: tuple[PeerId, ...]
@@ -145,7 +163,9 @@ class _Case:
     kept: bool = False
     called: bool = False
     """Whether the auditor has found fault."""
-    audit: Audit | None = None
+    usual: float = 0.0
+    """The norm that the segment has had lately, if a sum is audited."""
+    audit: Audit | SecondSum | None = None
 
 
 class Auditing:
@@ -156,6 +176,7 @@ class Auditing:
         terms: None: the run has no audits, and this does nothing.
         era: of the seat.
         judges: returns the members of a stage whose charges count, as we know them.
+        commitments: what members have committed to contribute.
     """
 
     def __init__(
@@ -164,21 +185,28 @@ class Auditing:
         terms: AuditTerms | None,
         era: int,
         judges: Callable[[int], Collection[PeerId]],
+        commitments: Commitments,
     ) -> None:
         self._place, self._terms, self._era, self._judges = place, terms, era, judges
-        self._commitments: dict[tuple[int, PeerId], Commitment] = {}
-        self._digests: dict[tuple[int, int, int, PeerId], bytes] = {}
-        """Of segments that members sent us, by step, attempt, segment and member."""
-        self._own: dict[tuple[int, int], Commitment] = {}
-        """Our commitments, by step and attempt."""
-        self._drawn: tuple[int, PeerId | None] = (-1, None)
-        """The step that we drew for last, and whom we drew."""
+        self._commitments = commitments
+        self._sums: dict[tuple[int, int], dict[int, tuple[PeerId, bytes]]] = {}
+        """Owners and digests of the sums of the newest attempts, by step and attempt, then by
+        segment."""
+        self._drawn: tuple[int, PeerId | None, int | None] = (-1, None, None)
+        """The step that we drew for last, whom we drew, and of whose segments the sum."""
         self._notice: tuple[PeerId, AuditNotice] | None = None
+        self._closed = 0
+        """Steps that we have closed."""
+        self._heeded: dict[PeerId, tuple[float, int]] = {}
+        """How many more announcements of a member are heeded, and at which of our steps that was;
+        the newest."""
         self._case: _Case | None = None
         self._tasks: deque[tuple[AuditTask, float]] = deque()
         """What waits for the worker, with the time at which it waits no longer."""
         self._kept: dict[int, float] = {}
         """Steps that nobody but auditors needs, with until when."""
+        self._asked: dict[int, float] = {}
+        """Until when such steps are kept because an auditor has asked for them; a few more."""
         self._found: dict[tuple[int, PeerId], tuple[bytes, Grade]] = {}
         self._again: dict[PeerId, tuple[int, float]] = {}
         """Members that we charge: how often it is still told, and when next."""
@@ -216,7 +244,10 @@ class Auditing:
         segments, step, attempt = set(active(plan)), plan.step, plan.attempt
         return [
             CommitTo(
-                tuple(PeerId(m.peer) for m in plan.members if m.peer != me),
+                (
+                    *(PeerId(m.peer) for m in plan.members if m.peer != me),
+                    *map(PeerId, plan.observers),
+                ),
                 Commitment(plan.stage, step, attempt, era=self._era),
                 {m: tuple(PayloadKey(step, name, m) for name in self._tensors) for m in counted},
                 tuple(
@@ -228,9 +259,7 @@ class Auditing:
 
     def committed(self, peers: Sequence[PeerId], own: Commitment) -> list[SeatEffect]:
         """Our commitment is signed: tell the other members of the plan."""
-        self._own[own.step, own.attempt] = own
-        while len(self._own) > 2 * COMMITMENTS:
-            del self._own[next(iter(self._own))]
+        self._commitments.take(self._place.me, own)
         return [Send(peer, own) for peer in peers]
 
     def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
@@ -239,15 +268,19 @@ class Auditing:
         if self._terms is None:
             return []
         if of.name == "commitment":
-            own = self._own.get((of.step, of.attempt))
+            own = self._commitments.of(self._place.me, of.step, of.attempt)
             return [] if own is None else [Send(sender, own)]
         if of.name == "list" or of.name == "segment":
-            key = PayloadKey(of.step, of.name, of.item, of.attempt, self._place.me)
+            whose = self._place.me if of.of is None else of.of
+            key = PayloadKey(of.step, of.name, of.item, of.attempt, whose)
         else:
             key = PayloadKey(of.step, of.name, of.item)
         if of.step in self._kept:
             self._kept[of.step] = max(self._kept[of.step], now + KEPT_S)
-        reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item)
+            self._asked = {s: until for s, until in self._asked.items() if until > now}
+            if len(self._asked) < KEPT_STEPS or of.step in self._asked:
+                self._asked[of.step] = now + KEPT_S
+        reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
     def dropped(self, drop: DropStep, now: float) -> list[SeatEffect]:
@@ -257,8 +290,9 @@ class Auditing:
         self._kept[drop.step] = now + KEPT_S
         effects: list[SeatEffect] = []
         audited = self._case.subject.step if self._case else None
-        while len(self._kept) > KEPT_STEPS:
-            oldest = min((s for s in self._kept if s != audited), key=lambda s: (self._kept[s], s))
+        needed = {audited, *(s for s, until in self._asked.items() if until > now)}
+        spare = sorted((s for s in self._kept if s not in needed), key=lambda s: (self._kept[s], s))
+        for oldest in spare[: max(0, len(spare) - KEPT_STEPS)]:
             del self._kept[oldest]
             effects.append(DropStep(oldest))
         return effects
@@ -269,53 +303,106 @@ class Auditing:
         """Keep a commitment; its signature is verified when it is audited."""
         if self._terms is None:
             return []
-        known = self._commitments.get((message.step, sender))
-        if known is None or known.attempt < message.attempt:
-            self._commitments[message.step, sender] = message
-        newest = max(step for step, _ in self._commitments)
-        for key in [key for key in self._commitments if key[0] <= newest - COMMITMENTS]:
-            case = self._case
-            if case is None or (case.subject.step, case.subject.member) != key:
-                del self._commitments[key]
+        self._commitments.take(sender, message)
         return self._feed(now)
 
-    def segment_came(self, sender: PeerId, message: Segment, digest: bytes) -> None:
-        """Note what a member has contributed to a segment of ours."""
-        if self._terms is None:
-            return
-        key = message.step, message.attempt, message.segment, sender
-        self._digests[key] = digest
-        for old in [key for key in self._digests if key[0] <= message.step - COMMITMENTS]:
-            del self._digests[old]
+    def unsigned(self, plan: Plan, member: PeerId) -> list[SeatEffect]:
+        """A member has contributed something else to us than it has signed: charge it."""
+        said = self._commitments.of(member, plan.step, plan.attempt)
+        if self._terms is None or said is None:
+            return []
+        of = Charge(plan.stage, member, plan.step, plan.attempt, said.root, "other")
+        return self._charge(member, of, said.root, "other")
 
-    def ready(self, plan: Plan, digest: bytes) -> list[SeatEffect]:
-        """We are about to be Ready: draw whether a contribution is audited, and tell the judges."""
+    def ready(self, plan: Plan, digest: bytes, sums: Sequence[Broadcast]) -> list[SeatEffect]:
+        """We are about to be Ready: draw whether a contribution or a sum is audited, and tell the
+        judges.
+
+        Args:
+            plan: the plan that we follow.
+            digest: for which we are Ready.
+            sums: of all segments that have elements, in order.
+        """
         me, terms, step = self._place.me, self._terms, plan.step
         counts = self._counts(plan)
-        if terms is None or me not in counts:
+        if terms is None or me not in counts or len(counts) < 2:
             return []
+        self._sums[step, plan.attempt] = {
+            i: (owner(plan, i) or me, sent.digest)
+            for i, sent in zip(active(plan), sums, strict=True)
+        }
+        while len(self._sums) > SUMS:
+            del self._sums[next(iter(self._sums))]
         if self._drawn[0] != step:
-            others = {
-                peer: terms.record(plan.stage, peer)
-                for peer, counted in counts.items()
-                if peer != me and counted
-            }
-            self._drawn = step, None
-            if others and self._case is None and not self._noticed(plan):
-                who = drawn(terms.secret, digest, plan.stage, step, others, terms.budget)
-                self._drawn = step, who
-        member = self._drawn[1]
-        if member is None or not counts.get(member):
+            self._drawn = step, None, None
+            if self._case is None or self._gives_way(self._case):
+                self._drawn = step, *self._draw(plan, digest, terms)
+        _, member, segment = self._drawn
+        if member is None or not self._can_be_audited(plan, member, segment):
             return []
-        notice = AuditNotice(plan.stage, step, plan.attempt, member)
+        notice = AuditNotice(plan.stage, step, plan.attempt, member, segment)
         return [Send(peer, notice) for peer in counts if peer not in (me, member)]
 
+    def _draw(
+        self, plan: Plan, digest: bytes, terms: AuditTerms
+    ) -> tuple[PeerId | None, int | None]:
+        """Draw a contribution, or else a sum, of the other members."""
+        me, stage, step = self._place.me, plan.stage, plan.step
+        counting = [peer for peer, counted in self._counts(plan).items() if peer != me and counted]
+        others = {peer: terms.record(stage, peer) for peer in counting}
+        who = drawn(terms.secret, digest, stage, step, others, terms.budget)
+        busy = self._case is not None and not self._is_waiting(self._case)
+        if who is not None or busy or self._noticed(plan):
+            return who, None
+        segments: dict[PeerId, list[int]] = {}
+        for i, (peer, _) in self._sums[step, plan.attempt].items():
+            segments.setdefault(peer, []).append(i)
+        owned = {
+            peer: (terms.record_of_sums(stage, peer), of)
+            for peer, of in segments.items()
+            if peer != me
+        }
+        return sum_drawn(terms.secret, digest, stage, step, owned, terms.budget) or (None, None)
+
+    def _can_be_audited(self, plan: Plan, member: PeerId, segment: int | None) -> bool:
+        """Whether this attempt has the contribution or the sum that was drawn or announced."""
+        if self._commitments.missing(plan):
+            return False
+        if segment is None:
+            return bool(self._counts(plan).get(member))
+        known = self._sums.get((plan.step, plan.attempt), {}).get(segment)
+        return known is not None and known[0] == member
+
     def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
-        """Another member audits this step's contribution of a third one."""
-        self._notice = sender, message
+        """Another member audits this step's contribution of a third one, or its sum: judges are
+        needed for contributions first."""
+        if self._notice is not None and message.segment is not None:
+            known = self._notice[1]
+            same = (known.step, known.attempt) == (message.step, message.attempt)
+            if same and known.segment is None:
+                return []
+        if self._heeds(sender):
+            self._notice = sender, message
         return []
 
-    def closing(self, plan: Plan) -> list[SeatEffect]:
+    def _heeds(self, sender: PeerId) -> bool:
+        """Whether a member may occupy us with one more audit that it announces."""
+        if self._terms is None:
+            return False
+        left, at = self._heeded.get(sender, (HEEDED, -1))
+        if at == self._closed:  # of one step it costs once
+            return True
+        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
+        left = min(HEEDED, left + each * (self._closed - at if at >= 0 else 0))
+        if left < 1:
+            return False
+        self._heeded.pop(sender, None)
+        self._heeded[sender] = left - 1, self._closed
+        while len(self._heeded) > MAX_HEEDED:
+            del self._heeded[next(iter(self._heeded))]
+        return True
+
+    def closing(self, plan: Plan, now: float) -> list[SeatEffect]:
         """A step is about to be applied: keep its version if one of its contributions is audited,
         by us or by another member."""
         me, terms, counts = self._place.me, self._terms, self._counts(plan)
@@ -324,26 +411,63 @@ class Auditing:
         terms.plans[plan.stage, plan.step, plan.attempt] = frozenset(counts)
         while len(terms.plans) > PLANS:
             del terms.plans[next(iter(terms.plans))]
+        self._closed += 1
         others = sum(peer != me and bool(counts[peer]) for peer in counts)
-        return [Contributions(others), *self._take_case(plan, counts)]
+        return [Contributions(others), *self._take_case(plan, counts, now)]
 
-    def _take_case(self, plan: Plan, counts: dict[PeerId, frozenset[int]]) -> list[SeatEffect]:
-        if self._case is not None:
-            return []
+    def _take_case(
+        self, plan: Plan, counts: dict[PeerId, frozenset[int]], now: float
+    ) -> list[SeatEffect]:
         me = self._place.me
         role: Role = "auditor"
-        auditor, member = me, self._drawn[1] if self._drawn[0] == plan.step else None
-        if member is None and self._noticed(plan) and self._notice is not None:
-            role, auditor, member = "judge", self._notice[0], PeerId(self._notice[1].member)
-        if member is None or member == me or not counts.get(member) or auditor not in counts:
-            return []
-        self._case = _Case(
-            self._subject(plan, member, counts[member]),
-            role,
-            auditor,
-            tuple(peer for peer in counts if peer not in (me, member)),
-        )
-        return [Compute(KeepVersionTask(plan.step))]
+        auditor, (step, member, segment) = me, self._drawn
+        if step != plan.step:
+            member = None
+        if self._case is not None and not self._is_of_a_sum(self._case):
+            if member is None or not self._is_waiting(self._case):
+                return []
+            self._case = None  # our own draw comes before the word of another auditor
+        effects: list[SeatEffect] = []
+        if self._notice is not None and self._noticed(plan):
+            sender, notice = self._notice
+            if member is not None and segment is not None and notice.segment is None:
+                effects += self._give_way(plan, member, counts)
+                member = None
+            if member is None:
+                role, auditor = "judge", sender
+                member, segment = PeerId(notice.member), notice.segment
+        if member is None or member == me or auditor not in counts:
+            return effects
+        if not self._can_be_audited(plan, member, segment):
+            return effects
+        if self._case is not None and segment is not None:
+            return effects
+        if self._case is not None:
+            effects += self._over(self._case, None, "a contribution is audited first", now)
+        of = self._subject(plan, member) if segment is None else self._sum(plan, segment)
+        others = tuple(peer for peer in counts if peer not in (me, member))
+        self._case = _Case(of, role, auditor, others)
+        if isinstance(of, SumSubject):
+            return [*effects, Compute(UsualNormTask(of.step, of.bounds, of.segment))]
+        return [*effects, Compute(KeepVersionTask(plan.step))]
+
+    def _is_waiting(self, case: _Case) -> bool:
+        """Whether we are a judge that has not been called: it may never be."""
+        return case.role == "judge" and not case.called
+
+    def _gives_way(self, case: _Case) -> bool:
+        return self._is_waiting(case) or self._is_of_a_sum(case)
+
+    def _is_of_a_sum(self, case: _Case) -> bool:
+        """Whether a case gives way to the audit of a contribution: it is the check of a sum, and no
+        auditor that has found fault waits for us."""
+        return isinstance(case.subject, SumSubject) and not case.called
+
+    def _give_way(self, plan: Plan, member: PeerId, counts: Collection[PeerId]) -> list[SeatEffect]:
+        """Another member audits a contribution, which needs judges more than our own draw of a sum
+        needs us: say that nothing comes of ours."""
+        nothing = AuditResult(plan.stage, plan.step, plan.attempt, member, agrees=True)
+        return [Send(peer, nothing) for peer in counts if peer not in (self._place.me, member)]
 
     def on_result(self, sender: PeerId, message: AuditResult, now: float) -> list[SeatEffect]:
         """The auditor has come to a result: judge it if it has found fault."""
@@ -372,8 +496,10 @@ class Auditing:
         if message.name == "commitment":
             return []
         if message.name == "list":
-            return self._perform(case.audit.listed(digest, now), now)
-        key = PayloadKey(of.step, message.name, message.item, of.attempt, sender)
+            audit = case.audit
+            return self._perform(audit.listed(digest, now), now) if isinstance(audit, Audit) else []
+        whose = sender if message.of is None else message.of
+        key = PayloadKey(of.step, message.name, message.item, of.attempt, whose)
         if not case.audit.waits_for(key):
             return []
         return [Keep((key,)), *self._perform(case.audit.shown(key, digest, now), now)]
@@ -383,15 +509,17 @@ class Auditing:
         case = self._case
         if case is None or case.subject.step != task.step:
             return []
-        if isinstance(task, KeepVersionTask):
+        if isinstance(task, KeepVersionTask | UsualNormTask):
             if outcome.error:  # we have not seen the sum before, or have no memory for the copy
                 return self._over(case, None, "the version could not be kept", now)
-            case.kept, case.until = True, now + STANDBY_S
+            case.kept, case.until, case.usual = True, now + STANDBY_S, outcome.sq_norm
             return self._begin(now)
         if case.audit is None:
             return []
         if outcome.error:
             return self._perform(case.audit.not_computed(outcome.error), now)
+        if isinstance(case.audit, SecondSum):
+            return self._perform(case.audit.compared(outcome.apart[0]), now)
         if isinstance(task, RecomputeTask):
             return self._perform(case.audit.recomputed(*outcome.apart, now), now)
         return self._perform(case.audit.compared(*outcome.apart), now)
@@ -451,7 +579,9 @@ class Auditing:
         plans = {} if self._terms is None else self._terms.plans
         return plans[of] if of in plans else self._judges(charge.stage)
 
-    def _charge(self, member: PeerId, of: Subject, root: bytes, reason: Reason) -> list[SeatEffect]:
+    def _charge(
+        self, member: PeerId, of: Subject | SumSubject | Charge, root: bytes, reason: Reason
+    ) -> list[SeatEffect]:
         terms = self._terms
         if terms is None or member == self._place.me:
             return []
@@ -464,20 +594,26 @@ class Auditing:
     def _check(self, author: PeerId, charge: Charge) -> list[SeatEffect]:
         """Charge the author of a charge that we know to be false: we have found the same
         contribution in agreement; or it is ours, as we have signed it."""
-        if charge.reason != "lies" or charge.stage != self._place.stage or not charge.root:
+        if charge.stage != self._place.stage or charge.reason not in ("lies", "sums"):
             return []
         member, me = PeerId(charge.member), self._place.me
+        if not charge.root:
+            return []
         if member == me:
-            own = self._own.get((charge.step, charge.attempt))
-            false = own is not None and own.root == charge.root
+            false = self._is_ours(charge)
         else:
             false = self._found.get((charge.step, member)) == (charge.root, Grade.AGREES)
-        if not false:
-            return []
-        of = Subject(
-            author, charge.stage, charge.step, charge.attempt, 0, frozenset(), (), {}, (), False
-        )
-        return self._charge(author, of, charge.root, "accuses")
+        return self._charge(author, charge, charge.root, "accuses") if false else []
+
+    def _is_ours(self, charge: Charge) -> bool:
+        """Whether a charge is about what we have signed, or a sum that we have broadcast."""
+        of, me = (charge.step, charge.attempt), self._place.me
+        if charge.reason == "sums":
+            sums = self._sums.get(of, {})
+            ours = (root_of_sum(i, digest) for i, (peer, digest) in sums.items() if peer == me)
+            return charge.root in ours
+        own = self._commitments.of(me, *of)
+        return own is not None and own.root == charge.root
 
     def _tell(self, envelope: Envelope, peers: Collection[PeerId]) -> list[SeatEffect]:
         return [
@@ -560,28 +696,38 @@ class Auditing:
         if self._notice is None:
             return False
         sender, notice = self._notice
-        return (notice.step, notice.attempt) == (plan.step, plan.attempt) and notice.member not in (
-            sender,
-            self._place.me,
+        of = (notice.step, notice.attempt) == (plan.step, plan.attempt)
+        return of and notice.member not in (sender, self._place.me)
+
+    def _sum(self, plan: Plan, segment: int) -> SumSubject:
+        """Return a segment of another member; all commitments are here, for we are Ready."""
+        step, attempt, members = plan.step, plan.attempt, [PeerId(m.peer) for m in plan.members]
+        peer, digest = self._sums[step, attempt][segment]
+        said = [self._commitments.of(member, step, attempt) for member in members]
+        return SumSubject(
+            member=peer,
+            stage=plan.stage,
+            step=step,
+            attempt=attempt,
+            segment=segment,
+            root=root_of_sum(segment, digest),
+            bounds=tuple(plan.bounds),
+            parts=tuple((m, c.segments[segment]) for m, c in zip(members, said, strict=True) if c),
+            microbatches=tuple(count_of(m.counted) for m in plan.members),
         )
 
-    def _subject(self, plan: Plan, member: PeerId, counted: frozenset[int]) -> Subject:
-        me = self._place.me
-        held = {
-            i: digest
-            for i in active(plan)
-            if owner(plan, i) == me
-            and (digest := self._digests.get((plan.step, plan.attempt, i, member)))
-        }
+    def _subject(self, plan: Plan, member: PeerId) -> Subject:
+        said = self._commitments.of(member, plan.step, plan.attempt)
         return Subject(
             member=member,
             stage=plan.stage,
             step=plan.step,
             attempt=plan.attempt,
             era=self._era,
-            counted=counted,
+            counted=self._counts(plan)[member],
             bounds=tuple(plan.bounds),
-            held=held,
+            segments=said.segments if said else (),
+            held=frozenset(self._commitments.digests(member, plan.step, plan.attempt)),
             tensors=self._tensors,
             coarse=self._terms is not None and self._terms.coarse,
         )
@@ -591,24 +737,27 @@ class Auditing:
         case = self._case
         if case is None or not case.kept or (case.role == "judge" and not case.called):
             return []
+        if isinstance(case.subject, SumSubject):
+            case.audit = SecondSum(case.subject, self._place.me, case.usual, now)
+            return self._perform(case.audit.begin(), now)
         case.audit = Audit(case.subject, now)
         return self._feed(now)
 
     def _feed(self, now: float) -> list[SeatEffect]:
         """Give the audit the member's commitment, if it is here and signed."""
         case, terms = self._case, self._terms
-        if case is None or case.audit is None or terms is None or case.audit.root:
+        if case is None or not isinstance(case.audit, Audit) or terms is None or case.audit.root:
             return []
         of = case.subject
-        said = self._commitments.get((of.step, of.member))
-        if said is None or said.attempt != of.attempt:
+        said = self._commitments.of(of.member, of.step, of.attempt)
+        if said is None:
             return []
         statement = statement_of(said)
         try:
             body = STATEMENT.encode(statement)
             verify(Envelope(of.member, COMMITMENT, body, said.signature), terms.swarm)
         except RemoteProtocolError:
-            del self._commitments[of.step, of.member]
+            self._commitments.drop(of.member, of.step, of.attempt)
             return []
         return self._perform(case.audit.committed(statement, now), now)
 
@@ -619,18 +768,19 @@ class Auditing:
                 case AskList(member, name):
                     said.append(Send(member, self._request(name, 0)))
                 case Ask(member, key):
-                    said.append(Send(member, self._request(key.name, key.item)))
-                case RecomputeTask() | CompareTask():
+                    whose = None if key.peer == member else PeerId(key.peer)
+                    said.append(Send(member, self._request(key.name, key.item, whose)))
+                case RecomputeTask() | CompareTask() | SumAgainTask():
                     self._tasks.append((effect, now + WAITS_S))
                 case Judged() if self._case is not None:
                     said += self._over(self._case, effect.grade, effect.words, now)
         return said
 
-    def _request(self, name: str, item: int) -> AuditRequest:
+    def _request(self, name: str, item: int, whose: PeerId | None = None) -> AuditRequest:
         if self._case is None:
             raise RuntimeError("without an audit nothing is asked for")
         of = self._case.subject
-        return AuditRequest(of.stage, of.step, of.attempt, name, item)  # type: ignore[arg-type]
+        return AuditRequest(of.stage, of.step, of.attempt, name, item, whose)  # type: ignore[arg-type]
 
     def _over(self, case: _Case, grade: Grade | None, words: str, now: float) -> list[SeatEffect]:
         """The audit is over: tell the judges, and draw the conclusions."""
@@ -659,13 +809,15 @@ class Auditing:
         of, terms = case.subject, self._terms
         if terms is None:
             return []
-        record = terms.record(of.stage, of.member)
+        of_sum = isinstance(of, SumSubject)
+        record = (terms.record_of_sums if of_sum else terms.record)(of.stage, of.member)
         record.note(grade)
         self._found[of.step, of.member] = root, grade
         while len(self._found) > FOUND:
             del self._found[next(iter(self._found))]
         if not record.trusted():
-            effects = self._charge(of.member, of, root, record.reason)
+            lies = of_sum and record.reason == "lies"
+            effects = self._charge(of.member, of, root, "sums" if lies else record.reason)
             if effects and not case.others:
                 words = (
                     f"{short(of.member)} and we are alone in stage {of.stage}: nobody can decide"

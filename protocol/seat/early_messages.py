@@ -1,32 +1,42 @@
 """Messages of rounds to come, kept by a seat that has not got there yet.
 
 A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
-Everybody has one plan, one commit, one dealing, one opening and one broadcast of each of its
-segments per attempt to say; more are not kept, nor what is further ahead than siblings can be.
+Everybody has one plan, one commit, one commitment, one dealing, one opening and one broadcast of
+each of its segments per attempt to say; more are not kept, nor what is further ahead than siblings
+can be.
 """
 
 from __future__ import annotations
 
-from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault, Keep
 from protocol.rounds.plans import reduced_key
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import Commit, Dealing, Opening, Plan, Reduced
+from protocol.wire.messages import Commit, Commitment, Dealing, Opening, Plan, Reduced
 
-RoundMessage = Plan | Reduced | Commit | Dealing | Opening
+RoundMessage = Plan | Reduced | Commit | Commitment | Dealing | Opening
 MAX_STEPS_AHEAD = 64
 """Rounds an observer keeps while it downloads; beyond, it must start over."""
 SERVING_STEPS_AHEAD = 4
 """Rounds that siblings can close without one that serves before it has to start over."""
-MAX_PER_SENDER = 5 * (4 + limits.MAX_SEGMENTS)
-"""Messages kept of one sender and round: those of five attempts."""
+EARLY_ATTEMPTS = 5
+"""Attempts of which one sender's messages are kept, of each round."""
+
+
+def most_of_sender(segments: int) -> int:
+    """Return how many messages of a sender and round are kept where it owns so many segments."""
+    return EARLY_ATTEMPTS * (5 + segments)
 
 
 class EarlyMessages:
-    """Keeps messages by step, in the order in which they came."""
+    """Keeps messages by step, in the order in which they came.
 
-    def __init__(self) -> None:
+    Args:
+        segments: those that one member owns at most.
+    """
+
+    def __init__(self, segments: int) -> None:
+        self._most = most_of_sender(segments)
         self._kept: dict[int, list[tuple[PeerId, RoundMessage, bytes]]] = {}
 
     def keep(self, sender: PeerId, message: RoundMessage, digest: bytes) -> bool:
@@ -34,7 +44,7 @@ class EarlyMessages:
         or its sender's limit is reached."""
         kept = self._kept.setdefault(message.step, [])
         own = [known for peer, known, _ in kept if peer == sender]
-        if any(_same(message, known) for known in own) or len(own) >= MAX_PER_SENDER:
+        if any(_same(message, known) for known in own) or len(own) >= self._most:
             return False
         kept.append((sender, message, digest))
         return True

@@ -19,6 +19,7 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
 )
+from protocol.rounds.commitments import Unsigned
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment
 
@@ -94,6 +95,7 @@ SeatEffect = (
     | Audited
     | Keep
     | SendPayload
+    | Unsigned
     | DropStep
     | Compute
     | Committed

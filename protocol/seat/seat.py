@@ -44,16 +44,20 @@ from protocol.pipeline.effects import (
     RecomputeTask,
     ReduceTask,
     SubtractTask,
+    SumAgainTask,
     Task,
+    UsualNormTask,
 )
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
+from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
+from protocol.rounds.shards import most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
@@ -173,6 +177,7 @@ class Seat:
         self.quorum = Quorum(place.me, place.stage, touch, has_left)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, delayed=delayed)
+        self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
             size,
@@ -181,6 +186,7 @@ class Seat:
             loaded=serving,
             promise=promise,
             masking=self._masking(secret),
+            commitments=self._commitments if audits else None,
         )
         least = least_members(secret=bool(secret))
         self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven, least)
@@ -188,9 +194,9 @@ class Seat:
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
-        self._early, self._reporter = EarlyMessages(), LedgerReporter(place)
+        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
-        self.auditing = Auditing(place, audits, era, self._judges_of)
+        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         for (stage, peer), why in (audits.expelled if audits else {}).items():
             self.standing.expel(peer, stage, why, 0.0)
         self._aside = self.standing.aside()
@@ -462,6 +468,9 @@ class Seat:
         if self.serving and not self._confirmed.covers(message):
             self._open.unconfirmed = sender, message
             return []
+        if (out := self._out_of(message)) is not None:
+            words = f"no plan with {short(out)} is followed: it is expelled"
+            return [Explain("round", words, "debug")]
         named = [*(member.peer for member in message.members), *message.observers]
         admitted = self._admit(named, now)
         if not self.leader.may_follow(message.attempt):
@@ -471,6 +480,14 @@ class Seat:
             return effects
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _out_of(self, plan: Plan) -> PeerId | None:
+        """Return a member of a plan that our stage has expelled. The plan of a step that is closed
+        already is followed all the same, and so is one that does not ask us to contribute."""
+        members = [PeerId(member.peer) for member in plan.members]
+        if self.member.knows_commit or self.place.me not in members:
+            return None
+        return next((peer for peer in members if self.standing.is_out(peer)), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -483,9 +500,13 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects: list[SeatEffect] = list(self.member.segment(sender, message))
-        if any(isinstance(effect, Keep) for effect in effects):
-            self.auditing.segment_came(sender, message, digest)
+        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
+            self._commitments.came(sender, message, digest)
         return effects
+
+    def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
+        """Take what a member commits to; the round may wait for it."""
+        return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -569,7 +590,13 @@ class Seat:
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
             case ContributeTask() | ReduceTask() | DecodeTask():
                 return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
-            case KeepVersionTask() | RecomputeTask() | CompareTask():
+            case (
+                KeepVersionTask()
+                | RecomputeTask()
+                | CompareTask()
+                | UsualNormTask()
+                | SumAgainTask()
+            ):
                 return self.auditing.computed(task, outcome, now)
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
@@ -586,7 +613,8 @@ class Seat:
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        return self._settle(self.auditing.committed(commit.peers, signed), now)
+        effects = self.auditing.committed(commit.peers, signed)
+        return self._settle([*effects, *self.member.committed_to()], now)
 
     def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
         """Our charge is signed."""
@@ -605,7 +633,11 @@ class Seat:
         plan = self.member.plan_followed
         if plan is None or ready.digest == REFUSED:
             return []
-        return self.auditing.ready(plan, ready.digest)
+        return self.auditing.ready(plan, ready.digest, self.member.sums)
+
+    def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
+        plan = self.member.plan_followed
+        return [] if plan is None else self.auditing.unsigned(plan, effect.peer)
 
     def _audited(self, effect: SeatEffect, now: float) -> list[SeatEffect]:
         """Return an effect with what audits make of it."""
@@ -614,7 +646,7 @@ class Seat:
             case DropStep():
                 return self.auditing.dropped(effect, now)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan), effect]
+                return [*self.auditing.closing(plan, now), effect]
             case _:
                 return [effect]
 
@@ -623,7 +655,10 @@ class Seat:
         if out.member == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said = self.standing.expel(out.member, out.stage, out.words, now)
+        said: list[SeatEffect] = [*self.standing.expel(out.member, out.stage, out.words, now)]
+        if self.standing.is_out(out.member) and self.member.expelled(out.member):
+            words = f"step {self.step}: what {short(out.member)} contributed is taken out"
+            said.append(Explain("round", words, "warning"))
         return [*said, *self._take_view(now)]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -644,6 +679,7 @@ class Seat:
             own_loss=self._own_loss(),
             era=self.era,
             roll=roll,
+            electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
         if self._open.commit_loss is not None:
@@ -719,6 +755,8 @@ class Seat:
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._handler(self.place.me, effect.message)(now)
                 at_rest = False
+            elif isinstance(effect, Unsigned):
+                pending += self._unsigned(effect)
             elif isinstance(effect, Obstructs):
                 pending += self._set_aside(effect, now)
                 at_rest = False

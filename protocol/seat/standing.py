@@ -136,6 +136,10 @@ class Standing:
         """Return the peers that count for nothing now."""
         return frozenset(self._aside)
 
+    def is_out(self, peer: PeerId) -> bool:
+        """Whether a majority of our stage has expelled a peer."""
+        return peer in self._expelled and self._expelled[peer][0] == self._place.stage
+
     def without(self, view: SwarmView) -> SwarmView:
         """Return the view without those set aside."""
         if not self._aside:

@@ -1,10 +1,11 @@
 """Fetches a blob (a stage's state, the training text) in verified chunks from several donors.
 
-Donors whose offers agree in size and digests serve the same bytes. Chunks are striped over them
-with a few requests in flight per donor, so a faster donor serves more. A chunk counts when its
-digest matches; a donor that sends another one is dropped. Verified chunks are kept: when a donor
-goes, only its chunks in flight are requested again. Donors that offer other bytes wait: when all
-donors of the chosen blob are gone, the fetch switches to the blob that most of the others offer.
+Donors whose offers agree in size and root serve the same bytes. The list of the chunks' digests
+comes first, from one of them. Chunks are striped over them with a few requests in flight per donor,
+so a faster donor serves more. A chunk counts when its digest matches; a donor that sends another
+one is dropped. Verified chunks are kept: when a donor goes, only its chunks in flight are requested
+again. Donors that offer other bytes wait: when all donors of the chosen blob are gone, the fetch
+switches to the blob that most of the others offer.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from protocol import limits
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.transfer.blob import DIGEST_BYTES, chunk_count, split
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 WINDOW = 4
@@ -40,8 +42,8 @@ class StoreChunk:
 @dataclass(slots=True)
 class _Donor:
     offer: BlobOffer | None = None
-    outstanding: dict[int, float] = field(default_factory=dict)
-    """Chunk index to the time of its request."""
+    outstanding: dict[int | None, float] = field(default_factory=dict)
+    """Chunk index to the time of its request; None: the list of digests."""
     heard: float = float("-inf")
     """When its last chunk came; a slow donor is not a silent one."""
 
@@ -62,7 +64,9 @@ class Fetch:
         self._query, self._window = query, window
         self._donors = {donor: _Donor() for donor in donors}
         self._chosen: BlobOffer | None = None
-        self._missing: list[int] = []
+        self._listed: list[bytes] | None = None
+        """The digests of the chosen blob's chunks, once they are here."""
+        self._missing: list[int | None] = []
         self._have = 0
         self._held: dict[int, bytes] = {}
         self._sources = set[PeerId]()
@@ -76,12 +80,12 @@ class Fetch:
     @property
     def done(self) -> bool:
         """Whether every chunk has been received and verified."""
-        return self._chosen is not None and self._have == len(self._chosen.digests)
+        return self._listed is not None and self._have == len(self._listed)
 
     @property
     def progress(self) -> tuple[int, int]:
         """Verified chunks, and chunks in all (0 before an offer)."""
-        return self._have, len(self._chosen.digests) if self._chosen else 0
+        return self._have, chunk_count(self._chosen.size_bytes) if self._chosen else 0
 
     @property
     def sources(self) -> frozenset[PeerId]:
@@ -114,7 +118,7 @@ class Fetch:
 
         Args:
             sender: the peer that sent it; ignored if it is no donor.
-            offer: the donor's size and chunk digests.
+            offer: the donor's size and root.
             now: monotonic seconds.
         """
         donor = self._donors.get(sender)
@@ -122,12 +126,11 @@ class Fetch:
             return []
         if not self.answers(offer) or donor.offer is not None:
             return []
-        if len(offer.digests) != -(-offer.size_bytes // limits.CHUNK_BYTES) or not offer.digests:
+        if not 0 < offer.size_bytes <= limits.MAX_BLOB_BYTES:
             del self._donors[sender]
             return [Penalise(sender, "offer-inconsistent", 20)]
         donor.offer = offer
-        if self._chosen is None:
-            self._choose(offer)
+        self._choose_again()
         return self._ask(now)
 
     def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
@@ -144,13 +147,16 @@ class Fetch:
         self._lose(sender)
         return self._ask(now)
 
-    def chunk(self, sender: PeerId, chunk: Chunk, digest: bytes, now: float) -> list[FetchEffect]:
-        """Take a chunk.
+    def chunk(
+        self, sender: PeerId, chunk: Chunk, payload: bytes, digest: bytes, now: float
+    ) -> list[FetchEffect]:
+        """Take a chunk, or the list of their digests.
 
         Args:
             sender: the donor.
             chunk: which chunk of which blob it is.
-            digest: BLAKE2b-256 of its payload, computed by the caller.
+            payload: its bytes.
+            digest: their BLAKE2b-256, computed by the caller.
             now: monotonic seconds.
         """
         donor = self._donors.get(sender)
@@ -158,11 +164,14 @@ class Fetch:
             return []
         if chunk.index not in donor.outstanding:
             return []
-        if digest != self._chosen.digests[chunk.index]:
+        if digest != self._expected(chunk.index) or not self._is_whole(chunk.index, payload):
             self._lose(sender)
             return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
         del donor.outstanding[chunk.index]
         donor.heard = now
+        if chunk.index is None:
+            self._take_list(split(payload))
+            return self._ask(now)
         self._held[chunk.index] = digest
         self._sources.add(sender)
         self._have += 1
@@ -211,17 +220,36 @@ class Fetch:
         donor = self._donors.pop(peer, None)
         if donor is None:
             return
-        self._missing = sorted({*self._missing, *donor.outstanding}, reverse=True)
-        offers = [d.offer for d in self._donors.values() if d.offer is not None]
-        if not self.done and offers and not any(_same(offer, self._chosen) for offer in offers):
-            self._choose(max(offers, key=lambda o: sum(_same(o, other) for other in offers)))
+        self._missing += sorted(donor.outstanding, key=_last_first)
+        self._missing.sort(key=_last_first)
+        self._choose_again()
 
-    def _choose(self, offer: BlobOffer) -> None:
-        """Switch to this blob, keeping the received chunks whose digests it shares."""
-        missing = [i for i, digest in enumerate(offer.digests) if self._held.get(i) != digest]
+    def _choose_again(self) -> None:
+        """Switch to the blob that most donors offer if nobody offers the chosen one (any more)."""
+        offers = [d.offer for d in self._donors.values() if d.offer is not None]
+        if self.done or not offers or any(_same(offer, self._chosen) for offer in offers):
+            return
+        self._chosen = max(offers, key=lambda o: sum(_same(o, other) for other in offers))
+        self._listed, self._missing, self._have = None, [None], 0
         self._sources.clear()
-        self._chosen, self._have = offer, len(offer.digests) - len(missing)
-        self._missing = missing[::-1]
+
+    def _take_list(self, digests: list[bytes]) -> None:
+        """The received chunks whose digests are in the list are kept."""
+        missing = [i for i, digest in enumerate(digests) if self._held.get(i) != digest]
+        self._listed, self._have = digests, len(digests) - len(missing)
+        self._missing = list(reversed(missing))
+
+    def _expected(self, index: int | None) -> bytes | None:
+        """Return the digest that a chunk must have, or the list of digests."""
+        if index is None:
+            return self._chosen.root if self._chosen is not None else None
+        return self._listed[index] if self._listed is not None else None
+
+    def _is_whole(self, index: int | None, payload: bytes) -> bool:
+        """Whether a list has a digest for each chunk."""
+        if index is not None or self._chosen is None:
+            return True
+        return len(payload) == DIGEST_BYTES * chunk_count(self._chosen.size_bytes)
 
     def _is_refusal(self, donor: _Donor, answer: NoBlob) -> bool:
         query = self._query
@@ -243,8 +271,13 @@ def _same(offer: BlobOffer | None, chosen: BlobOffer | None) -> bool:
     """Whether two offers describe the same bytes."""
     if offer is None or chosen is None:
         return False
-    return (offer.version, offer.size_bytes, offer.digests) == (
+    return (offer.version, offer.size_bytes, offer.root) == (
         chosen.version,
         chosen.size_bytes,
-        chosen.digests,
+        chosen.root,
     )
+
+
+def _last_first(index: int | None) -> int:
+    """Order what is missing: it is asked for from the end."""
+    return -1 if index is None else -index

@@ -13,6 +13,7 @@ SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
 MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
+SegmentIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_SEGMENTS)]
 Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Number of a lineage: every roll-back begins a new one with a higher number."""

@@ -25,6 +25,7 @@ from protocol.wire.fields import (
     MicrobatchId,
     PeerText,
     Reason,
+    SegmentIndex,
     Share,
     ShareHash,
     Signature,
@@ -266,7 +267,7 @@ class Plan(Wire, frozen=True):
     members: Annotated[
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
-    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_BOUNDS)]
+    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_SEGMENTS + 1)]
     """Offsets into the flat gradient, ascending from 0: the segments of the first member's shard,
     then of the second's, and so on; len(members) x segments + 1 offsets, equally many for all."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
@@ -300,7 +301,7 @@ class Segment(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    segment: Annotated[int, Meta(ge=0, lt=limits.MAX_BOUNDS - 1)]
+    segment: SegmentIndex
     era: Era = 0
 
 
@@ -310,7 +311,7 @@ class Reduced(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    segment: Annotated[int, Meta(ge=0, lt=limits.MAX_BOUNDS - 1)]
+    segment: SegmentIndex
     sq_norm: SquaredNorm
     era: Era = 0
 
@@ -376,6 +377,8 @@ class Commitment(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     root: StateHash = b""
+    segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)] = ()
+    """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
     era: Era = 0
 
@@ -388,6 +391,8 @@ class AuditNotice(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     member: PeerText
+    segment: SegmentIndex | None = None
+    """Audited is the sum of this segment, which the member owns; None: its contribution."""
     era: Era = 0
 
 
@@ -411,6 +416,8 @@ class AuditRequest(Wire, frozen=True):
     attempt: Attempt
     name: Shown
     item: MicrobatchId
+    of: PeerText | None = None
+    """Whose segment, of those that the asked member has summed; None: its own."""
     era: Era = 0
 
 
@@ -422,6 +429,7 @@ class AuditReply(Wire, frozen=True):
     attempt: Attempt
     name: Shown
     item: MicrobatchId
+    of: PeerText | None = None
     era: Era = 0
 
 
@@ -458,45 +466,59 @@ class Admit(Wire, frozen=True):
     era: Era = 0
 
 
-class BlobOffer(Wire, frozen=True):
-    """A donor has this blob; equal digests from two donors allow striping."""
+BlobKind = Literal["state", "data", "start"]
+"""A stage's state at a version, the training text, and the parameters that a stage of an imported
+model begins with."""
 
-    kind: Literal["state", "data"]
+
+ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_LEAVES)]
+"""Number of a chunk, or of a leaf of token data."""
+
+
+class BlobOffer(Wire, frozen=True):
+    """A donor has this blob; equal roots from two donors allow striping. The root is the digest of
+    the list of all chunks' digests; of token data it is the manifest's, which proves each leaf."""
+
+    kind: BlobKind
     stage: StageIndex
     version: StepIndex
     size_bytes: Count
-    digests: Annotated[list[Hash32], Meta(max_length=limits.MAX_CHUNKS)]
+    root: Hash32
 
 
 class BlobQuery(Wire, frozen=True):
     """Ask for an offer. ``version`` None: the newest one held."""
 
-    kind: Literal["state", "data"]
+    kind: BlobKind
     stage: StageIndex
     version: StepIndex | None
 
 
 class NoBlob(Wire, frozen=True):
-    kind: Literal["state", "data"]
+    kind: BlobKind
     stage: StageIndex
     version: StepIndex | None
     reason: Reason
 
 
 class ChunkRequest(Wire, frozen=True):
-    kind: Literal["state", "data"]
+    """Ask for a chunk. ``index`` None: for the list of the chunks' digests."""
+
+    kind: BlobKind
     stage: StageIndex
     version: StepIndex
-    index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
+    index: ChunkIndex | None
 
 
 class Chunk(Wire, frozen=True):
-    """Payload: the chunk's bytes, which must hash to the digest of the offer."""
+    """Payload: the chunk's bytes, which must hash to its digest in the list, or the list itself
+    (``index`` None), which must hash to the offer's root. A leaf of token data has its path to the
+    root behind it; empty: the sender does not have it."""
 
-    kind: Literal["state", "data"]
+    kind: BlobKind
     stage: StageIndex
     version: StepIndex
-    index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
+    index: ChunkIndex | None
 
 
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouched | ExpulsionList

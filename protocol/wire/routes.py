@@ -152,7 +152,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Opening: Route("seat", "member.on_opening", "stage", "stage", ALWAYS, early=True),
         CommitAck: Route("seat", "on_commit_ack", "stage", "stage"),
         # audits
-        Commitment: Route("seat", "auditing.on_commitment", "stage", "stage"),
+        Commitment: Route("seat", "on_commitment", "stage", "stage", ALWAYS, early=True),
         AuditNotice: Route("seat", "auditing.on_notice", "stage", "stage"),
         AuditResult: Route("seat", "auditing.on_result", "stage", "stage"),
         AuditRequest: Route("seat", "auditing.on_request", "stage", "stage", aside=True),

@@ -1,12 +1,17 @@
 """Measures audits by recomputing on this machine: their hits, misses and costs.
 
     python -m tests.bench.audits [--width 64 --layers 4] [--audits 20] [--budget 3] [--json]
+    python -m tests.bench.audits --caught
 
 Real replicas of one stage close real rounds in this process; one is audited by another. First
 honest ones, over thread counts and codecs: how far they are from the tolerance. Then each lie, in
 fp32 and in S8: how large it looks, and how many of its audits find it. Then how long a member
 that leaves out a part of every step goes unnoticed, drawn as the budget says. At last what an audit
 takes beside the work that it checks.
+
+With ``--caught`` only this: by budget, how many members that cheat with a share of their
+microbatches are out within 100 of these, as new ones and once proven, where every audit of a
+contribution with a cheat in it finds it.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +27,7 @@ from dataclasses import asdict, dataclass
 
 from client.compute.payload import CodecName
 from model_zoo.specs.model import ModelSpec
-from protocol.audit.draw import drawn
+from protocol.audit.draw import PROVEN, drawn
 from protocol.audit.record import SURELY_TIMES, TOLERANCE, Grade, Record
 from protocol.ids import PeerId
 from tests.support.audited_stage import LIES, Audited, AuditedStage
@@ -30,6 +36,8 @@ WARM_UP = 2
 TRIALS = 1000
 """Simulated cheaters."""
 MOST_STEPS = 100_000
+WITHIN = 100
+PER_STEP = (1, 4, 20, 100)
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,43 @@ def steps_until_caught(budget: float, cheats: float) -> list[int]:
     return sorted(taken)
 
 
+def caught_within(budget: float, cheats: float, per_step: int, *, proven: bool) -> float:
+    """Return the share of simulated members that are out within 100 microbatches.
+
+    Args:
+        budget: share of contributions that is audited.
+        cheats: share of its microbatches that a member does not compute.
+        per_step: microbatches that it contributes to a step.
+        proven: whether it was honest for long before.
+    """
+    out = 0
+    for number in range(TRIALS):
+        found, secret, chance = Record(), number.to_bytes(32, "big"), random.Random(number)
+        for _ in range(PROVEN if proven else 0):
+            found.note(Grade.AGREES)
+        for step in range(WITHIN // per_step):
+            lies = any(chance.random() < cheats for _ in range(per_step))
+            closed = step.to_bytes(32, "big")
+            if drawn(secret, closed, 0, step, {PeerId("cheater"): found}, budget):
+                found.note(Grade.LIES if lies else Grade.AGREES)
+        out += not found.trusted()
+    return out / TRIALS
+
+
+def print_caught() -> None:
+    """Print the share that is out within 100 microbatches."""
+    print("out within 100 microbatches (new, proven), by microbatches of the member in a step")
+    print(f"{'budget':>7} {'cheats':>7}" + "".join(f"{n:>14}" for n in PER_STEP))
+    for budget in (0.03, 0.05, 0.1, 0.2, 0.5, 1.0):
+        for cheats in (0.05, 0.25, 1.0):
+            cells = [
+                f"{caught_within(budget, cheats, n, proven=False):.0%}, "
+                f"{caught_within(budget, cheats, n, proven=True):.0%}"
+                for n in PER_STEP
+            ]
+            print(f"{budget:7.0%} {cheats:7.0%}" + "".join(f"{cell:>14}" for cell in cells))
+
+
 def cost(model: ModelSpec, count: int) -> float:
     """Return how long an audit takes, relative to the work that it checks."""
     ratios = []
@@ -134,7 +179,11 @@ def main() -> None:
     parser.add_argument("--audits", type=int, default=20, help="of each kind of member")
     parser.add_argument("--budget", type=float, default=3.0, help="percent of all contributions")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--caught", action="store_true", help="only who is caught how soon")
     arguments = parser.parse_args()
+    if arguments.caught:
+        print_caught()
+        return
     model = model_of(arguments.width, arguments.layers)
     rows = [*honest(model, arguments.audits), *liars(model, arguments.audits)]
     caught = {

@@ -23,13 +23,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.cli.planning.work import ModelWorks
 from client.lab.local_swarm import terminate_as_interrupt
 from client.plan.machines import Machine
 from client.plan.model import Prediction, Run, predict
-from protocol.manifest import Manifest
+from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 from tests.bench import wan
 from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.plan_check import costing, timed_together

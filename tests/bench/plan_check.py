@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT, found_swarm
+from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.pricing import stage_seconds
 from client.cli.planning.work import ModelWorks
@@ -41,7 +41,7 @@ from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.specs.slices import slices
 from protocol.address import Address
-from protocol.manifest import Manifest
+from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 
 HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")

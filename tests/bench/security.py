@@ -1,24 +1,26 @@
-"""What each protection costs, beside what it hides: audits, a robust rule, signatures.
+"""What each protection costs, beside what it hides: audits, a robust rule, secret sums, signatures.
 
     python -m tests.bench.security [overhead signing] [--runs 3] [--most N] [--steps 60]
                                    [--out tests/bench/results] [--record]
 
 overhead: the demo's model in two stages with three volunteers each, one thread each, on this
-machine: once without protections and once with each of ``WAYS``, in turns. Measured from the moment
-when all six serve to the end of the run: tokens a second, bytes on the wire and CPU of all nodes
-and workers; then the model's loss on text that it was not trained on. All volunteers share the
-cores, so tokens a second show what the CPU costs; ``taskset -c 0`` before the command leaves the
-other cores to other programs. In a run of so few steps all members are new, and
-new members are audited four times as often as the budget says: a long run's audits cost less.
+machine: once without protections and once with each of ``WAYS``, in turns. Secret sums need a
+private swarm with four volunteers a stage, so they are compared with a private swarm of that size
+without protections. Measured from the moment when all serve to the end of the run: tokens a
+second, bytes on the wire and CPU of all nodes and workers; then the model's loss on text that it
+was not trained on. All volunteers share the cores, so tokens a second show what the CPU costs;
+``taskset -c 0`` before the command leaves the other cores to other programs. In a run of so few
+steps all members are new, and new members are audited four times as often as the budget says: a
+long run's audits cost less.
 
 What the tensors between stages show of the text is the same in every row, because none of these
 protections touches them; the share is that of ``python -m tests.bench.privacy``, in S8.
 
 signing: the share of the nodes' CPU for signatures and certificates in a swarm of 2 x 2, by
-``tests.bench.evidence``; 2 % is allowed. Secret sums have a bench of their own
-(``tests.bench.secure``).
+``tests.bench.evidence``; 2 % is allowed. The sizes and drop-outs of secret sums have a bench of
+their own (``tests.bench.secure``).
 
-A run takes about two minutes; what was measured before stays, and ``--most`` ends after so many.
+A run takes two to five minutes; what was measured before stays, and ``--most`` ends after so many.
 Writes ``security.jsonl`` and ``security.md``.
 """
 
@@ -33,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,22 +59,39 @@ from protocol.manifest import Manifest
 from tests.bench import evidence, figures
 from tests.bench.machines import left_out, of_newest, this_machine
 
-STAGES, REPLICAS = 2, 3
-NAMES = tuple(f"v{number}" for number in range(1, STAGES * REPLICAS + 1))
-START_S, RUN_S = 120.0, 300.0
+STAGES = 2
+START_S, RUN_S = 240.0, 420.0
 MOST_OTHERS = 0.25
 """Share of the cores that other programs may take; a run with more is measured again."""
 AT_LEAST = 20
 """Steps with all six, below which a run says nothing."""
 SIGNING_S = 30.0
-WAYS: Final[dict[str, dict[str, Any]]] = {
-    "off": {},
-    "audits of 3 %": {"audit": 3},
-    "centred clipping": {"aggregation": "centred-clipping"},
+
+
+@dataclass(frozen=True)
+class Way:
+    """A swarm: what ``create`` is asked for, and how many volunteers hold each stage."""
+
+    choices: dict[str, Any] = field(default_factory=dict)
+    replicas: int = 3
+    beside: str = "off"
+    """The way without protections that it is compared with."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The volunteers, the founder first."""
+        return tuple(f"v{number}" for number in range(1, STAGES * self.replicas + 1))
+
+
+OFF_OF_FOUR = "off, four a stage"
+WAYS: Final[dict[str, Way]] = {
+    "off": Way(),
+    "audits of 3 %": Way({"audit": 3}),
+    "centred clipping": Way({"aggregation": "centred-clipping"}),
+    OFF_OF_FOUR: Way({"private": True}, 4, OFF_OF_FOUR),
+    "secret sums": Way({"private": True, "aggregation": "secure"}, 4, OFF_OF_FOUR),
 }
-"""What ``create`` is asked for; the first one is what the others are compared with. Secret sums are
-not among them: they need a private swarm and four volunteers a stage."""
-HIDES: Final[dict[str, str]] = {}
+HIDES: Final = {"secret sums": "each member's contribution, not their sum"}
 """What a way hides that the others show."""
 TABLE = "security"
 COMMAND = "python -m tests.bench.security"
@@ -80,6 +99,7 @@ MEASURES = (
     "protocol/audit",
     "protocol/seat",
     "protocol/rounds",
+    "protocol/secrecy",
     "client/compute/aggregation",
     "client/compute/auditing.py",
     "client/train/stage",
@@ -127,16 +147,17 @@ def overhead(homes: Path, way: str, steps: int) -> Result:
     """Train a swarm to its last step."""
     manifest = found(homes, way, steps)
     with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
-        members = [start(swarm, NAMES[0])]
+        names = WAYS[way].names
+        members = [start(swarm, names[0])]
         members[0].wait_until_it_answers(60.0)
-        members += [start(swarm, name) for name in NAMES[1:]]
+        members += [start(swarm, name) for name in names[1:]]
         try:
-            wait_until(lambda: all_serve(members[0]), START_S, members)
+            wait_until(lambda: all_serve(members[0], WAYS[way].replicas), START_S, members)
             begin = moment(members)
             wait_until(lambda: step_of(members) >= steps, RUN_S, members)
             end = moment(members)
             audits = sum(drawn(member) for member in members)
-            loss = held_out_loss(homes / NAMES[0])
+            loss = held_out_loss(homes / names[0])
         finally:
             for member in members:
                 member.kill()
@@ -174,17 +195,17 @@ def others(begin: Moment, end: Moment) -> float:
 
 def found(homes: Path, way: str, steps: int) -> Manifest:
     """Found the swarm with the first volunteer as its founder."""
-    founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
+    founder = ensure_identity(make_private(home_folders(homes / WAYS[way].names[0]).data))
     choices: dict[str, Any] = {
         "name": "security",
         "stages": STAGES,
-        "redundancy": REPLICAS,
+        "redundancy": WAYS[way].replicas,
         "steps": steps,
         "checkpoint_every": steps,
         "dual_homing": 0,
         "measure": False,
     }
-    run = RunChoices(**{**choices, **WAYS[way]})
+    run = RunChoices(**{**choices, **WAYS[way].choices})
     manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
     address = Address("ip4", evidence.HOST, free_port(evidence.HOST), founder.peer)
     write_swarm_file(homes / "x.swarm", sign(manifest, founder, (address,)))
@@ -206,13 +227,13 @@ def wait_until(happened: Callable[[], bool], within_s: float, members: Sequence[
         time.sleep(0.1)
 
 
-def all_serve(member: Member) -> bool:
+def all_serve(member: Member, replicas: int) -> bool:
     """Whether every stage has all its replicas and the swarm trains."""
     now = member.snapshot()
     if now is None or now.step < 1:
         return False
     counts = [sum(r.state == "serving" for r in stage.replicas) for stage in now.stages]
-    return counts == [REPLICAS] * STAGES
+    return counts == [replicas] * STAGES
 
 
 def step_of(members: Sequence[Member]) -> int:
@@ -353,26 +374,32 @@ def medians(shown: Sequence[Result], way: str) -> dict[str, float]:
     return {name: statistics.median(map(read, here)) for name, (read, _) in COLUMNS.items()}
 
 
+def beside_off(shown: Sequence[Result], way: str) -> list[str]:
+    """Return the medians of a way by column, with their ratios to the way that it is beside."""
+    beside = WAYS[way].beside
+    ratios = way != beside and beside in measured(shown)
+    off = medians(shown, beside) if ratios else {}
+    return [
+        f"{value:{COLUMNS[name][1]}}" + (f" ({value / off[name]:.2f} x)" if ratios else "")
+        for name, value in medians(shown, way).items()
+    ]
+
+
 def measured(shown: Sequence[Result]) -> list[str]:
-    """Return the ways that were measured, the first one first."""
+    """Return the ways that were measured, in the order of ``WAYS``."""
     ways = {one.way for one in shown if one.part == "overhead"}
     return [way for way in WAYS if way in ways]
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return the page: medians of the newest's machine, with their ratios to the first way."""
+    """Return the page: medians of the newest's machine, with their ratios to no protection."""
     shown = quiet(of_newest(results))
     ways = measured(shown)
     head = ["protection", "runs", *COLUMNS, "audits", "tokens that a boundary shows", "hides"]
     lines = [f"| {' | '.join(head)} |", "| --- | ---: |" + " ---: |" * (len(head) - 3) + " --- |"]
-    first = medians(shown, ways[0]) if ways else {}
     for way in ways:
         here = [one for one in shown if (one.part, one.way) == ("overhead", way)]
-        cells = [
-            f"{value:{COLUMNS[name][1]}}"
-            + (f" ({value / first[name]:.2f} x)" if way != ways[0] else "")
-            for name, value in medians(shown, way).items()
-        ]
+        cells = beside_off(shown, way)
         audits = f"{statistics.median(one.audits for one in here):g}"
         lines.append(
             f"| {way} | {len(here)} | {' | '.join(cells)} | {audits} | {leak()} "
@@ -398,16 +425,9 @@ def _share(shares: Sequence[float]) -> str:
 
 def rows(shown: Sequence[Result]) -> Iterator[figures.Figure]:
     """Return the rows of the page of all benchmarks."""
-    ways = measured(shown)
-    first = medians(shown, ways[0]) if ways else {}
-    for way in ways:
+    for way in measured(shown):
         here = [one for one in shown if (one.part, one.way) == ("overhead", way)]
-        found = medians(shown, way)
-        value = "; ".join(
-            f"{value:{COLUMNS[name][1]}}"
-            + (f" ({value / first[name]:.2f} x)" if way != ways[0] else "")
-            for name, value in found.items()
-        )
+        value = "; ".join(beside_off(shown, way))
         rates = [one.tokens_per_s for one in here]
         spread = f"medians of {len(here)} runs; tokens/s {min(rates):,.0f} to {max(rates):,.0f}"
         yield figures.figure(TABLE, way, f"{value}; {leak()}", spread, COMMAND, MEASURES)

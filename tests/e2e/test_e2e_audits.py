@@ -33,6 +33,9 @@ FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 STEPS = 120
 LAST = 10
 """Steps over which the loss at the end is averaged."""
+NEAR = {"contribution-zero": 1.05, "contribution-x-minus-1": 1.05, "false-sum": 1.4}
+"""Times the reference's loss. Nothing bounds a false sum until it is found: how far back the run is
+depends on how often it was told by then. Where no one found the liar, runs ended at 2.3 times."""
 RUN = RunChoices(
     name="audited",
     stages=1,
@@ -75,12 +78,22 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str) -> tuple[list[Member], P
     return honest, begin
 
 
-def _everybody_can_see_why(folder: Path, liar: str) -> None:
+def _audits_are_counted(home: Path, honest: list[Member]) -> None:
+    """Also where the liar is found before any audit ends: by what it signed itself."""
+
+    def counted() -> bool | None:
+        told = parsed(volunteer(home, "status", "--json"))["audits"]
+        done = told["today"]["agree"] + told["today"]["disagree"]
+        assert told["contributions_today"] >= done
+        return done > 0 or None
+
+    wait_for(counted, "a result of an audit", honest)
+
+
+def _everybody_can_see_why(folder: Path, honest: list[Member], liar: str) -> None:
     """The commands say who was expelled and why, and the evidence holds."""
     home, evidence = folder / "honest-1", folder / "evidence"
-    told = parsed(volunteer(home, "status", "--json"))
-    today = told["audits"]["today"]
-    assert told["audits"]["contributions_today"] >= today["agree"] + today["disagree"] > 0
+    _audits_are_counted(home, honest)
     lines = volunteer(home, "peers").stdout.splitlines()
     assert any("contributions audited today" in line for line in lines)
     trust = {one["peer"]: one for one in parsed(volunteer(home, "peers", "--json"))["trust"]}
@@ -110,7 +123,7 @@ def _a_restart_forgets_no_audit(swarm: LocalSwarm, member: Member) -> None:
         assert kept[one.peer].drawn >= one.audits.drawn
 
 
-@pytest.mark.parametrize("lie", ["contribution-zero", "contribution-x-minus-1"])
+@pytest.mark.parametrize("lie", NEAR)
 def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path, lie: str) -> None:
     file = found(folder, "honest-1", RUN)
     with killed_at_the_end(folder) as swarm:
@@ -129,10 +142,10 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
         for now in outs:
             assert len(now.expelled) == 1
             assert now.expelled[0].peer not in names
-            assert "signed" in now.expelled[0].reason
+            assert "signed" in now.expelled[0].reason or "sum" in now.expelled[0].reason
             assert now.audits is not None
         assert min(now.step for now in outs) < began.step + 40
-        _everybody_can_see_why(folder, outs[0].expelled[0].peer)
+        _everybody_can_see_why(folder, honest, outs[0].expelled[0].peer)
 
         told: dict[int, float] = {}
 
@@ -147,4 +160,4 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
         _a_restart_forgets_no_audit(swarm, honest[1])
     reached = statistics.mean(told[step] for step in sorted(told)[-LAST:])
     alone = train_reference(training_plan(file.manifest), Corpus.from_stdlib(), threads=1)
-    assert reached < 1.05 * statistics.mean(alone.losses[-LAST:])
+    assert reached < NEAR[lie] * statistics.mean(alone.losses[-LAST:])

@@ -82,6 +82,9 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
     assert len(told.hashes) >= STEPS
     assert all(len(hashes) == 1 for hashes in told.hashes.values())
     alone = train_reference(training_plan(file.manifest), Corpus.from_stdlib(), threads=1)
-    last = [told.losses[step] for step in sorted(told.losses)[-10:]]
-    reached, expected = sum(last) / len(last), sum(alone.losses[-10:]) / 10
+    last = sorted(told.losses)[-10:]  # of some steps a busy volunteer may not tell the loss
+    reached, expected = (
+        sum(losses[step] for step in last) for losses in (told.losses, alone.losses)
+    )
+    assert len(last) == 10
     assert abs(reached - expected) < 0.01 * expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -49,11 +50,11 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
         yield swarm
 
 
-def _create(home: Path, book: Path, out: Path) -> TextStore:
+def _create(home: Path, book: Path, out: Path, *more: str) -> TextStore:
     """Found a swarm with a text that is named as seen from its own folder."""
     command = [sys.executable, "-m", "client.cli.main", "create", "--data", book.name]
     subprocess.run(
-        [*command, *MODEL, *RUN, "--name", "e2e", "--out", str(out)],
+        [*command, *MODEL, *RUN, "--name", "e2e", "--out", str(out), *more],
         env={**environment(home), "VOLUNTEER_LISTEN_HOST": HOST},
         cwd=book.parent,
         check=True,
@@ -101,3 +102,34 @@ def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     assert words in volunteer(founder.home, "logs").stdout
     helper = processes.start("volunteer-2", (*FLAGS, "--data", str(book)))
     in_state(founder, [founder, helper], "training")
+
+
+def test_tokens_and_their_tokenizer_reach_who_never_had_them(
+    folder: Path, book: Path, processes: LocalSwarm
+) -> None:
+    """The second volunteer copies both; who only looks on gets the tokenizer with the model."""
+    pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = book.read_text()
+    extra = ("--tokenizer", "train:300", "--checkpoint-every", "200")
+    _create(folder / "volunteer-1", book, folder / "x.swarm", *extra)
+    book.unlink()
+    founder = processes.start("volunteer-1", FLAGS)
+    founder.wait_until_it_answers(60.0)
+    wait_for(lambda: _first_line(founder) or None, "it says what it is", [founder])
+    second = processes.start("volunteer-2", FLAGS)
+    in_state(second, [founder, second], "training")
+    out = folder / "model"
+    command = ("export", "--swarm", str(folder / "x.swarm"), "--out", str(out))
+
+    def exported() -> bool | None:
+        return volunteer(folder / "looks-on", *command, "--force").returncode == 0 or None
+
+    wait_for(exported, "a version is on the disks", [founder, second])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer.decode(tokenizer(words[:99]).input_ids) == words[:99]
+    kept = volunteer(second.home, *command, "--force", "--json")
+    bits = json.loads(kept.stdout)["bits_per_byte"]
+    assert 0 < bits < 8
+    sample = volunteer(second.home, "sample", "7 quick", "--length", "5", "--json")
+    assert json.loads(sample.stdout)["prompt"] == "7 quick"

@@ -97,6 +97,10 @@ class Attack:
     stranger: Callable[[Stranger], Awaitable[None]] | None = None
     """Runs until it is cancelled or returns."""
     member: Callable[[PeerId, Manifest], Distorter] | None = None
+    work: str = ""
+    """The lie of a member's worker, of ``lying_worker.LIES``: it is signed like honest work."""
+    liars: int = 1
+    """Members that do so."""
     honest: int = 0
     """Honest volunteers beside the attacker; 0: as many as make two replicas of every stage, the
     attacker counted if it is a member."""
@@ -123,10 +127,15 @@ class Attack:
     """Further flags of the honest volunteers' ``join``."""
 
     def __post_init__(self) -> None:
-        if (self.stranger is None) == (self.member is None):
+        if (self.stranger is None) == (not self.within):
             raise ValueError(f"{self.name}: either a stranger or a member attacks")
         if not self.honest:
-            object.__setattr__(self, "honest", 2 * self.stages - (self.member is not None))
+            object.__setattr__(self, "honest", 2 * self.stages - self.within)
+
+    @property
+    def within(self) -> bool:
+        """Whether the attacker is a member."""
+        return self.member is not None or bool(self.work)
 
 
 def all_attacks() -> dict[str, Attack]:

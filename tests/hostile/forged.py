@@ -16,6 +16,7 @@ from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.transfer.blob import Blob, chunk_count
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Records
 from tests.hostile.stranger import Stranger
@@ -106,16 +107,24 @@ async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> No
     async for heard in stranger.heard:
         match heard.message:
             case BlobQuery(kind="state", stage=stage, version=asked) if asked in (None, version):
-                digests = [digest_of(piece) for piece in pieces_of(states[stage])]
-                offer = BlobOffer("state", stage, version, len(states[stage]), digests)
-                await stranger.say(heard.peer, offer)
+                await stranger.say(heard.peer, blob_of(stage, version, states[stage]).offer)
             case ChunkRequest(kind="state", stage=stage, version=asked, index=index):
-                pieces = pieces_of(states[stage])
-                if asked == version and index < len(pieces):
+                if asked == version and (index or 0) < chunk_count(len(states[stage])):
                     chunk = Chunk("state", stage, version, index)
-                    await stranger.say(heard.peer, chunk, pieces[index])
+                    await stranger.say(heard.peer, chunk, part(states[stage], index))
             case _:
                 await trio.lowlevel.checkpoint()
+
+
+def blob_of(stage: int, version: int, state: bytes) -> Blob:
+    """Return a state as a blob."""
+    digests = [digest_of(piece) for piece in pieces_of(state)]
+    return Blob.of("state", stage, version, len(state), digests)
+
+
+def part(state: bytes, index: int | None) -> bytes:
+    """Return a chunk of a state, or the list of the digests of its chunks."""
+    return blob_of(0, 0, state).listed if index is None else pieces_of(state)[index]
 
 
 async def _fetched(stranger: Stranger, stage: int) -> bytes:
@@ -126,12 +135,12 @@ async def _fetched(stranger: Stranger, stage: int) -> bytes:
             match heard.message:
                 case BlobOffer(kind="state") as found if found.stage == stage and offer is None:
                     offer = found
-                    for index in range(len(offer.digests)):
+                    for index in range(chunk_count(offer.size_bytes)):
                         request = ChunkRequest("state", stage, offer.version, index)
                         await stranger.say(heard.peer, request)
-                case Chunk(kind="state", index=index) if heard.message.stage == stage:
+                case Chunk(kind="state", stage=of, index=int(index)) if of == stage:
                     pieces[index] = heard.payload
-            if offer is not None and len(pieces) == len(offer.digests):
+            if offer is not None and len(pieces) == chunk_count(offer.size_bytes):
                 return b"".join(pieces[index] for index in sorted(pieces))
     raise AssertionError("the stream of messages has no end")
 

@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from client.cli.main import main as volunteer
+from client.compute import process
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.node import node
@@ -103,12 +104,20 @@ def _sit(stage: Stage, manifest: Manifest) -> None:
     )
 
 
+def _work(lie: str, file: str) -> None:
+    """Let the node start workers that lie."""
+    launch = process.launch
+    lying = (sys.executable, "-m", "tests.hostile.lying_worker", lie, file)
+    process.launch = lambda _, ring_bytes: launch(lying, ring_bytes)  # type: ignore[assignment]
+
+
 def _lie(attack: Attack, manifest: Manifest) -> None:
-    """Let the node open a network that lies."""
-    assert attack.member is not None
-    make = attack.member
-    _sit(Stage(attack.stage), manifest)
+    """Let the node open a network that lies, or a worker."""
+    make = attack.member or Distorter
+    _sit(Stage(min(attack.stage, manifest.stage_count - 1)), manifest)
     file = os.environ.get(LIES_FROM)
+    if attack.work:
+        _work(attack.work, file or "")
 
     @asynccontextmanager
     async def lying(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:

@@ -101,7 +101,8 @@ class Result:
         """Return the bounds that do not hold, in words."""
         bounds = attack.bounds
         grown = max(self.memory_during, self.memory_after) - self.memory_before
-        wrongly, out = [name for name in self.blamed if name != LIAR], self.blamed.get(LIAR, 0)
+        wrongly = [name for name in self.blamed if not name.startswith(LIAR)]
+        out = self.blamed.get(LIAR, 0)
         told = {
             f"{self.honest - self.alive} honest volunteers ended": self.alive < self.honest,
             f"the run fell back by {self.steps_lost} steps": self.steps_lost > bounds.steps_lost,
@@ -219,20 +220,15 @@ class Scene:
 
     @property
     def _honest(self) -> list[Member]:
-        return [member for member in self._swarm.members if member.name != LIAR]
+        return [member for member in self._swarm.members if not member.name.startswith(LIAR)]
 
     def _start(self) -> None:
         first = self._swarm.start("v1", self._flags())
         first.wait_until_it_answers(START_S)
         kept = home_folders(first.home).data / CAPACITY_FILE
         self._until(kept.exists, "a measured machine")
-        if self.attack.member is not None:
-            self._share(kept, LIAR)
-            self._start_liar()
-            self._until(self._last_has_a_place, "place for the attacker")
-            look = self._swarm.members[-1].snapshot()
-            if look is None or [seat.stage for seat in look.seats] != [self.attack.stage]:
-                raise Misplaced
+        if self.attack.within:
+            self._start_liars(kept)
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
             self._swarm.start(f"v{number}", self._flags())
@@ -246,9 +242,19 @@ class Scene:
         look = self._swarm.members[-1].snapshot()
         return look is not None and bool(look.seats)
 
-    def _start_liar(self) -> None:
+    def _start_liars(self, kept: Path) -> None:
+        for number in range(1, self.attack.liars + 1):
+            name = LIAR if number == 1 else f"{LIAR}-{number}"
+            self._share(kept, name)
+            self._start_liar(name)
+            self._until(self._last_has_a_place, "place for the attacker")
+            look = self._swarm.members[-1].snapshot()
+            if look is None or [seat.stage for seat in look.seats] != [self.attack.stage]:
+                raise Misplaced
+
+    def _start_liar(self, name: str) -> None:
         self._swarm.start(
-            LIAR,
+            name,
             self._flags(),
             variables={LIES_FROM: str(self._go), "PYTHONPATH": str(REPOSITORY)},
             within=[sys.executable, "-m", "tests.hostile.member", self.attack.name],
@@ -291,7 +297,7 @@ class Scene:
     # --- the attack ------------------------------------------------------------------------
 
     def _attack(self) -> None:
-        if self.attack.member is not None:
+        if self.attack.within:
             self._go.touch()
             return
         peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
@@ -331,7 +337,7 @@ class Scene:
             self._stranger.wait()
             self._stranger = None
         for member in self._swarm.members:
-            if member.name == LIAR and member.alive:
+            if member.name.startswith(LIAR) and member.alive:
                 member.kill()
 
     # --- looking ---------------------------------------------------------------------------
@@ -440,7 +446,7 @@ class Scene:
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),
             machine=this_machine(),
-            version=_commit(),
+            version=commit(),
         )
 
 
@@ -489,7 +495,8 @@ def _found(attack: Attack, folder: Path) -> None:
     write_swarm_file(folder / "x.swarm", swarm)
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the short commit of this code."""
     git = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(git, capture_output=True, text=True, check=False, env=os.environ)
     return done.stdout.strip()

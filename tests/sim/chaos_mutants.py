@@ -259,6 +259,17 @@ def believes_what_a_decision_names(patch: Patch) -> None:
     patch.setattr(Recovery, "_said_before", lambda self, lineage: self.stored_live())
 
 
+def follows_one_when_nothing_goes_on(patch: Patch) -> None:
+    """Half of those that it meets are reason enough for a volunteer that has made no progress for
+    long, also where nobody else has the version that they name."""
+    may = Recovery._may_follow_half
+    patch.setattr(
+        Recovery,
+        "_may_follow_half",
+        lambda self, lineage, now: self._is_stalled(now) or may(self, lineage, now),
+    )
+
+
 def expels_on_one_word(patch: Patch) -> None:
     """One member of a stage that charges another one expels it."""
     patch.setattr(
@@ -292,5 +303,6 @@ MUTANTS = (
     Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
     Mutant(believes_what_a_decision_names, 32, "L1", lies=("records",)),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
+    Mutant(follows_one_when_nothing_goes_on, 1856, "L1", lies=MENU),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
 )

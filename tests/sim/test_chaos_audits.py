@@ -29,6 +29,14 @@ def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
+    world, violation = run_once(calm(seed, "sums"))
+    assert not violation
+    assert not world.audits.undiscovered
+    assert max(world.audits.lasted) <= WITHIN
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_an_auditor_that_finds_fault_with_everything_is_out_itself(seed: int) -> None:
     world, violation = run_once(calm(seed, "audits"))
     assert not violation, "no honest member is expelled (A1)"

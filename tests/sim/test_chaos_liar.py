@@ -9,7 +9,25 @@ from client.lab.simulate.chaos.liar import MENU
 from client.lab.simulate.chaos.many import Tally, run_many
 from client.lab.simulate.chaos.replay import log_hash, run_once
 
-ONCE_BROKE = (100, 102, 118, 125, 142, 164, 174, 179, 199, 203, 219, 412, 438, 558)
+ONCE_BROKE = (
+    100,
+    102,
+    118,
+    125,
+    142,
+    164,
+    174,
+    179,
+    199,
+    203,
+    219,
+    412,
+    438,
+    558,
+    1856,
+    1858,
+    1906,
+)
 """Seeds beyond the first hundred that showed a fault."""
 SEEDS = [*range(100), *ONCE_BROKE]
 """More of them: make seeds."""

@@ -6,8 +6,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+from msgspec import structs
+
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
+from protocol.manifest import Manifest
 from protocol.matching.board import stage_levels
 from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
@@ -96,6 +100,32 @@ def test_losing_the_home_gives_the_second_stage_up() -> None:
     assert released
     world.run(150)
     assert world.placed()
+
+
+def dear_to_average(parameters: int) -> Manifest:
+    """Return a manifest of two stages; one of 43M parameters takes 17 s of a household's line, in
+    steps of 8 s."""
+    usual = manifest([1e9] * 2)
+    stages = tuple(structs.replace(cost, parameters=parameters) for cost in usual.stages)
+    return structs.replace(usual, stages=stages)
+
+
+@pytest.mark.parametrize(("parameters", "held"), [(10_000, 2), (43_000_000, 0)])
+def test_a_second_stage_is_held_only_where_it_is_worth_its_averaging(
+    parameters: int, held: int
+) -> None:
+    for seed in range(4):
+        world = World(dear_to_average(parameters), seed, STORMY)
+        for number in range(2):
+            line = {"uplink_bytes_per_s": 2.5e6, "downlink_bytes_per_s": 2.5e6}
+            world.join(member(seed * 100 + number, measured_s=1000.0, **line), at=float(number))
+        world.run(400)
+        assert {m.home for m in world.machines.values()} == {0, 1}, f"seed {seed}"
+        assert len(dual(world)) == held, f"seed {seed}"
+        world.crash(next(iter(world.machines)))
+        world.run(60)
+        (left,) = world.machines.values()
+        assert left.stages == {0, 1}, f"seed {seed}"  # who is alone holds all
 
 
 def uneven(seed: int, weather: Weather) -> World:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
-from protocol.ids import PeerId
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
@@ -49,11 +49,20 @@ def ready_for(digest: bytes) -> Distort:
     return distort
 
 
+def with_an_invented_member(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
+    if isinstance(message, Plan):
+        *others, last = message.members
+        invented = msgspec.structs.replace(last, peer=peer_id_from_key(b"i" * 32))
+        message = msgspec.structs.replace(message, members=[*others, invented])
+    return [(message, 0.0)]
+
+
 LIARS: dict[str, tuple[int, Distort]] = {
     "says nothing in rounds": (1, swallow(*IN_ROUNDS)),
     "says nothing but heartbeats": (1, swallow(*IN_ROUNDS, *IN_THE_PIPELINE)),
     "never plans": (1, swallow(Plan)),
     "never plans, stage 0": (0, swallow(Plan)),
+    "plans with an invented member": (1, with_an_invented_member),
     "never leases": (0, swallow(Lease)),
     "never commits": (1, swallow(Commit, CommitAck)),
     "contributes nothing": (1, swallow(Segment)),

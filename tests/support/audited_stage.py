@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -90,6 +90,8 @@ class AuditedStage:
     boundary: CodecName = "s8"
     averaging: CodecName = "s8"
     threads: Sequence[int] = (1, 1)
+    first: int = 0
+    """Of the microbatches, hence of the samples."""
     step: int = 0
     work: dict[int, Sent] = field(default_factory=dict)
     worked_s: float = 0.0
@@ -126,9 +128,9 @@ class AuditedStage:
         """All replicas compute their microbatches of the step."""
         self.work.clear()
         self.worked_s = 0.0
-        first = 1000 * self.step
+        first = self.first + 1000 * self.step
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
-            torch.set_num_threads(self.threads[place] if place <= AUDITOR else 1)
+            torch.set_num_threads(self._threads_of(place))
             lies = lie if place == LIAR else Lie()
             microbatches = [first + 100 * place + n for n in range(share)]
             with (lies.computes or _honestly)(member):
@@ -143,6 +145,9 @@ class AuditedStage:
             if lies.spoils is not None:
                 lies.spoils(member.replica.gradient_sum)
         torch.set_num_threads(1)
+
+    def _threads_of(self, place: int) -> int:
+        return self.threads[place] if place < len(self.threads) else 1
 
     def _passes(self, member: LocalWorker, microbatch: int) -> Sent:
         tokens = self._tokens(microbatch)
@@ -204,15 +209,16 @@ class AuditedStage:
             self.compute()
             self.close(self.contribute())
 
-    def begin(self, lie: Lie = Lie()) -> Shown:  # noqa: B008
-        """One more step, in which the first replica lies; the second one keeps the version of it.
+    def begin(self, lie: Lie = Lie(), auditors: Sequence[int] = (AUDITOR,)) -> Shown:  # noqa: B008
+        """One more step, in which the first replica lies; the auditors keep the version of it.
 
         Returns what the first one has signed and can show.
         """
         self.compute(lie)
         sent, bounds = self.contribute(), self.bounds
         work = {m: self.work[m] for m in list(self.work)[: self.shares[LIAR]]}
-        self.members[AUDITOR].call(KeepVersion(step=self.step))
+        for auditor in auditors:
+            self.members[auditor].call(KeepVersion(step=self.step))
         shown = Shown(self._subject(work, bounds, sent[LIAR]), work, sent[LIAR])
         self.close(sent)
         return shown
@@ -226,33 +232,36 @@ class AuditedStage:
             era=0,
             counted=frozenset(work),
             bounds=tuple(bounds),
-            held={
-                i: sealed_digest(sent[i])
-                for i in range(SEGMENTS)
-                if i % len(self.members) == AUDITOR
-            },
+            segments=tuple(map(sealed_digest, sent)),
+            held=self._held(sent, AUDITOR),
             tensors=tensors_of(first=not self.audited, last=bool(self.audited)),
             coarse=self.averaging != "fp32",
         )
+
+    def _held(self, sent: Sequence[bytes], auditor: int) -> dict[int, bytes]:
+        """Digests of the segments that an auditor owns, and so has got."""
+        return {
+            i: sealed_digest(sent[i]) for i in range(SEGMENTS) if i % len(self.members) == auditor
+        }
 
     def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
         """Audit a step in which the first replica lies."""
         return self.finish(self.begin(lie))
 
-    def finish(self, shown: Shown) -> Audited:
-        """Have the second replica audit what the first one shows."""
-        torch.set_num_threads(self.threads[AUDITOR])
-        audit, done = Audit(shown.of, 0.0), Audited()
+    def finish(self, shown: Shown, auditor: int = AUDITOR) -> Audited:
+        """Have a replica audit what the first one shows."""
+        torch.set_num_threads(self._threads_of(auditor))
+        of = replace(shown.of, held=self._held(shown.segments, auditor))
+        audit, done = Audit(of, 0.0), Audited()
         pending = deque(audit.committed(shown.statement, 0.0))
         while pending:
-            pending += self._perform(audit, pending.popleft(), shown, done)
+            pending += self._perform(audit, pending.popleft(), shown, done, self.members[auditor])
         torch.set_num_threads(1)
         return done
 
     def _perform(
-        self, audit: Audit, effect: AuditEffect, shown: Shown, done: Audited
+        self, audit: Audit, effect: AuditEffect, shown: Shown, done: Audited, auditor: LocalWorker
     ) -> list[AuditEffect]:
-        auditor = self.members[AUDITOR]
         match effect:
             case AskList():
                 return audit.listed(shown.encoded, 0.0)

@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from client.compute.executor import Executor
 from client.compute.payload import Buffer, CodecName
 from client.compute.replies import Failed, Reply
 from client.compute.requests import OpenStage, Request
+from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import Stage
@@ -21,7 +23,9 @@ SEQUENCES, TOKENS, SEED = 3, 16, 7
 MODELS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, TOKENS, 61),
+    "mixtral": ModelSpec("llama", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)),
 }
+MODELS["lora"] = replace(MODELS["llama"], lora=Lora(4, 8.0, ("q_proj", "v_proj", "up_proj")))
 OPTIMIZER = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, beta2=0.95)
 
 

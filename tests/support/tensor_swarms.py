@@ -1,5 +1,6 @@
 """Swarms of real executors in the simulator, and the single-process oracle they have to equal."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,21 @@ from client.compute.codec import decode, encode
 from client.compute.payload import CodecName
 from client.lab.simulate.tensors import TensorSwarm
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import build
+from model_zoo.datasets.corpus import open_source
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
+from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
     "llama": ModelSpec("llama", 4, 32, 2, 1, 48, context=16),
+    "mixtral": ModelSpec("llama", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)),
+    "lora": ModelSpec(
+        "llama", 4, 32, 2, 1, 48, context=16, lora=Lora(4, 64.0, ("q_proj", "v_proj", "down_proj"))
+    ),
 }
 CUTS = {1: (4,), 2: (2, 2), 4: (1, 1, 1, 1)}
 LIMIT_S = 3600.0
@@ -39,6 +47,15 @@ def write_text(path: Path) -> None:
     path.write_text(" ".join(source.choices(words, k=3000)))
 
 
+def write_conversations(folder: Path) -> DataSpec:
+    """Small sums with their results, in windows of 16 bytes; some ask for longer answers."""
+    rows = folder / "sums.jsonl"
+    pairs = [(a, b) for a in range(20) for b in range(20)]
+    lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    return build([rows], folder / "text", context=16, workers=1).index.spec()
+
+
 def through_s8(x: Tensor, place: WireContext) -> Tensor:
     """A boundary tensor after the S8 wire."""
     return decode(encode(x, "s8", direction=place.direction), x.shape)
@@ -55,13 +72,15 @@ class Lab:
     """One training text, and the reference runs on it that were asked for so far."""
 
     folder: Path
+    data: DataSpec | None = None
+    """What a manifest would say of the text, where it is a data folder."""
     references: dict[tuple[TrainingPlan, CodecName], tuple[float, ...]] = field(
         default_factory=dict
     )
 
     @property
     def text(self) -> Path:
-        """The training text, a file of plain bytes."""
+        """The training text, a file of plain bytes, or a data folder."""
         return self.folder / "text"
 
     def reference(self, plan: TrainingPlan, boundary: CodecName = "fp32") -> tuple[float, ...]:
@@ -69,7 +88,7 @@ class Lab:
         key = (plan, boundary)
         if key not in self.references:
             wire = through_s8 if boundary == "s8" else None
-            corpus = Corpus.from_bytes_file(self.text)
+            corpus = open_source(str(self.text))
             self.references[key] = train_reference(plan, corpus, wire=wire, threads=1).losses
         return self.references[key]
 
@@ -84,7 +103,8 @@ class Lab:
         seed: int = 0,
     ) -> TrainingWorld:
         """A swarm with its clock running."""
-        swarm = TensorSwarm(plan, self.text, self.folder, boundary, averaging, aggregation)
+        codecs = boundary, averaging
+        swarm = TensorSwarm(plan, self.text, self.folder, *codecs, aggregation, self.data)
         world = swarm.world(replicas, seed)
         world.start_clock()
         return world

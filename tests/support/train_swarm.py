@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 import trio
+from msgspec import UNSET
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -25,6 +26,7 @@ from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
 from client.limits.local_volunteers import Board
 from client.store.checkpoints import CheckpointFolder
+from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
@@ -34,8 +36,11 @@ from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import Folders, Terms
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker
-from model_zoo.data import Corpus
+from model_zoo.data import BUILT_IN
+from model_zoo.datasets.corpus import open_source
+from model_zoo.huggingface.imports import open_folder
 from model_zoo.reference import train_reference
 from protocol.ids import Stage
 from protocol.invite import SwarmFile
@@ -119,18 +124,23 @@ class TestSwarm:
         run: RunChoices,
         *,
         processes: bool = False,
+        lora: int | None = None,
     ) -> None:
         torch.set_num_threads(1)
         text = folder / "text"
         if not text.exists():
             text.write_text("the quick brown fox jumps over the lazy dog " * 400)
-        run, founder = RunChoices(**{**_fields(run), "data": str(text)}), FOUNDER
+        self.data = Path(run.data) if run.data != BUILT_IN else text
+        run, founder = RunChoices(**{**_fields(run), "data": str(self.data)}), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=2, context=16)
-        manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
+        model = model if run.source is None else ModelChoices(lora=lora)
+        self.starts, self._source = TextStore(folder / "starts"), run.source
+        manifest = found_swarm(founder.peer, run, model, OptimizerChoices(), self.starts).manifest
         self.file: SwarmFile = sign(manifest, founder, ())
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
-        self._folder, self.hub, self._nursery, self._text = folder, hub, nursery, text
+        self.cache_bytes = 2**30
+        self._folder, self.hub, self._nursery = folder, hub, nursery
         self._processes = processes
 
     async def add(
@@ -141,9 +151,11 @@ class TestSwarm:
         *,
         text: bool = True,
         founder: bool = False,
+        starts: bool = False,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
-        lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest.
+        lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
+        ``starts``: it has what every stage of an imported model begins with.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -164,6 +176,8 @@ class TestSwarm:
         disk = self._folder / str(number) / "checkpoints"
         if copies is not None:
             shutil.copytree(copies, disk)
+        if starts:
+            shutil.copytree(self.starts.folder, disk.parent / "starts")
         folder = CheckpointFolder(disk)
         history = engine.history = History(
             engine,
@@ -174,7 +188,7 @@ class TestSwarm:
             folder,
             engine.shelf,
         )
-        terms = self._terms(engine, number, memory_bytes, str(self._text) if text else "")
+        terms = self._terms(engine, number, memory_bytes, str(self.data) if text else "")
         start_worker = open_worker if self._processes else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)
         engine.held_stages = history.seats = held_stages
@@ -259,7 +273,12 @@ class TestSwarm:
         for volunteer in [*self.dead, *self.volunteers]:
             losses |= volunteer.losses
         plan = training_plan(self.manifest)
-        expected = train_reference(plan, Corpus.from_bytes_file(self._text), threads=1).losses
+        corpus, source = open_source(str(self.data)), self._source
+        start = None
+        if source is not None:
+            with open_folder(source, self.manifest.model.context) as imported:
+                start = {name: imported.tensor(name) for name in imported.names}
+        expected = train_reference(plan, corpus, threads=1, start=start).losses
         for step, loss in enumerate(expected):
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
@@ -267,8 +286,18 @@ class TestSwarm:
     def _terms(self, engine: Engine, number: int, memory_bytes: int, source: str) -> Terms:
         home = self._folder / str(number)
         settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
+        starts = () if self.manifest.start is UNSET else self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
+        leaves = None
+        if self.manifest.data.source == "tokens":
+            folders = [Path(source)] if source else []
+            texts = TextStore(home / "texts")
+            leaves = LeafSupply(
+                engine, self.manifest, engine.text, texts, folders, self.cache_bytes
+            )
         return Terms(
+            leaves=leaves,
+            linked=lambda: engine.handshake.admitted,
             ports=engine,
             event_sink=engine.event_sink,
             me=engine.signer.peer,
@@ -276,7 +305,12 @@ class TestSwarm:
             swarm=self.file.swarm,
             settings=settings,
             capacity=lambda: capacity,
-            folders=Folders(home / "checkpoints", home / "snapshots", home / "data.bin"),
+            folders=Folders(
+                home / "checkpoints",
+                home / "snapshots",
+                home / "data.bin",
+                tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
+            ),
             data_source=source,
             text=engine.text,
             shelf=engine.shelf,
@@ -310,11 +344,12 @@ async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]
 
 @asynccontextmanager
 async def open_swarm(
-    folder: Path, *, processes: bool = False, **choices: Any
+    folder: Path, *, processes: bool = False, lora: int | None = None, **choices: Any
 ) -> AsyncIterator[TestSwarm]:
     """A swarm without volunteers; ``choices`` are those of a founder.
 
-    With ``processes`` its workers are real ones, for tests on the real clock.
+    With ``lora`` adapters of that rank are trained. With ``processes`` its workers are real ones,
+    for tests on the real clock.
     """
     fields: dict[str, Any] = {
         "name": "test",
@@ -329,7 +364,7 @@ async def open_swarm(
     }
     async with open_memory_hub() as hub, trio.open_nursery() as nursery:
         run = RunChoices(**{**fields, **choices})
-        yield TestSwarm(folder, hub, nursery, run, processes=processes)
+        yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora)
         nursery.cancel_scope.cancel()
 
 

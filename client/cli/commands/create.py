@@ -14,25 +14,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from client.cli.founding.options import RUN, ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import (
+    RUN,
+    ModelChoices,
+    OptimizerChoices,
+    RunChoices,
+    for_strangers,
+)
 from client.cli.founding.price_table import StagePrice, table
+from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.reach.passphrase import unlock
-from client.cli.terminal.output import human_bytes, print_json, say
+from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
 from client.store.atomic import write_atomic
 from client.store.swarms import SwarmStore
-from client.store.texts import TextStore
+from client.store.texts import TextStore, keep_folder
 from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
-from protocol.manifest import Manifest
+from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 from protocol.vouching.register import Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
@@ -40,6 +47,11 @@ from protocol.wire.envelope import Signer
 if TYPE_CHECKING:
     from client.cli.founding.manifest import Founding  # which imports torch
     from model_zoo.data import Corpus
+
+SLOW_LINE_BYTES_PER_S = 2.5e6
+"""20 Mbit/s, the upload of many homes."""
+SAID_BYTES = 100_000_000
+"""Larger data are announced before they are copied."""
 
 
 class Created(Struct, frozen=True):
@@ -91,12 +103,17 @@ def create(
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
     unlock(home.folders.data)
 
+    from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.founding.manifest import (
         found_swarm,  # imports torch: only after all other checks
     )
 
-    founding = found_swarm(signer.peer, run, model, optimizer)
-    text = keep_text(founding.corpus, run.data, TextStore(home.folders.texts))
+    store = TextStore(home.folders.texts)
+    check_folder(run, model)  # before its tokenizer is used, which may take long
+    run = with_own_tokenizer(run)
+    with tokenized(run, store.folder) as chosen:
+        founding = found_swarm(signer.peer, for_strangers(chosen), model, optimizer, store)
+        text = keep_text(founding.corpus, run.data if chosen == run else None, store)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
     if swarm.manifest.policy.vouched is True:
@@ -120,11 +137,11 @@ def default_file(name: str) -> Path:
     return Path(f"{name}.swarm")
 
 
-def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
-    """Copy the training text ``corpus`` from ``source`` into the founder's ``store``, unless it is
-    there; return the copy.
+def keep_text(corpus: Corpus, source: str | None, store: TextStore) -> Path:
+    """Keep the training text ``corpus`` from ``source`` in the founder's ``store``; return where.
 
-    A link would take no room, but would change with the user's file.
+    A text is copied: a link would take no room, but would change with the user's file. Without
+    ``source`` nobody else has it. A data folder is never changed, so it is not copied.
 
     Raises:
         UserError: the disk has no room for it, or the file was changed meanwhile.
@@ -132,13 +149,19 @@ def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
     from client.compute.errors import WrongData
     from client.compute.samples import find_kept, keep
     from model_zoo.data import BUILT_IN, DataError
+    from model_zoo.datasets.corpus import TokenCorpus
 
     path = store.path(corpus.digest)
     try:
-        if find_kept(path, corpus.digest) is None:
+        if isinstance(corpus, TokenCorpus):
+            path = keep_folder(Path(corpus.name), corpus.spec, store)
+        elif find_kept(path, corpus.digest) is None:
+            if corpus.size > SAID_BYTES:
+                say(f"copying {human_bytes(corpus.size)} of data to {store.folder} ...")
             keep(corpus, path)
         if source != BUILT_IN:
-            store.remember(corpus.digest, Path(source).expanduser().absolute())
+            origin = Path(source).expanduser().absolute() if source else None
+            store.remember(corpus.digest, origin)
     except (WrongData, DataError) as error:
         raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
     except OSError as error:
@@ -227,8 +250,14 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
         return
     say(describe(manifest))
     say(table(founding.prices))
+    most = max(stage.memory_bytes for stage in manifest.stages)
+    say(f"a stage needs up to {human_bytes(most)} of memory")
     size = human_bytes(founding.corpus.size)
-    say(f"the text, {size}, is copied to {text}; members of stage 0 copy it from you")
+    if manifest.data.source == "tokens":
+        say(f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the")
+        say("parts that they need from you")
+    else:
+        say(f"the text, {size}, is copied to {text}; members of stage 0 copy it from you")
     say(f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}")
     say("others join with this invite, or with a copy of the file:")
     print(invite)
@@ -241,18 +270,73 @@ def describe(manifest: Manifest) -> str:
     layers = " + ".join(map(str, manifest.layers_per_stage))
     return (
         f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
-        f"context {model.context}, {parameter_count(manifest):,} parameters\n"
+        f"context {model.context}, {model.parameter_count:,} parameters\n"
         f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
+        f"{_updates(manifest)}"
+        f"{_experts(manifest)}"
+        f"{_adapters(manifest)}"
+        f"{_start(manifest)}"
         f"{_averaging(manifest)}"
+        f"{_price(manifest)}"
         f"{_audits(manifest)}"
     )
+
+
+def _updates(manifest: Manifest) -> str:
+    """Say what differs from AdamW with a cosine."""
+    rule = manifest.optimizer
+    schedule = "" if rule.schedule is UNSET else f", schedule {rule.schedule}"
+    z_loss = f", z-loss {rule.z_weight:g}" if rule.z_weight else ""
+    usual = rule.kind is UNSET and not schedule and not z_loss
+    return "" if usual else f"\nupdates by {rule.name}{schedule}{z_loss}"
+
+
+def _experts(manifest: Manifest) -> str:
+    experts = manifest.model.experts
+    if experts is UNSET:
+        return ""
+    active = manifest.model.active_parameter_count
+    passed = f"a token passes {experts.active} of {experts.count} experts in each layer"
+    return f"\n{passed}: {active:,} parameters of all"
+
+
+def _adapters(manifest: Manifest) -> str:
+    lora = manifest.model.lora
+    if lora is UNSET:
+        return ""
+    share = parameter_count(manifest) / manifest.model.parameter_count
+    return (
+        f"\nadapters of rank {lora.rank} are trained: {parameter_count(manifest):,} parameters, "
+        f"{share:.2%} of the model's, of {', '.join(lora.targets)}; all else is frozen, in "
+        f"{lora.base}"
+    )
+
+
+def _start(manifest: Manifest) -> str:
+    if manifest.start is UNSET:
+        return ""
+    sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
+    if manifest.model.lora is not UNSET:
+        return f"\nfrozen weights: {sizes}; a member copies those of its stage once"
+    return f"\nbegins with imported weights: {sizes}; a member copies those of its stage"
 
 
 def _averaging(manifest: Manifest) -> str:
     name = manifest.aggregation_name
     return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
+
+
+def _price(manifest: Manifest) -> str:
+    """Say what averaging costs whoever shares a stage."""
+    most = max(stage.parameters for stage in manifest.stages)
+    size = most * WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec]
+    taken = human_duration(size / SLOW_LINE_BYTES_PER_S)
+    return (
+        f"\naveraging: in every step two volunteers of a stage send each other {human_bytes(size)} "
+        f"at most, {taken} on a line of 20 Mbit/s"
+    )
 
 
 def _audits(manifest: Manifest) -> str:
@@ -261,5 +345,5 @@ def _audits(manifest: Manifest) -> str:
 
 
 def parameter_count(manifest: Manifest) -> int:
-    """Return the parameters of the whole model."""
+    """Return the parameters that are trained."""
     return sum(stage.parameters for stage in manifest.stages)

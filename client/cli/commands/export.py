@@ -1,22 +1,39 @@
-"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads."""
+"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads, or
+its adapter in that of ``peft``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from client.cli.reach.home import find_home
+from client.cli.commands.credit import contributions
+from client.cli.models.card import CARD, Facts, card
+from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
+from client.store.atomic import write_atomic
 from client.store.texts import TextStore
 
-FILES = ("config.json", "model.safetensors")
+if TYPE_CHECKING:
+    from client.cli.models.model_source import Trained  # which imports torch
+
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+NO_BASE = "not measured: this machine does not have the frozen weights of every stage"
 NO_TEXT = "not measured: this machine does not have the swarm's text; give it with --data FILE"
 
 
@@ -28,6 +45,8 @@ class Exported(Struct, frozen=True):
     folder: str
     held_out_loss: float | None
     """Nats per token; None where the swarm's text is not at hand."""
+    bits_per_byte: float | None
+    """The same in bits per byte of the text that the tokens stand for."""
     schema_version: int = 1
 
 
@@ -37,6 +56,9 @@ def export(
     swarm: str | None = None,
     checkpoint: tuple[Path, ...] = (),
     data: Path | None = None,
+    merged: Annotated[bool, Parameter(negative=())] = False,
+    base: str | None = None,
+    dtype: Literal["fp32", "bf16"] = "fp32",
     force: bool = False,
     json: AsJson = False,
 ) -> None:
@@ -45,15 +67,23 @@ def export(
     Parameters
     ----------
     out
-        Folder to write config.json and model.safetensors to.
+        Folder to write config.json, model.safetensors, the tokenizer and a model card to.
     swarm
         Name, id, invite or .swarm file (default: the only swarm known here).
     checkpoint
         Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     data
         The swarm's training text, to measure the held-out loss with (default: the one kept here).
+    merged
+        Where adapters were trained (create --lora): save the whole model with the adapters added to
+        its weights, and not the adapter alone, which peft loads beside its base.
+    base
+        Name of the model that the adapter belongs to, as transformers finds it (default: the folder
+        of create --from, where the swarm was founded here).
+    dtype
+        Type of the weights: bf16 takes half the room.
     force
-        Replace a model that is there.
+        Replace a model that is there, and its README.md.
     """
     home = find_home()
     found = find_swarm(home, swarm)
@@ -62,21 +92,129 @@ def export(
         problem = f"{out} already has a {' and a '.join(there)}"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
-    from client.cli.models.model_source import held_out_loss, open_corpus
+    from client.cli.models.model_source import (
+        bits_per_byte,
+        held_out_loss,
+        needed_model,
+        open_corpus,
+    )
     from client.cli.models.newest import newest_model
     from model_zoo.export import export_hf  # torch: when all else is in order
 
     unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
+    alone = _adapter_alone(trained, merged, base)
+    store = TextStore(home.folders.texts)
     try:
-        folder = export_hf(trained.manifest.model, trained.state, out)
+        if alone:
+            folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
+        else:
+            spec, state = trained.manifest.model.base, needed_model(trained).state_dict()
+            folder = export_hf(spec, state, out, trained.tokenizer, dtype)
+    except ValueError as error:  # no class of transformers has these switches
+        raise UserError(str(error), "volunteer sample needs no export") from error
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
-    corpus = open_corpus(trained.manifest, data, TextStore(home.folders.texts))
+    corpus = open_corpus(trained.manifest, data, store) if trained.model is not None else None
     loss = held_out_loss(trained, corpus) if corpus else None
+    bits = bits_per_byte(trained, corpus, loss) if corpus and loss is not None else None
+    write_card(home, trained, out, loss, bits, alone=alone, force=force)
     if json:
-        print_json(Exported(trained.swarm, trained.version, str(folder), loss))
+        print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
         return
     say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
-    say("held-out loss: " + (f"{loss:.4f}" if loss is not None else NO_TEXT))
+    unknown = NO_TEXT if trained.model is not None else NO_BASE
+    say("held-out loss: " + (unknown if loss is None else f"{loss:.4f} nats a token"))
+    if bits is not None:
+        say(f"the same in bits per byte of text: {bits:.4f}")
+    if trained.manifest.data.brought and trained.tokenizer is None:
+        say("note: without tokenizer.json, which no member that could be reached has")
     print(folder)
+
+
+def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
+    """Return whether an adapter is to be saved, and not a whole model."""
+    has_adapter = trained.manifest.model.lora is not UNSET
+    for flag, given in (("--merged", merged), ("--base", base is not None)):
+        if given and not has_adapter:
+            problem = f"{flag} is for adapters, and {trained.manifest.name} trains all of its model"
+            raise UserError(problem, f"leave out {flag}", ExitCode.USAGE)
+    if merged and base is not None:
+        raise UserError("--base names what an adapter belongs to", "leave it out, or --merged")
+    return has_adapter and not merged
+
+
+def base_folder(trained: Trained, store: TextStore) -> str | None:
+    """Return the folder that the frozen weights came from, where the swarm was founded here."""
+    if trained.manifest.start is UNSET:
+        return None
+    origin = store.origin(trained.manifest.start[0].digest)
+    return None if origin is None else str(origin)
+
+
+def export_adapter(
+    trained: Trained, out: Path, base: str | None, dtype: Literal["fp32", "bf16"]
+) -> Path:
+    """Save the adapter alone; return the folder.
+
+    Args:
+        trained: its model has adapters.
+        out: the folder.
+        base: name or folder of what the adapter belongs to; None: unknown.
+        dtype: type of the adapters.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    from model_zoo.huggingface.adapters import export_adapters
+
+    if base is None:
+        say("note: adapter_config.json does not name the base model; --base writes it there")
+    spec, state = trained.manifest.model, trained.state
+    return export_adapters(spec, state, out, base, dtype, trained.tokenizer)
+
+
+def write_card(
+    home: Home,
+    trained: Trained,
+    out: Path,
+    loss: float | None,
+    bits: float | None,
+    *,
+    alone: bool,
+    force: bool,
+) -> None:
+    """Write the model card beside the model, unless a README is there and not to be replaced.
+
+    Args:
+        home: of the volunteer, whose own work is named.
+        trained: the model.
+        out: the folder.
+        loss: held out, nats per token, if it was measured.
+        bits: the same in bits per byte.
+        alone: whether the adapter is exported without its base.
+        force: replace a README that is there.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    path = out / CARD
+    if path.exists() and not force:
+        say(f"note: {path} stays as it is; --force writes a model card in its place")
+        return
+    mine = [one for one in contributions(home) if one.swarm == trained.swarm]
+    facts = Facts(
+        swarm=trained.swarm,
+        manifest=trained.manifest,
+        version=trained.version,
+        has_tokenizer=trained.tokenizer is not None,
+        loss=loss,
+        bits=bits,
+        adapter_alone=alone,
+        own_microbatches=sum(one.microbatches for one in mine),
+        own_tokens=sum(one.tokens for one in mine),
+    )
+    try:
+        write_atomic(path, card(facts).encode(), 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error

@@ -28,6 +28,7 @@ from client.cli.terminal.output import print_json, say
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
+from client.garbage import uncollected
 from client.limits.cores import check_threads
 from client.store.identity import already_runs
 from client.store.last_run import RunRecord
@@ -159,7 +160,8 @@ def _serve(
     """Run the node in this process until it ends."""
     _refuse_second(home)
     settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
-    from client.cli.serving.foreground import serve
+    with uncollected():
+        from client.cli.serving.foreground import serve
 
     return serve(
         home,

@@ -60,20 +60,21 @@ def sample(
     home = find_home()
     found = find_swarm(home, swarm)
 
-    from client.cli.models.newest import newest_model
+    from client.cli.models.model_source import needed_model
+    from client.cli.models.newest import needed_tokenizer, newest_model
     from model_zoo.sample import stream  # torch: when all else is in order
 
     unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     try:
         pieces = stream(
-            trained.model,
+            needed_model(trained),
             prompt,
             length,
             temperature=temperature,
             top_k=top_k,
             seed=seed,
-            tokenizer=trained.manifest.data.tokenizer_name,
+            tokenizer=needed_tokenizer(trained),
         )
     except ValueError as error:
         raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error

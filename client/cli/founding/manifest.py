@@ -2,49 +2,66 @@
 stages.
 
 It runs the model briefly to measure the cost of its parts, so it imports torch; only ``create`` and
-``demo`` call it. Writes nothing.
+``demo`` call it. Writes nothing but the weights of an imported model.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
+import psutil
+from msgspec import UNSET
 
+from client.cli.founding.adapters import adapted, check_base
+from client.cli.founding.fitting import check_stages
+from client.cli.founding.importing import (
+    check_vocabulary,
+    imported_model,
+    keep_starts,
+    published_base,
+)
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, short_name
-from client.cli.founding.presets import PRESETS, Preset
+from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import Prices, price
+from client.cli.terminal.output import human_bytes
 from client.compute.memory import required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
+from client.store.texts import TextStore
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs import tokens
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.data import DataSpec, Source
+from model_zoo.specs.architecture import SWITCHES
+from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
-from model_zoo.specs.optimizer import DEFAULT, OptimizerSpec
+from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
-from model_zoo.specs.tokens import token_bytes
+from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
+from model_zoo.specs.tokens import TOKENIZERS, token_bytes
 from protocol.ids import PeerId
 from protocol.manifest import (
-    AveragingCodec,
     Manifest,
     Policy,
     StageCost,
     inconsistency,
 )
 
-WIRE_BYTES_PER_ELEMENT: dict[AveragingCodec, float] = {
-    "s8": 1 + 2 / 128,
-    "bf16": 2.0,
-    "fp32": 4.0,
-    "ring16": 2.0,
-}
+UNAUDITED = (
+    "no audits: which experts a token goes to depends on rounding now and then, and an honest "
+    "volunteer with another machine would seem to lie"
+)
+TIED = (
+    "the model's embedding is its output projection as well; here each is trained by itself, for "
+    "they are on different machines, and begins as a copy"
+)
+STABLE_SHARE = 0.8
+"""Of a run with `wsd` before the rate falls."""
 _GRAPHS_KEPT = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 
@@ -66,6 +83,7 @@ def found_swarm(
     run: RunChoices,
     model: ModelChoices,
     optimizer: OptimizerChoices,
+    store: TextStore | None = None,
 ) -> Founding:
     """Build the manifest of a new swarm.
 
@@ -74,15 +92,48 @@ def found_swarm(
         run: choices of the run; unset values are the preset's.
         model: choices of the model's shape.
         optimizer: choices of the optimizer.
+        store: where to keep the weights of an imported model.
 
     Raises:
-        UserError: the choices contradict each other (usage), or the data cannot be used
-            (configuration).
+        UserError: the choices contradict each other (usage), or the data or the folder cannot be
+            used (configuration).
     """
+    corpus = read_corpus(run.data)
+    model = replace(model, context=model.context or cut_context(corpus))
+    with imported_model(run, model) as imported:
+        if imported is None or run.source is None:
+            preset = PRESETS[run.preset]
+            spec = choose_model(preset, model, vocab_of(corpus))
+            check_base(spec, imported=False)
+            founding = _founding(founder, run, spec, optimizer, corpus)
+            notes = other_vocabulary(run.preset, spec)
+            return replace(founding, warnings=(*notes, *founding.warnings))
+        if store is None:
+            raise ValueError("an imported model needs a store for its weights")
+        check_vocabulary(imported, vocab_of(corpus), brought=isinstance(corpus, TokenCorpus))
+        spec = adapted(imported.spec, model, published_base(imported))
+        founding = _founding(founder, run, spec, optimizer, corpus)
+        layers = founding.manifest.layers_per_stage
+        starts = keep_starts(imported, layers, run.source, store)
+        manifest = checked(msgspec.structs.replace(founding.manifest, start=starts))
+        notes = (TIED,) if imported.was_tied else ()
+        return replace(founding, manifest=manifest, warnings=(*notes, *founding.warnings))
+
+
+def _founding(
+    founder: PeerId,
+    run: RunChoices,
+    spec: ModelSpec,
+    optimizer: OptimizerChoices,
+    corpus: Corpus,
+) -> Founding:
+    """Build the manifest of a swarm that begins with random weights."""
     preset = PRESETS[run.preset]
-    _check_aggregation(run.aggregation, run.microbatches or preset.microbatches_per_step)
-    spec = choose_model(preset, model, run.tokenizer)
-    corpus = open_corpus(run.data, spec.context, run.tokenizer)
+    notes: tuple[str, ...] = ()
+    if run.audit and spec.experts is not UNSET:
+        run, notes = replace(run, audit=None), (UNAUDITED,)
+    _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
+    check_corpus(corpus, spec.context)
     sequences = run.sequences or preset.sequences_per_microbatch
     costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
@@ -97,21 +148,32 @@ def found_swarm(
         microbatches_per_step=run.microbatches or preset.microbatches_per_step,
         steps=run.steps or preset.steps,
         optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
-        data=describe_data(run.data, corpus, run.tokenizer),
+        data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.sent_codec,
-        aggregation=msgspec.UNSET if run.aggregation == aggregations.DEFAULT else run.aggregation,
-        audit_percent=run.audit or msgspec.UNSET,
-        delayed_update=True if run.delayed_update else msgspec.UNSET,
+        aggregation=UNSET if run.rule == aggregations.DEFAULT else run.rule,
+        audit_percent=run.audit or UNSET,
+        delayed_update=True if run.delayed_update else UNSET,
         policy=Policy(
             run.redundancy,
             run.checkpoint_every,
             run.private,
             run.dual_homing,
-            True if run.vouched else msgspec.UNSET,
+            True if run.vouched else UNSET,
         ),
     )
-    return Founding(checked(manifest), tuple(_warnings(manifest)), prices, corpus)
+    return Founding(checked(manifest), (*notes, *_warnings(manifest)), prices, corpus)
+
+
+def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
+    """Say that a model of a published shape has another vocabulary, if it has."""
+    own = PRESETS[preset].model.vocab
+    if own == BYTES or own == spec.vocab:
+        return ()
+    return (
+        f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
+        "text's tokenizer",
+    )
 
 
 def _check_aggregation(name: str, microbatches: int) -> None:
@@ -149,14 +211,14 @@ def checked(manifest: Manifest) -> Manifest:
 
 
 def choose_model(
-    preset: Preset, choices: ModelChoices, tokenizer: str = tokens.DEFAULT
+    preset: Preset, choices: ModelChoices, vocab: int = TOKENIZERS[DEFAULT_TOKENIZER]
 ) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
 
     Args:
         preset: starting point.
         choices: the founder's changes; unset values are the preset's.
-        tokenizer: name of the tokenizer; it sets the size of the vocabulary.
+        vocab: number of tokens of the tokenizer.
 
     Raises:
         UserError: the numbers do not make a valid model.
@@ -169,8 +231,13 @@ def choose_model(
     usual_ffn_width = ARCHITECTURES[architecture].usual_ffn_width(width)
     ffn_width = base.ffn_width if same_shape else usual_ffn_width
     kv_heads = base.kv_heads if same_shape else heads
+    switches = {name: getattr(base, name) for name in SWITCHES}
+    if architecture != base.architecture:
+        switches = {}
+    elif not same_shape:
+        switches |= {"head_dim": UNSET}
     try:
-        return ModelSpec(
+        spec = ModelSpec(
             architecture=architecture,
             layers=choices.layers or base.layers,
             width=width,
@@ -178,11 +245,13 @@ def choose_model(
             kv_heads=choices.kv_heads or kv_heads,
             ffn_width=choices.ffn_width or ffn_width,
             context=choices.context or base.context,
-            vocab=tokens.TOKENIZERS[tokenizer],
+            vocab=vocab,
             rope_theta=base.rope_theta,
+            **switches,
         )
     except ValueError as error:
         raise usage(str(error)) from error
+    return adapted(spec, choices, "bf16")
 
 
 def choose_optimizer(
@@ -203,11 +272,14 @@ def choose_optimizer(
     """
     base = preset.optimizer
     scale = steps / preset.steps
-    lr = base.lr if choices.lr is None else choices.lr
+    usual = OPTIMIZERS[kind].rate
+    lr = base.lr * usual if choices.lr is None else choices.lr
     follows = {
-        "kind": msgspec.UNSET if kind == DEFAULT else kind,
+        "kind": UNSET if kind == DEFAULT else kind,
         "lr": lr,
-        "min_lr": min(base.min_lr, lr),
+        "min_lr": min(base.min_lr * usual, lr),
+        "weight_decay": base.weight_decay / usual,
+        "beta1": OPTIMIZERS[kind].beta1,
         "warmup_steps": round(base.warmup_steps * scale),
         "decay_steps": max(1, round(base.decay_steps * scale)),
     }
@@ -215,46 +287,101 @@ def choose_optimizer(
     chosen = follows | given
     if chosen["warmup_steps"] > chosen["decay_steps"]:
         raise usage("--warmup-steps is above --decay-steps")
+    chosen["z_loss"] = choices.z_loss or UNSET
+    chosen |= _schedule(choices, chosen["warmup_steps"], chosen["decay_steps"])
     try:
         return msgspec.structs.replace(base, **chosen)
     except ValueError as error:
         raise usage(str(error)) from error
 
 
-def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> Corpus:
+def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, object]:
+    """Return the schedule's fields, as a manifest has them.
+
+    Raises:
+        UserError: a flag does not belong to the schedule, or its number is out of range.
+    """
+    if choices.schedule != "wsd":
+        if choices.decay_from is not None:
+            raise usage("--decay-from belongs to --schedule wsd")
+        chosen = choices.schedule
+        return {"schedule": UNSET if chosen in (None, DEFAULT_SCHEDULE) else chosen}
+    start = choices.decay_from
+    if start is None:
+        start = max(warmup, round(end * STABLE_SHARE))
+    if not warmup <= start <= end:
+        raise usage("--decay-from lies between --warmup-steps and --decay-steps")
+    return {"schedule": "wsd", "decay_from": start}
+
+
+def open_corpus(source: str, context: int) -> Corpus:
     """Open the training text and check that both its parts hold a sample of ``context`` tokens.
 
     Args:
-        source: ``stdlib``, or the path of a text or ``.jsonl`` file.
+        source: ``stdlib``, or the path of a text or ``.jsonl`` file, or of a folder of tokens.
         context: longest sequence, tokens.
-        tokenizer: name of the tokenizer.
 
     Raises:
         UserError: it is missing, unreadable or too short.
     """
+    corpus = read_corpus(source)
+    check_corpus(corpus, context)
+    return corpus
+
+
+def read_corpus(source: str) -> Corpus:
+    """Open the training text.
+
+    Raises:
+        UserError: it is missing or unreadable.
+    """
     try:
-        corpus = Corpus.open(source, tokenizer)
+        corpus = open_source(source)
+        if isinstance(corpus, TokenCorpus) and corpus.digest != corpus.spec.digest:
+            raise DataError(f"{source} is damaged; volunteer data verify says where")
+        return corpus
     except DataError as error:
-        hint = "give --data a readable .txt or .jsonl file, or leave it out"
+        hint = (
+            "give --data a readable .txt or .jsonl file, or a folder of volunteer data build, or "
+            "leave it out"
+        )
         raise UserError(str(error), hint, ExitCode.CONFIG) from error
+
+
+def check_corpus(corpus: Corpus, context: int) -> None:
+    """Check that both parts of a text hold a sample of ``context`` tokens.
+
+    Raises:
+        UserError: it is too short.
+    """
     try:
         corpus.check(context)
     except DataError as error:
         hint = "choose another --data, or a shorter --context"
         raise UserError(str(error), hint, ExitCode.CONFIG) from error
-    return corpus
 
 
-def describe_data(source: str, corpus: Corpus, tokenizer: str = tokens.DEFAULT) -> DataSpec:
+def cut_context(corpus: Corpus) -> int | None:
+    """Return the context that a corpus's conversations were cut for; None: it has none."""
+    answers = corpus.spec.answers if isinstance(corpus, TokenCorpus) else UNSET
+    return answers.context if isinstance(answers, Answers) else None
+
+
+def vocab_of(corpus: Corpus) -> int:
+    """Return the number of tokens of a corpus's tokenizer."""
+    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else TOKENIZERS[DEFAULT_TOKENIZER]
+
+
+def describe_data(source: str, corpus: Corpus) -> DataSpec:
     """Return the corpus's entry in the manifest.
 
     Args:
         source: ``stdlib``, or the path that the corpus was read from.
         corpus: the opened text.
-        tokenizer: name of the tokenizer.
     """
-    named = msgspec.UNSET if tokenizer == tokens.DEFAULT else tokenizer
-    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest, named)
+    if isinstance(corpus, TokenCorpus):
+        return corpus.spec
+    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest)
 
 
 def _kind(source: str) -> Source:
@@ -278,6 +405,7 @@ def price_stages(
         raise usage(
             f"{spec.layers} layers cannot be cut into {run.stages} stages; use fewer --stages"
         )
+    check_stages(spec, run.stages)
     prices = Prices(spec, sequences) if run.measure else None
     layers = cut(spec, prices.parts if prices else None, run.stages)
     priced = price(spec, slices(layers), sequences, prices)
@@ -318,7 +446,7 @@ def stage_cost(
         graphs_kept=_GRAPHS_KEPT,
         averaging_codec=run.sent_codec,
         state=run.state,
-        aggregation=run.aggregation,
+        aggregation=run.rule,
     )
     return StageCost(
         layers=layers[part.index],
@@ -348,6 +476,12 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append(
             f"{manifest.aggregation_name} tells who lies from {rule.replicas} volunteers to a "
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
+        )
+    most = max(stage.memory_bytes for stage in manifest.stages)
+    if most > (here := psutil.virtual_memory().total):
+        found.append(
+            f"a stage needs {human_bytes(most)} of memory, and this machine has "
+            f"{human_bytes(here)}: with more --stages each needs less"
         )
     if manifest.policy.redundancy == 1:
         found.append("redundancy 1: training stops whenever a volunteer leaves")

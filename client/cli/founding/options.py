@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, Token, validators
 
-from client.cli.founding.presets import PresetName
+from client.cli.founding.presets import PRESETS, PresetName
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs import tokens
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ARCHITECTURES
-from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.state import StateSpec
-from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import AveragingCodec, Codec
 
 if TYPE_CHECKING:
     AggregationName = str
     ArchitectureName = str
     OptimizerName = str
-    TokenizerName = str
+    ScheduleName = str
 else:
     AggregationName = Literal[tuple(RULES)]
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
     OptimizerName = Literal[tuple(OPTIMIZERS)]
-    TokenizerName = Literal[tuple(TOKENIZERS)]
+    ScheduleName = Literal[tuple(SCHEDULES)]
 
+ROBUST = "centred-clipping"
+"""Rule of a public swarm."""
+AUDIT_PERCENT = 3
+"""Of a public swarm's contributions."""
 AT_MOST_ALL = validators.Number(gte=0, lte=100)
 
 
@@ -56,10 +60,15 @@ class RunChoices:
     """Ready-made shape and settings to start from."""
     name: str | None = None
     """Name of the swarm, for people."""
+    source: Annotated[Path | None, Parameter(name="--from")] = None
+    """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
+    weights; the preset then gives the settings of the training alone."""
     data: str = "stdlib"
-    """Training text: stdlib (Python's own source), a text file, or a .jsonl with "text" fields."""
-    tokenizer: Annotated[TokenizerName, Parameter(parse=len(TOKENIZERS) > 1)] = tokens.DEFAULT
-    """Tokenizer of the text; it sets the size of the vocabulary."""
+    """Training text: stdlib (Python's own source), a text file, a .jsonl with "text" fields, or a
+    folder of volunteer data build."""
+    tokenizer: str = tokens.DEFAULT
+    """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
+    one of so many tokens. A folder of volunteer data build brings its own."""
     stages: Count = 2
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None
@@ -72,17 +81,19 @@ class RunChoices:
     """Wire format of tensors between stages."""
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
-    aggregation: Annotated[AggregationName, Parameter(parse=len(RULES) > 1)] = aggregations.DEFAULT
-    """How the gradients of a stage's volunteers are averaged: their exact sum; for strangers and
-    three or more volunteers per stage, a rule that a lying minority moves little; or, for members
-    who know each other and four or more per stage, secure: nobody sees another's, only the sum.
-    Choose a robust rule or secure: what nobody sees, nobody can judge."""
+    aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
+    """How the gradients of a stage's volunteers are averaged: their exact sum, the default of a
+    private swarm; a rule that a lying minority of three or more volunteers per stage moves little,
+    the default of a public one; or, for members who know each other and four or more per stage,
+    secure: nobody sees another's, only the sum. Choose a robust rule or secure: what nobody sees,
+    nobody can judge."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
-    audit: Annotated[int, Parameter(converter=_percent, validator=AT_MOST_ALL)] = 0
+    audit: Annotated[int | None, Parameter(converter=_percent, validator=AT_MOST_ALL)] = None
     """Share of the contributions to steps that another volunteer of the stage computes again, such
-    as 3%; 0: none. With three or more volunteers per stage, a majority expels a liar."""
+    as 3%, the default of a public swarm; 0, that of a private one: none. With three or more
+    volunteers per stage, a majority expels a liar."""
     redundancy: Count = 2
     """Volunteers that every stage should have."""
     checkpoint_every: Count = 50
@@ -102,9 +113,14 @@ class RunChoices:
     """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
 
     @property
+    def rule(self) -> str:
+        """Name of the aggregation rule."""
+        return self.aggregation or aggregations.DEFAULT
+
+    @property
     def sent_codec(self) -> AveragingCodec:
         """Wire format of gradients within a stage, which a secret sum decides itself."""
-        return "ring16" if RULES[self.aggregation].secret else self.averaging_codec
+        return "ring16" if RULES[self.rule].secret else self.averaging_codec
 
     @property
     def state(self) -> StateSpec:
@@ -114,7 +130,8 @@ class RunChoices:
     @property
     def swarm_name(self) -> str:
         """Name of the swarm: the one given, else what is trained on what."""
-        return self.name or f"{self.preset}-{short_name(self.data)}"
+        begins = self.preset if self.source is None else short_name(str(self.source.absolute()))
+        return self.name or f"{begins}-{short_name(self.data)}"
 
 
 @Parameter(name="*", group=MODEL)
@@ -130,21 +147,56 @@ class ModelChoices:
     ffn_width: OptionalCount = None
     context: OptionalCount = None
     """Longest sequence in tokens (bytes)."""
+    lora: OptionalCount = None
+    """Freeze the weights of --from, and train adapters of this rank beside them (LoRA)."""
+    lora_alpha: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None
+    """Weight of the adapters, which is divided by their rank (default: twice the rank)."""
+    lora_targets: str | None = None
+    """Linear layers that get an adapter, as transformers names them: q_proj,v_proj (the default of
+    such models), or all."""
+    lora_base: Literal["bf16", "fp32"] | None = None
+    """Type in which the frozen weights are kept (default: bf16 if they were published so)."""
 
 
 @Parameter(name="*", group=OPTIMIZER)
 @dataclass(frozen=True, kw_only=True)
 class OptimizerChoices:
-    """AdamW with warm-up and cosine decay where it differs from the preset's."""
+    """The optimizer's numbers where they differ from the preset's."""
 
     lr: float | None = None
+    """Highest learning rate."""
     min_lr: float | None = None
+    """Last learning rate."""
+    schedule: ScheduleName | None = None
+    """How the learning rate falls after the warm-up: as a cosine, not at all (constant), or
+    linearly at the end of the run (wsd: warm-up, stable, decay)."""
     warmup_steps: int | None = None
+    """Steps in which the learning rate rises."""
+    decay_from: int | None = None
+    """wsd: step at which the learning rate begins to fall; the last fifth of --decay-steps."""
     decay_steps: int | None = None
+    """Step at which the learning rate is at its last."""
     beta1: float | None = None
     beta2: float | None = None
     weight_decay: float | None = None
     clip: float | None = None
+    """Largest norm of the whole model's gradient; 0: any."""
+    z_loss: float | None = None
+    """Weight of the square of the logits' log-sum-exp, added to the loss so that logits stay small,
+    such as 1e-4; 0: none."""
+
+
+def for_strangers(run: RunChoices) -> RunChoices:
+    """Return a public swarm's choices with a robust rule and audits, where nothing is chosen."""
+    if run.private or RULES[run.rule].secret:
+        return run
+    microbatches = run.microbatches or PRESETS[run.preset].microbatches_per_step
+    shared = microbatches >= RULES[ROBUST].replicas
+    return replace(
+        run,
+        aggregation=run.aggregation or (ROBUST if shared else None),
+        audit=AUDIT_PERCENT if run.audit is None else run.audit,
+    )
 
 
 def short_name(source: str) -> str:

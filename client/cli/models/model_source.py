@@ -6,25 +6,37 @@ such as those of several volunteers on one machine. Nothing is written.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec import UNSET
 
 from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
 from client.compute.samples import find_kept
+from client.compute.starting import read_start
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.datasets.corpus import LeafCorpus, open_source
+from model_zoo.datasets.folder import checked_tokenizer
+from model_zoo.huggingface.adapters import merge_adapters
 from model_zoo.models.family import State
 from model_zoo.reference import evaluate
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.shards import TOKENIZER
+from model_zoo.specs.slices import slices, stage_tensors, whole_slice
+from model_zoo.specs.tokens import NOT_LEARNED
 from model_zoo.stages import Stage
+from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.whole import load_whole
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
@@ -45,12 +57,23 @@ class Trained:
     manifest: Manifest
     version: int
     state: State
-    model: Stage
-    """Tokens (B, T) to logits (B, T, V)."""
+    """What was trained: all parameters, or the adapters."""
+    model: Stage | None
+    """Tokens (B, T) to logits (B, T, V), adapters merged; None where what is frozen beside them is
+    not on this machine."""
+    tokenizer: Bpe | None = None
+    """What made the tokens, if it is at hand; None as well where tokens are bytes."""
 
 
-def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
+def load_newest(
+    swarm: SwarmFile, folders: Sequence[Path], store: TextStore | None = None
+) -> Trained:
     """Return the newest complete, undamaged model in the folders.
+
+    Args:
+        swarm: its manifest has the model.
+        folders: with checkpoints.
+        store: may have what is frozen beside adapters.
 
     Raises:
         UserError: there is none; lists the versions found.
@@ -58,7 +81,7 @@ def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
     places = find_places(folders)
     for version in sorted(places, reverse=True):
         try:
-            return _assemble(swarm, version, places[version])
+            return _assemble(swarm, version, places[version], store)
         except CheckpointError:
             continue  # a stage lacks this version: an older one may be complete
     raise UserError(
@@ -68,16 +91,59 @@ def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
     )
 
 
-def _assemble(swarm: SwarmFile, version: int, files: Mapping[int, Sequence[Path]]) -> Trained:
+def _assemble(
+    swarm: SwarmFile, version: int, files: Mapping[int, Sequence[Path]], store: TextStore | None
+) -> Trained:
     stages = range(swarm.manifest.stage_count)
     state = {}
     for stage in stages:
         state.update(_read_first(files.get(stage, []), swarm, stage, version))
+    spec, merged = swarm.manifest.model, state
+    if spec.lora is not UNSET:
+        expected = stage_tensors(spec, whole_slice(spec))
+        if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
+            raise CheckpointError(f"version {version} does not fit the manifest")
+        base = read_base(swarm.manifest, store)
+        if base is None:
+            return Trained(swarm.swarm, swarm.manifest, version, state, None)
+        merged = merge_adapters(spec, base, state)
     try:
-        model = load_whole(swarm.manifest.model, state)
+        model = load_whole(spec.base, merged)
     except ValueError as error:
         raise CheckpointError(f"version {version} does not fit the manifest: {error}") from error
     return Trained(swarm.swarm, swarm.manifest, version, state, model)
+
+
+def read_base(manifest: Manifest, store: TextStore | None) -> State | None:
+    """Return what is frozen beside the adapters of all stages; None where some of it is not here.
+
+    ``manifest`` names the files, ``store`` may have them.
+    """
+    if store is None or manifest.start is UNSET:
+        return None
+    base: State = {}
+    try:
+        for part, start in zip(slices(manifest.layers_per_stage), manifest.start, strict=True):
+            base |= read_start(store.path(start.digest), manifest.model, part, start.digest)
+    except CheckpointError:
+        return None
+    return base
+
+
+def needed_model(trained: Trained) -> Stage:
+    """Return the whole model.
+
+    Raises:
+        UserError: it was trained as adapters, and not all that is frozen beside them is here.
+    """
+    if trained.model is None:
+        raise UserError(
+            "this machine does not have the frozen weights of every stage",
+            "do it where the swarm was founded, or export the adapter and load it beside its base "
+            "with peft",
+            ExitCode.TEMPORARY,
+        )
+    return trained.model
 
 
 def find_places(folders: Iterable[Path]) -> Places:
@@ -127,13 +193,16 @@ def open_corpus(
         data: path of the text; None: not given.
         store: texts kept by this volunteer.
     """
+    if manifest.data.source == "tokens":
+        corpus = _kept_tokens(manifest.data, data, store)
+        return corpus if corpus is not None and _has_held_out(corpus, manifest) else None
     if data is None and store is not None and (kept := _kept(manifest, store)) is not None:
         return kept
     source = str(data) if data else BUILT_IN if manifest.data.source == "stdlib" else None
     if source is None:
         return None
     try:
-        corpus = Corpus.open(source, manifest.data.tokenizer_name)
+        corpus = open_source(source, manifest.data.tokenizer_name)
     except DataError as error:
         raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
     return corpus if corpus.digest == manifest.data.digest else None
@@ -146,16 +215,85 @@ def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
         return kept
     if (origin := store.origin(digest)) is not None:
         with suppress(DataError):
-            corpus = Corpus.open(str(origin), tokenizer)
+            corpus = open_source(str(origin), tokenizer)
             if corpus.digest == digest:
                 return corpus
     return None
 
 
+def _kept_tokens(spec: DataSpec, given: Path | None, store: TextStore | None) -> Corpus | None:
+    """Return the tokens if all of them are here, or those that are copied as they are needed; every
+    leaf is proven when it is read."""
+    for folder in _token_folders(spec, given, store):
+        with suppress(WrongFolder, OSError):
+            whole = DataFolder(folder, spec)
+            tokenizer = _read_tokenizer(whole.tokenizer, spec)
+            return LeafCorpus(str(folder), spec, whole.read_part, tokenizer)
+    if given is None and store is not None:
+        cache = LeafCache(store.leaves(spec.digest), spec)
+        if not cache.empty:
+            tokenizer = _read_tokenizer(store.tokenizer(spec.digest), spec)
+            return LeafCorpus(str(cache.folder), spec, cache.read_part, tokenizer)
+    return None
+
+
+def _has_held_out(corpus: Corpus, manifest: Manifest) -> bool:
+    """Whether all that `held_out_loss` reads is here: of a cache, perhaps not."""
+    try:
+        for batch in range(HELD_OUT_BATCHES):
+            corpus.held_out_batch(batch, HELD_OUT_SEQUENCES, manifest.model.context)
+    except OSError:
+        return False
+    return True
+
+
+def _read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
+    with suppress(DataError, OSError):
+        if (brought := spec.brought) is not None:
+            return checked_tokenizer(path.read_bytes(), brought, str(path))
+    return None
+
+
+def _token_folders(spec: DataSpec, given: Path | None, store: TextStore | None) -> Iterator[Path]:
+    """Yield where the tokens may be."""
+    if given is not None:
+        yield given
+    elif store is not None:
+        yield store.tokens(spec.digest)
+        if (origin := store.origin(spec.digest)) is not None:
+            yield origin
+
+
+def kept_tokenizer(manifest: Manifest, store: TextStore) -> Bpe | None:
+    """Return the tokenizer that a volunteer of the first stage keeps here."""
+    data = manifest.data
+    folders = _token_folders(data, None, store)
+    paths = (store.tokenizer(data.digest), *(folder / TOKENIZER for folder in folders))
+    return next(filter(None, (_read_tokenizer(path, data) for path in paths)), None)
+
+
+def bits_per_byte(trained: Trained, corpus: Corpus, loss: float) -> float:
+    """Return the loss in bits per byte of the held-out text that `held_out_loss` read; of answers
+    alone where only they are learned.
+
+    Args:
+        trained: the model.
+        corpus: the text.
+        loss: nats per token.
+    """
+    targets = [
+        corpus.held_out_batch(batch, HELD_OUT_SEQUENCES, trained.manifest.model.context)[:, 1:]
+        for batch in range(HELD_OUT_BATCHES)
+    ]
+    size = sum(corpus.bytes_of(rows) for rows in targets)
+    learned = sum(int((rows < NOT_LEARNED).sum()) for rows in targets)
+    return loss * learned / (math.log(2) * max(1, size))
+
+
 def held_out_loss(trained: Trained, corpus: Corpus) -> float:
     """Return the mean loss per token, in nats, on held-out text."""
     return evaluate(
-        trained.model,
+        needed_model(trained),
         corpus,
         batches=HELD_OUT_BATCHES,
         sequences=HELD_OUT_SEQUENCES,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import trio
 
-from client.cli.models.model_source import Trained, load_newest
+from client.cli.models.model_source import Trained, kept_tokenizer, load_newest
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
-from client.node.gather import gather
+from client.node.gather import TOKENIZER_FILE, gather
+from client.store.texts import TextStore
 from client.store.vouches import load_vouches
+from model_zoo.datasets.folder import checked_tokenizer
+from model_zoo.tokenizers.bpe import Bpe
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
@@ -29,11 +33,37 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
     Raises:
         UserError: no version is complete anywhere, or nobody answers.
     """
+    trained = _newest(home, target, folders)
+    kept = kept_tokenizer(trained.manifest, TextStore(home.folders.texts))
+    return replace(trained, tokenizer=kept) if kept else trained
+
+
+def needed_tokenizer(trained: Trained) -> str | Bpe:
+    """Return the tokenizer of a model, or its name in the zoo.
+
+    Raises:
+        UserError: it is not at hand.
+    """
+    data = trained.manifest.data
+    if data.brought is None:
+        return data.tokenizer_name
+    if trained.tokenizer is None:
+        raise UserError(
+            "this machine does not have the swarm's tokenizer",
+            "leave --checkpoint out while a volunteer of stage 0 runs, or give the tokens that "
+            "this volunteer trains on: volunteer join --data FOLDER",
+            ExitCode.TEMPORARY,
+        )
+    return trained.tokenizer
+
+
+def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
+    store = TextStore(home.folders.texts)
     if folders:
-        return load_newest(_with_manifest(target), folders)
+        return load_newest(_with_manifest(target), folders, store)
     if isinstance(target, SwarmFile):
         try:
-            return load_newest(target, [home.folders.checkpoints(target.swarm)])
+            return load_newest(target, [home.folders.checkpoints(target.swarm)], store)
         except UserError:
             say("this volunteer does not hold every stage; asking the swarm")
     return _from_the_swarm(home, target)
@@ -59,7 +89,12 @@ def _from_the_swarm(home: Home, target: Target) -> Trained:
             )
             return swarm
 
-        return load_newest(trio.run(fetch), [Path(folder)])
+        trained = load_newest(trio.run(fetch), [Path(folder)], TextStore(home.folders.texts))
+        path, brought = Path(folder) / TOKENIZER_FILE, trained.manifest.data.brought
+        if brought is None or not path.exists():
+            return trained
+        found = checked_tokenizer(path.read_bytes(), brought, "the swarm's tokenizer")
+        return replace(trained, tokenizer=found)
 
 
 def lent(home: Home, swarm: SwarmFile, key: PeerId) -> Kept:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from client.cli.founding.presets import BYTES
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
 from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine
-from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
+from client.plan.model import COSTS_NOTHING, Placement, Prediction, StageTerms
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.slices import frozen_bytes, slices
+from protocol.manifest import WIRE_BYTES_PER_ELEMENT
+from protocol.matching.averaging import MICRO, Averaging, Line, second_stage
 
 if TYPE_CHECKING:
     from client.cli.planning.setting import Setting
@@ -34,6 +38,12 @@ class StageLine(Struct, frozen=True):
     parameters: int
     machines: list[str]
     memory_bytes: float
+    frozen_bytes: int
+    """Of weights beside adapters; 0 where everything is trained."""
+    state_bytes: int
+    """Of what is trained, with the optimizer's: what a newcomer copies, and a checkpoint has."""
+    averaged_bytes: float
+    """Of a replica's contribution to a step."""
     terms: StageTerms
     bottleneck: bool
 
@@ -131,8 +141,7 @@ def answer(
     Raises:
         UserError: the machines cannot train the model.
     """
-    from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT
-
+    setting.fewest(sum(kind.count for kind in kinds))  # said before anything is measured
     works = setting.works()
     usual = setting.only_sequences or setting.sequences
     machines = machines_of(tuple(kinds), here, lambda: works.flops_per_token(usual))
@@ -171,6 +180,7 @@ def _tell(
     price: float | None,
 ) -> Answer:
     assert best.prediction is not None and best.run is not None  # noqa: PT018  (best_of)
+    parts = slices([work.cost.layers for work in best.run.stages])
     stages = [
         StageLine(
             stage=number,
@@ -178,11 +188,14 @@ def _tell(
             parameters=work.cost.parameters,
             machines=[machine.name for machine in members],
             memory_bytes=work.cost.memory_bytes,
+            frozen_bytes=frozen_bytes(setting.model, part),
+            state_bytes=work.cost.parameters * setting.run.state.bytes_per_parameter,
+            averaged_bytes=work.cost.parameters * WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
             terms=terms,
             bottleneck=number == best.prediction.bottleneck,
         )
-        for number, (work, members, terms) in enumerate(
-            zip(best.run.stages, best.placement, best.prediction.stages, strict=True)
+        for number, (work, part, members, terms) in enumerate(
+            zip(best.run.stages, parts, best.placement, best.prediction.stages, strict=True)
         )
     ]
     rows = [row(each, best) for each in found]
@@ -230,17 +243,18 @@ def _notes(
             f"too few machines for redundancy {setting.run.redundancy}: some stage has "
             f"{best.replicas}"
         )
-    rule = RULES[setting.run.aggregation]
+    rule = RULES[setting.run.rule]
     if best.replicas < rule.replicas:
         fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
         yield (
-            f"{setting.run.aggregation}: some stage has {best.replicas} replicas, and with fewer "
+            f"{setting.run.rule}: some stage has {best.replicas} replicas, and with fewer "
             f"than {rule.replicas} {fewer}"
         )
     if setting.run.audit:
         yield f"audits: {setting.run.audit} % of the work is done twice, by idle machines first"
         if best.replicas < 3:
             yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
+    yield from _second_stages(setting, best)
     if idle:
         yield f"{idle} machines are not used: they are too small, or do not make it faster"
     if price is not None and cost.kwh is None:
@@ -248,8 +262,52 @@ def _notes(
     silent = sum(not machine.watts for members in best.placement for machine in members)
     if silent and cost.kwh is not None:
         yield f"energy: machines without watts in the table count as 0 W: {silent}"
+    if setting.manifest is None and setting.model.vocab != BYTES:
+        yield f"for a tokenizer of {setting.model.vocab:,} tokens; --vocab plans for another"
     if setting.manifest is not None:
         yield (
             "the manifest's own cut costs what its founder measured; other cuts are estimated "
             "from it"
         )
+
+
+def _second_stages(setting: Setting, best: Alternative) -> Iterator[str]:
+    """Say how many machines would hold a stage beside their own, which evens out speeds and takes
+    over at once when one dies, and what averaging it costs those that would not."""
+    assert best.prediction is not None and best.run is not None  # noqa: PT018  (best_of)
+    costs = [work.cost for work in best.run.stages]
+    if len(costs) < 2 or not setting.run.dual_homing:
+        return
+    homes = [[_line(machine) for machine in members] for members in best.placement]
+    rates = [[work.rate(machine) for work in best.run.stages] for machine in _all(best.placement)]
+    averaging = Averaging(
+        best.run.microbatches, best.run.averaging_bytes_per_parameter, best.run.delayed
+    )
+    trades = [
+        second_stage(
+            averaging,
+            costs,
+            homes,
+            lowest=MICRO * min(stage.rate_per_s for stage in best.prediction.stages),
+            fair=MICRO * sum(map(max, rates)) / len(costs),
+            line=line,
+            stages=(home, home + 1 if home + 1 < len(costs) else home - 1),
+        )
+        for home, lines in enumerate(homes)
+        for line in lines
+    ]
+    refused = [trade for trade in trades if not trade.is_worth(held=False)]
+    if refused:
+        worst = max(refused, key=lambda trade: trade.with_it_s / trade.without_s)
+        yield (
+            f"{len(refused)} of {len(trades)} machines hold no second stage, because of its "
+            f"averaging: {worst}"
+        )
+
+
+def _line(machine: Machine) -> Line:
+    return Line(min(machine.upload_bytes_per_s, machine.download_bytes_per_s), machine.flop_per_s)
+
+
+def _all(placement: Placement) -> Iterator[Machine]:
+    return (machine for members in placement for machine in members)

@@ -13,13 +13,11 @@ from client.cli.founding.options import (
     AggregationName,
     OptimizerName,
     OptionalCount,
-    TokenizerName,
 )
 from client.cli.founding.presets import PresetName
 from client.cli.planning.machines import MAX_MACHINES
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
-from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import Codec
 
 MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=1)
@@ -81,7 +79,7 @@ class PlanChoices:
     """Volunteers that every stage should have (default: 2)."""
     optimizer: Annotated[OptimizerName | None, Parameter(parse=len(OPTIMIZERS) > 1)] = None
     """The rule of the updates (default: adamw)."""
-    tokenizer: Annotated[TokenizerName | None, Parameter(parse=len(TOKENIZERS) > 1)] = None
-    """Tokenizer of the text (default: bytes)."""
+    vocab: Annotated[int | None, Parameter(validator=POSITIVE)] = None
+    """Tokens of the text's tokenizer (default: the preset's: 256 bytes, or as published)."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run parts of the model for some seconds; otherwise estimate from FLOPs."""

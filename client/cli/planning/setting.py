@@ -12,9 +12,7 @@ from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.plan import compare
-from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
-from model_zoo.specs import tokens
 from model_zoo.specs.model import ModelSpec
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_STAGES
@@ -57,7 +55,30 @@ class Setting:
             return [self.only_stages]
         counts = compare.stage_counts(self.model.layers, machines)
         founded = {self.manifest.stage_count} if self.manifest else set()
-        return sorted({*counts, *founded})
+        return sorted({*counts, *founded, self.fewest(machines)})
+
+    def fewest(self, machines: int) -> int:
+        """Return the fewest stages that the model can be cut into.
+
+        Args:
+            machines: the number of those that are to train it.
+
+        Raises:
+            UserError: it is too large for any cut, for the chosen one, or for so few machines.
+        """
+        from client.cli.founding.fitting import check_stages, fewest_stages, impossible
+
+        if self.only_stages:
+            check_stages(self.model, self.only_stages)
+        fewest = fewest_stages(self.model)
+        if fewest is None:
+            raise impossible(self.model)
+        if fewest > machines:
+            problem = f"{self.model.parameter_count:,} parameters need {fewest} stages or more"
+            raise UserError(
+                f"{problem}, each of them a machine", f"plan for --machines {fewest} or more"
+            )
+        return fewest
 
     def works(self) -> ModelWorks:
         """Return the costs of stages, measured if need be."""
@@ -81,14 +102,13 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
     choices = RunChoices(
         boundary_codec=run.boundary_codec or "s8",
         averaging_codec=run.averaging_codec or "s8",
-        aggregation=run.aggregation or aggregations.DEFAULT,
+        aggregation=run.aggregation,
         delayed_update=run.delayed_update or False,
         redundancy=run.redundancy or 2,
         optimizer=run.optimizer or optimizers.DEFAULT,
-        tokenizer=run.tokenizer or tokens.DEFAULT,
         measure=run.measure,
     )
-    shape = choose_model(preset, model, choices.tokenizer)
+    shape = choose_model(preset, model, run.vocab or preset.model.vocab)
     _check_stages(run.stages, shape)
     microbatches = run.microbatches or preset.microbatches_per_step
     return Setting(
@@ -119,7 +139,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         )
     manifest = found.manifest
     codecs = (run.boundary_codec, run.averaging_codec)
-    rules = (run.optimizer, run.tokenizer, run.aggregation)
+    rules = (run.optimizer, run.vocab, run.aggregation)
     fixed = (run.preset, run.microbatches, *codecs, *rules, run.redundancy, run.delayed_update)
     if any(value is not None for value in (*fixed, *vars(model).values())):
         raise UserError(
@@ -143,6 +163,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         delayed_update=manifest.delayed,
         audit=round(100 * manifest.audits),
         redundancy=manifest.policy.redundancy,
+        dual_homing=manifest.policy.dual_homing_percent,
         optimizer=manifest.optimizer.name,
         measure=False,  # the manifest has the costs of its stages
     )

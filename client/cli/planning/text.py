@@ -96,6 +96,13 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
         for line in stages
     ]
     yield from aligned(head, rows)
+    for line in stages:
+        if line.frozen_bytes:
+            yield (
+                f"stage {line.stage}: {human_bytes(line.frozen_bytes)} of frozen weights, "
+                f"{human_bytes(line.state_bytes)} of adapters with their optimizer, "
+                f"{human_bytes(line.averaged_bytes)} averaged a step"
+            )
 
 
 def _comparison(rows: Sequence[Row]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from client.cli.founding.fitting import stage_too_large
 from client.cli.founding.manifest import stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
@@ -18,7 +19,7 @@ from client.plan.machines import StageWork
 from model_zoo.cutting import cut, flops_per_token, measure_costs
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
-from protocol.manifest import Manifest, StageCost, fits_a_frame, too_large
+from protocol.manifest import Manifest, StageCost, fits_a_frame
 
 MEASURED_UP_TO_S = 0.5
 """Microbatches of which a layer would take longer are scaled from the largest measured one."""
@@ -63,8 +64,7 @@ class ModelWorks:
             return [self._work(layers, s, sequences, c) for s, c in enumerate(founded.stages)]
         layers = cut(spec, self._parts.get(sequences), stages)
         costs = [self._cost(layers, part, sequences) for part in slices(layers)]
-        codec, state = self._run.sent_codec, self._run.state
-        if any(too_large(cost, codec, state) for cost in costs):
+        if any(stage_too_large(spec, part) for part in slices(layers)):
             return None
         return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
 
@@ -97,10 +97,9 @@ class ModelWorks:
             graphs_kept=1,
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
-            aggregation=self._run.aggregation,
+            aggregation=self._run.rule,
         )
-        fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
-        return StageWork(cost, float(fixed), float(need.graph_bytes))
+        return StageWork(cost, float(need.fixed_bytes), float(need.graph_bytes))
 
 
 def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:

@@ -17,6 +17,7 @@ from client.cli.models.model_source import (
     find_places,
     held_out_loss,
     load_newest,
+    needed_model,
     open_corpus,
 )
 from client.cli.reach.home import free_port
@@ -101,7 +102,7 @@ class Play:
         if corpus is None:
             raise UserError("Python's source text changed during the demo", "run it again")
         invariants = check_invariants(seen, find_places(folders))
-        text = generate(trained.model, PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40)
+        text = generate(needed_model(trained), PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40)
         whole = trained.version == trained.manifest.steps
         report = DemoReport(
             ok=whole and invariants.hold and (seen.kill is not None) == self._kill,

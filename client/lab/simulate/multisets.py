@@ -33,7 +33,9 @@ from protocol.pipeline.effects import (
     RecomputeTask,
     ReduceTask,
     SubtractTask,
+    SumAgainTask,
     Task,
+    UsualNormTask,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.shards import SEGMENT
@@ -44,8 +46,8 @@ GRADIENT_SIZE = 6 * SEGMENT
 WRONG: Final = 10.0
 """The relative distance of a contribution that is not what its microbatches make."""
 POISON: Final = -1
-"""In the place of an id, in a contribution: it is wrong. The sum leaves it out, so that the rest of
-the arithmetic stays exact; audits see it."""
+"""In the place of an id, in a contribution or a sum: it is wrong. Sums and versions leave it
+out, so that the rest of the arithmetic stays exact; audits see it."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -114,6 +116,11 @@ class MultisetWorker:
                 return self._apply(step, [encode_ids(self.accumulated)])
             case KeepVersionTask() | RecomputeTask() | CompareTask():
                 return self._audit(task, payloads)
+            case UsualNormTask():
+                expect(task.step == self._version, f"step {task.step} is applied already")
+            case SumAgainTask():
+                ours = _summed(task.parts, payloads)
+                return Outcome(apart=(0.0 if payloads[task.reduced] == ours else WRONG, 0.0))
         return Outcome()
 
     def save(self, version: int) -> str:
@@ -165,11 +172,7 @@ class MultisetWorker:
         return Outcome(loss_sum=1.0)
 
     def _reduce(self, task: ReduceTask, payloads: Payloads) -> Outcome:
-        total: Counter[int] = Counter()
-        for key in task.parts:
-            total.update(decode_ids(payloads[key]))
-        del total[POISON]
-        reduced = encode_ids(total)
+        reduced = _summed(task.parts, payloads)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
         return Outcome(digests=(payload_digest(reduced),))
@@ -178,7 +181,7 @@ class MultisetWorker:
         first = step * self._place.per_step
         exact = encode_ids(Counter(range(first, first + self._place.per_step)))
         for segment in segments:
-            if segment != exact:
+            if _without_poison(decode_ids(segment)) != exact:
                 raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
         chained = self.parameters.encode() + exact
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
@@ -189,8 +192,8 @@ class MultisetWorker:
 
 
 class LyingWorker(MultisetWorker):
-    """A worker that contributes something else than it has computed, or finds fault with all that
-    it audits."""
+    """A worker that contributes something else than it has computed, broadcasts other sums than
+    it has made, or finds fault with all that it audits."""
 
     def __init__(
         self,
@@ -198,22 +201,39 @@ class LyingWorker(MultisetWorker):
         *,
         delayed: bool = False,
         contributes: Callable[[int], bool],
+        sums: Callable[[int], bool],
         audits: bool,
     ) -> None:
         super().__init__(place, delayed=delayed)
-        self._contributes, self._finds_fault = contributes, audits
+        self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
-        if isinstance(task, CompareTask) and self._finds_fault:
+        if isinstance(task, CompareTask | SumAgainTask) and self._finds_fault:
             return replace(outcome, apart=(WRONG, WRONG))
         if isinstance(task, ContributeTask) and self._contributes(task.step):
             wrong = encode_ids(self.accumulated + Counter([POISON]))
             for i in range(len(task.bounds) - 1):
                 key = PayloadKey(task.step, "segment", i, task.attempt, self._place.me)
                 payloads[key] = wrong
+        if isinstance(task, ReduceTask) and self._sums_wrongly(task.step):
+            key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
+            payloads[key] = encode_ids(decode_ids(payloads[key]) + Counter([POISON]))
+            return replace(outcome, digests=(payload_digest(payloads[key]),))
         return outcome
+
+
+def _summed(parts: Sequence[PayloadKey], payloads: Payloads) -> bytes:
+    total: Counter[int] = Counter()
+    for key in parts:
+        total.update(decode_ids(payloads[key]))
+    return _without_poison(total)
+
+
+def _without_poison(ids: Counter[int]) -> bytes:
+    del ids[POISON]
+    return encode_ids(ids)
 
 
 def _one(microbatch: int) -> bytes:

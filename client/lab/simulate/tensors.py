@@ -32,6 +32,7 @@ from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_c
 from model_zoo.reference import TrainingPlan
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.data import DataSpec
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -52,8 +53,9 @@ class TensorSwarm:
 
     Attributes:
         plan: model, cut, optimizer, samples and steps, as the reference trainer takes them.
-        corpus: file of plain bytes.
+        corpus: file of plain bytes, or a data folder.
         folder: where versions are saved for newcomers.
+        data: what a manifest would say of the data folder.
     """
 
     plan: TrainingPlan
@@ -62,6 +64,7 @@ class TensorSwarm:
     boundary_codec: CodecName = "fp32"
     averaging_codec: CodecName = "fp32"
     aggregation: str = SUM
+    data: DataSpec | None = None
 
     def world(self, replicas: int, seed: int) -> TrainingWorld:
         """Return a world in which ``replicas`` peers hold each stage."""
@@ -94,6 +97,7 @@ class TensorSwarm:
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
             corpus=str(self.corpus) if place.first else "",
+            token_data=self.data,
         )
         return TensorWorker(place, request, plan.tokens_per_step, self.folder)
 

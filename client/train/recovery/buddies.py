@@ -30,6 +30,7 @@ from client.train.transfer.state_size import data_bytes, is_plausible
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
+from protocol.transfer.blob import Blob
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, due_version, is_beside, kept_by
 from protocol.view import SwarmView
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, NoBlob
@@ -112,7 +113,7 @@ class Buddies:
         """Whether an offer shows that the peer has the checkpoint that we hand over."""
         waiting = self._handing.get((offer.stage, offer.version))
         ours = self._shelf.offer(offer.stage, offer.version)
-        if waiting is None or ours is None or ours.digests != offer.digests:
+        if waiting is None or ours is None or ours.root != offer.root:
             return False
         waiting.set()
         return True
@@ -253,12 +254,12 @@ class Buddies:
         if self._history.lineage.era != era:
             self._folder.set_aside(Checkpoint(stage, version, target))
             raise DownloadFailed("the run has been rolled back meanwhile")
-        offer = BlobOffer("state", stage, version, info.size_bytes, digests)
-        self._shelf.put(offer, target, temporary=False)
+        blob = Blob.of("state", stage, version, info.size_bytes, digests)
+        self._shelf.put(blob, target, temporary=False)
         self.kept += 1
         self._history.stored(stage, version)
         for donor in self._forget_announced(lambda s, _by, v: (s, v) == (stage, version)):
-            self._ports.send(donor, offer)
+            self._ports.send(donor, blob.offer)
         for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
             self._shelf.withdraw(removed.stage, removed.version)
         words = f"kept a copy of stage {stage} at version {version}"

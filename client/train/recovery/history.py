@@ -180,6 +180,7 @@ class History:
             unseen=view.unseen,
             unlinked=roster.unlinked(),
             reached=versions_reached(roster, self._stages, self._me),
+            is_gone=self.touch.is_gone,
         )
         self._perform(self.machine.update(context, self._ports.now()))
         met = live - context.unlinked - {self._me}
@@ -208,7 +209,7 @@ class History:
             return
         state, now = bytes.fromhex(committed.hash), self._ports.now()
         of = (committed.stage, committed.version, state)
-        if self.machine.closed(*of, committed.with_whom, now):
+        if self.machine.closed(*of, committed.with_whom, now, committed.electors):
             self._stale.set()
 
     def certified(self, waypoint: Waypoint) -> None:

@@ -28,6 +28,7 @@ from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from protocol.effects import Explain
@@ -400,12 +401,20 @@ class HeldStageDriver:
             self._hooks(),
             nursery,
             context.scheduler,
+            self._leaves,
         )
+        if self._leaves is not None:
+            self._leaves.at(seat.step)
         self._context.owner.seats_changed()
         self._perform(self.machine.opened(context.owner.now(), serving=seat.serving))
         if self._allowed:
             driver.allow_training()
         driver.update_view(self._view)
+
+    @property
+    def _leaves(self) -> LeafSupply | None:
+        """Supplies our microbatches with tokens; None: nobody does."""
+        return self._context.terms.leaves if self.stage == 0 else None
 
     def _hooks(self) -> SeatHooks:
         return SeatHooks(
@@ -435,6 +444,8 @@ class HeldStageDriver:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = None
+        if self._leaves is not None:
+            self._leaves.rest()
         self._context.owner.seats_changed()
 
     # --- input of the seat --------------------------------------------------------------
@@ -442,6 +453,8 @@ class HeldStageDriver:
     def _seat_changed(self) -> None:
         if self.driver is None:
             return
+        if self._leaves is not None:
+            self._leaves.at(self.driver.seat.step)
         self._context.owner.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
             self._perform(self.machine.serve(self._context.owner.now()))

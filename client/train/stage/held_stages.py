@@ -22,8 +22,15 @@ from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
-from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text, prepare_request
+from client.train.stage.stage_acquisition import (
+    Terms,
+    TextMissing,
+    offer_start,
+    offer_text,
+    prepare_request,
+)
 from client.train.stage.stage_context import Owner, StageContext
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.audit.charges import Charges
@@ -131,6 +138,8 @@ class HeldStages:
         """A peer has left or was lost."""
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
+        if self._context.terms.leaves is not None:
+            self._context.terms.leaves.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
 
@@ -143,6 +152,9 @@ class HeldStages:
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
+            return
+        leaves = self._context.terms.leaves
+        if leaves is not None and leaves.receive(peer, message, payload):
             return
         if (held := self.held.get(message.stage)) is not None:
             held.copied(peer, message, payload)
@@ -190,6 +202,9 @@ class HeldStages:
         """Keep the workers and hold whatever is assigned, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
+            nursery.start_soon(self._offer_starts)
+            if self._context.terms.leaves is not None:
+                nursery.start_soon(self._context.terms.leaves.run)
             async for held in self._to_open:
                 nursery.start_soon(self._hold, held)
 
@@ -208,6 +223,8 @@ class HeldStages:
         A machine with the text can begin stage 0; others must copy it first.
         """
         worker = await self.worker_ready()
+        if (leaves := self._context.terms.leaves) is not None:
+            return await self._leaves_problem(leaves)
         try:
             await worker.call(prepare_request(self._context.terms))
         except RequestFailed as failure:
@@ -215,6 +232,24 @@ class HeldStages:
             return failure.message
         await offer_text(self._context.terms)
         return ""
+
+    async def _leaves_problem(self, leaves: LeafSupply) -> str:
+        """Return why not all tokens are here; what is here is offered."""
+        try:
+            problem = await leaves.open()
+        except OSError as error:
+            words = f"cannot read {error.filename}: {error.strerror}"
+            raise UserError(words, "fix the permissions, or volunteer cache prune") from error
+        if problem:
+            self._context.owner.perform(Explain("transfer", problem))
+        await offer_text(self._context.terms)
+        return problem
+
+    async def _offer_starts(self) -> None:
+        """Let others copy what the stages of an imported model begin with, as far as it is here."""
+        for stage, path in enumerate(self._context.terms.folders.starts):
+            if path.exists():
+                await offer_start(self._context.terms, stage)
 
     async def _hold(self, held: HeldStageDriver) -> None:
         failure: UserError | None = None

@@ -22,7 +22,7 @@ from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
-from protocol.wire.messages import BlobOffer
+from protocol.transfer.blob import Blob
 
 FINAL_TRIES = 10
 
@@ -124,8 +124,9 @@ class StateSaver:
         except WorkerDied:
             pass  # the engine is told by the seat
         else:
-            offer = BlobOffer("state", self._stage, version, reply.size_bytes, reply.chunk_digests)
-            self._shelf.put(offer, path, temporary=not durable)
+            digests = reply.chunk_digests
+            blob = Blob.of("state", self._stage, version, reply.size_bytes, digests)
+            self._shelf.put(blob, path, temporary=not durable)
             self._complained = False
             if durable:
                 self._retain(version)

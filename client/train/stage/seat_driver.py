@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
-from model_zoo.specs.tokens import token_bytes, token_dtype
+from model_zoo.specs.tokens import NOT_LEARNED, token_bytes, token_dtype
 from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
@@ -52,8 +52,10 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
     SubtractTask,
+    SumAgainTask,
     Task,
 )
+from protocol.rounds.commitments import Unsigned
 from protocol.seat.auditing import statement_of
 from protocol.seat.effects import (
     Audited,
@@ -73,8 +75,10 @@ SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
 LARGEST_LIST = 2**20
-WORK = ForwardTask | LossTask | BackwardTask | RecomputeTask | CompareTask
+WORK = ForwardTask | LossTask | BackwardTask | RecomputeTask | CompareTask | SumAgainTask
 """Tasks that no round waits for."""
+READS = ForwardTask | LossTask | BackwardTask | SubtractTask | RecomputeTask
+"""Tasks for which the first stage may read samples."""
 PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
 ERRORS = {
     "poisoned": "poisoned",
@@ -103,6 +107,22 @@ class SeatHooks:
     """The seat drains, and nobody needs it any more."""
 
 
+class Samples(Protocol):
+    """The samples that the first stage reads, where they may have to be fetched."""
+
+    def here(self, microbatch: int) -> bool:
+        """Whether a microbatch's samples can be read."""
+
+    async def wait(self, microbatch: int) -> None:
+        """Wait until they can be read."""
+
+    def begin(self, microbatch: int) -> None:
+        """A task reads them from now on."""
+
+    def end(self, microbatch: int) -> None:
+        """A task has read them."""
+
+
 class SeatDriver:
     """One seat with its payloads and its worker."""
 
@@ -116,8 +136,9 @@ class SeatDriver:
         hooks: SeatHooks,
         nursery: trio.Nursery,
         scheduler: TaskScheduler,
+        samples: Samples | None = None,
     ) -> None:
-        self.seat = seat
+        self.seat, self._samples = seat, samples
         self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
@@ -128,8 +149,8 @@ class SeatDriver:
             manifest.tokens_per_microbatch * manifest.microbatches_per_step,
         )
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
-        self._vocab = manifest.model.vocab
-        self._tokens_bytes = token_bytes(self._vocab) * batch * (context + 1)
+        self._vocab, self._masked = manifest.model.vocab, manifest.data.masked
+        self._tokens_bytes = token_bytes(self._vocab, masked=self._masked) * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
@@ -137,6 +158,8 @@ class SeatDriver:
         self._largest_shown = max(self._largest_tensor, self._largest_shard, LARGEST_LIST)
         self._closed, self._patience = False, Patience()
         self._told, self._refused = (seat.step, seat.serving), ""
+        self._awaiting: dict[trio.CancelScope, int] = {}
+        """Tasks that wait for their samples, by step."""
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
@@ -206,8 +229,10 @@ class SeatDriver:
         exact = message.tokens_bytes == self._tokens_bytes
         if not exact or not 0 < tensor_bytes <= self._largest_tensor:
             return False
-        dtype = np.dtype(token_dtype(self._vocab))
+        dtype = np.dtype(token_dtype(self._vocab, masked=self._masked))
         tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
+        if self._masked:
+            tokens = tokens & (NOT_LEARNED - 1)
         return int(tokens.max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------
@@ -219,10 +244,16 @@ class SeatDriver:
             self._perform_one(effect, parts)
         if (self.seat.step, self.seat.serving) != self._told and not self._closed:
             self._told = (self.seat.step, self.seat.serving)
+            self._stop_waiting()
             self._hooks.changed()
         self._tell_refusal()
         if self.seat.draining.complete and not self._closed:
             self._hooks.drained()
+
+    def _stop_waiting(self) -> None:
+        """Wait no more for the samples of steps that are over."""
+        for scope in [scope for scope, step in self._awaiting.items() if step < self.seat.step]:
+            scope.cancel()
 
     def _tell_refusal(self) -> None:
         """Report once why a complete step may not be closed."""
@@ -248,8 +279,10 @@ class SeatDriver:
             case DropStep(step):
                 self._payloads.drop_step(step)
             case Compute(task):
-                in_round = not isinstance(task, WORK)
-                self._gate.enter(partial(self._start, task), in_round=in_round)
+                if self._samples is None or self._can_read(task, self._samples):
+                    self._enter(task)
+                else:
+                    self._nursery.start_soon(self._enter_later, task, self._samples)
             case CommitTo():
                 self._commit_to(effect)
             case SignCharge(kind, body):
@@ -268,12 +301,34 @@ class SeatDriver:
                 self._hooks.accepted(effect)
             case Snapshot():
                 self._hooks.snapshot(effect)
-            case Serving() | Obstructs():
+            case Serving() | Obstructs() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._hooks.fault(effect)
             case _:
                 self._ports.perform(effect)
+
+    def _can_read(self, task: Task, samples: Samples) -> bool:
+        """Whether a task needs no samples that are not here."""
+        return not isinstance(task, READS) or samples.here(task.microbatch)
+
+    async def _enter_later(self, task: Task, samples: Samples) -> None:
+        """Let a task enter when its samples are here. Others overtake it; a task whose step is over
+        by then does nothing, as one that was late for another reason."""
+        if isinstance(task, READS):
+            with trio.CancelScope() as scope:
+                self._awaiting[scope] = task.step
+                try:
+                    await samples.wait(task.microbatch)
+                finally:
+                    del self._awaiting[scope]
+        if not self._closed:
+            self._enter(task)
+
+    def _enter(self, task: Task) -> None:
+        if self._samples is not None and isinstance(task, READS):
+            self._samples.begin(task.microbatch)
+        self._gate.enter(partial(self._start, task), in_round=not isinstance(task, WORK))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
         try:
@@ -285,16 +340,19 @@ class SeatDriver:
     def _commit_to(self, commit: CommitTo) -> None:
         """Sign what we contribute before anybody gets it."""
         digests, get, of = {}, self._payloads.get, commit.commitment
-        try:
-            for microbatch, keys in commit.microbatches.items():
+        for microbatch, keys in commit.microbatches.items():
+            try:
                 digests[microbatch] = tuple(_digest_of(key.name, get(key)) for key in keys)
+            except PayloadGone:
+                digests[microbatch] = ()  # an auditor will hold that against us; the round goes on
+        try:
             segments = [sealed_digest(get(key)) if key else b"" for key in commit.segments]
         except PayloadGone:
-            return  # we cannot show it: an auditor will hold that against us
+            return  # we cannot contribute it either
         encoded = contents(digests, tuple(segments))
         key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
         self._keep(Keep((key,)), (encoded,))
-        named = msgspec.structs.replace(of, root=root_of(encoded))
+        named = msgspec.structs.replace(of, root=root_of(encoded), segments=tuple(segments))
         body = STATEMENT.encode(statement_of(named))
         signature = self._ports.sign(KIND, body).signature
         signed = msgspec.structs.replace(named, signature=signature)
@@ -304,6 +362,16 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
+        started = self._given(task)
+        if not started:
+            self._has_read(task)
+        return started
+
+    def _has_read(self, task: Task) -> None:
+        if self._samples is not None and isinstance(task, READS) and not self._closed:
+            self._samples.end(task.microbatch)
+
+    def _given(self, task: Task) -> bool:
         stage, first = self.seat.place.stage, self._place.first
         failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
@@ -331,6 +399,7 @@ class SeatDriver:
         try:
             await self._take_outcome(task, call, submitted)
         finally:
+            self._has_read(task)
             self._gate.ended()
 
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:

@@ -6,7 +6,7 @@ under their final names outlive the attempt.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import trio
+from msgspec import UNSET
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
-from client.compute.requests import Load, PrepareData
+from client.compute.requests import Load, LoadStart, PrepareData
 from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
@@ -28,9 +29,16 @@ from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, offer_of_file
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, blob_of_file
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import is_plausible
-from client.train.transfer.text_search import ASK_AGAIN_S, QUERY, TextSearch
+from client.train.transfer.text_search import (
+    ASK_AGAIN_S,
+    LIE_POINTS,
+    TEXT,
+    TOKENIZER,
+    TextSearch,
+)
 from client.train.workers.opening import open_stage_request
 from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
@@ -50,6 +58,7 @@ JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
 """Seconds without progress after which a download is restarted, perhaps from other donors."""
 LOOK_S = 2.0
+_WORDS: Final = {"data": "training text", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
 
@@ -62,6 +71,8 @@ class Folders:
     snapshots: Path
     data: Path
     """The training text as plain bytes."""
+    starts: tuple[Path, ...] = ()
+    """What the stages of an imported model begin with, by stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +90,13 @@ class Terms:
     data_source: str
     """Paths at which this machine may have the training text; empty: only in ``folders.data``."""
     text: TextSearch
+    linked: Callable[[], Iterable[PeerId]]
+    """The members that can be asked."""
     shelf: Shelf
     history: History
     cores: CoreSharing
+    leaves: LeafSupply | None = None
+    """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 
 
 class Waits(Protocol):
@@ -96,10 +111,25 @@ class TextMissing(UserError):
 
 
 async def offer_text(terms: Terms) -> None:
-    """Let others copy the training text that is here."""
-    path = terms.folders.data
-    offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
-    terms.shelf.put(offer, path, temporary=False)
+    """Let others copy the training text that is here, or leaves of tokens and their tokenizer."""
+    path, version = terms.folders.data, TEXT
+    if terms.leaves is not None:
+        terms.shelf.leaves = terms.leaves
+        path, version = terms.leaves.tokenizer, TOKENIZER
+        if terms.manifest.data.brought is None or not terms.leaves.has_tokenizer():
+            return
+    blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
+    terms.shelf.put(blob, path, temporary=False)
+
+
+async def offer_start(terms: Terms, stage: int) -> None:
+    """Let others copy what a stage begins with, if it is here."""
+    if not terms.folders.starts:
+        return
+    path = terms.folders.starts[stage]
+    with suppress(OSError):
+        blob = await trio.to_thread.run_sync(blob_of_file, "start", stage, 0, path)
+        terms.shelf.put(blob, path, temporary=False)
 
 
 def prepare_request(terms: Terms) -> PrepareData:
@@ -136,6 +166,10 @@ class StageAcquisition:
         offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
         if offer is not None and not is_plausible(self._terms.manifest, offer):
             self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+            self.peer_lost(peer)
+            return
+        if isinstance(message, BlobOffer) and self._is_false_start(message):
+            self._terms.ports.perform(Penalise(peer, "start-of-wrong-size", LIE_POINTS))
             self.peer_lost(peer)
             return
         if self._download is not None:
@@ -178,6 +212,8 @@ class StageAcquisition:
             terms.cores.most_threads,
         )
         opened, _ = await self._worker.call(request)
+        if terms.manifest.model.lora is not UNSET:
+            await self._begin_imported()  # at every version: it is no part of the state
         return opened.parameters
 
     async def way_in(self) -> Join | Begin:
@@ -197,10 +233,12 @@ class StageAcquisition:
         together give another state, each is asked separately.
 
         Raises:
-            DownloadFailed: no donor gave that version.
+            DownloadFailed: no donor gave that version, or what the stage begins with.
         """
         if not lineage.version:
-            return  # as the worker made it from the seed
+            if self._terms.manifest.model.lora is UNSET:
+                await self._begin_imported()  # or as the worker made it from the seed
+            return
         folder = CheckpointFolder(self._terms.folders.checkpoints)
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
@@ -255,6 +293,57 @@ class StageAcquisition:
             _unlink(path)
 
     # --- inside ------------------------------------------------------------------------------
+
+    async def _begin_imported(self) -> None:
+        """Load the parameters of an imported model, from our disk or from members; nothing where no
+        model was imported.
+
+        Raises:
+            DownloadFailed: no member gave them.
+        """
+        terms = self._terms
+        if terms.manifest.start is UNSET:
+            return
+        path = terms.folders.starts[self.stage]
+        if not (path.exists() and await self._load_start(path)):
+            try:
+                await self._first_of(sorted(terms.linked()), partial(self._start_from, path))
+            except DiskFailed:
+                raise
+            except DownloadFailed as failure:
+                words = "no member gives the imported weights: the founder, or one who has held"
+                raise DownloadFailed(f"{words} the stage, has to be here ({failure})") from failure
+        await offer_start(terms, self.stage)
+
+    async def _start_from(self, path: Path, donors: list[PeerId]) -> bool:
+        """Begin with these donors' file; return whether it is the manifest's."""
+        sources = await self._fetch(BlobQuery("start", self.stage, 0), donors, path, resumable=True)
+        if await self._load_start(path):
+            return True
+        for source in sorted(sources):
+            self._terms.ports.perform(Penalise(source, "start-of-wrong-digest", LIE_POINTS))
+        return False
+
+    async def _load_start(self, path: Path) -> bool:
+        """Load a file if it is the manifest's; else remove it."""
+        self._waits(Phase.LOADING)
+        assert self._terms.manifest.start is not UNSET  # nobody asks else
+        digest = self._terms.manifest.start[self.stage].digest
+        try:
+            await self._worker.call(LoadStart(path=str(path), digest=digest))
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            self._terms.ports.perform(Explain("transfer", str(failure), "warning"))
+            await trio.to_thread.run_sync(_unlink, path)
+            return False
+        return True
+
+    def _is_false_start(self, offer: BlobOffer) -> bool:
+        start = self._terms.manifest.start
+        if offer.kind != "start" or start is UNSET:
+            return offer.kind == "start"
+        return offer.size_bytes != start[self.stage].size_bytes
 
     async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
         self._waits(Phase.LOADING)
@@ -338,6 +427,8 @@ class StageAcquisition:
         """Have the training text here: this machine's own, or copied from members."""
         self._waits(Phase.TEXT)
         terms = self._terms
+        if terms.leaves is not None:
+            return await self._prepare_leaves(terms.leaves)
         try:
             await self._worker.call(prepare_request(terms))
         except RequestFailed as failure:
@@ -347,6 +438,33 @@ class StageAcquisition:
         await offer_text(terms)
         terms.text.found()
         return str(terms.folders.data)
+
+    async def _prepare_leaves(self, leaves: LeafSupply) -> str:
+        """Be able to read tokens: all of them are here, or members give their leaves."""
+        terms = self._terms
+        await leaves.open()
+        if leaves.whole:
+            terms.text.found()
+        else:
+            terms.text.lacks()
+            if leaves.empty or not leaves.has_tokenizer():
+                donors = await self._text_donors()
+                if not leaves.has_tokenizer():
+                    await self._copy_tokenizer(leaves, donors)
+        await offer_text(terms)
+        return str(leaves.folder)
+
+    async def _copy_tokenizer(self, leaves: LeafSupply, donors: list[PeerId]) -> None:
+        """Copy the tokenizer that the tokens bring: others will ask us for it.
+
+        Raises:
+            DownloadFailed: no donor gave it.
+        """
+        sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
+        if not leaves.has_tokenizer():
+            await trio.to_thread.run_sync(_unlink, leaves.tokenizer)
+            self._terms.text.lied(sources)
+            raise DownloadFailed("another tokenizer came than the manifest's")
 
     async def _copy_text(self) -> None:
         """Copy the training text from members that offer it; a donor of another text is not asked
@@ -358,7 +476,7 @@ class StageAcquisition:
             words = f"copying the training text from {', '.join(map(short, donors))}"
             terms.ports.perform(Explain("transfer", words))
             try:
-                sources = await self._fetch(QUERY, donors, path, resumable=True)
+                sources = await self._fetch(terms.text.query, donors, path, resumable=True)
                 await self._worker.call(prepare_request(terms))
             except DiskFailed:
                 raise
@@ -393,7 +511,7 @@ class StageAcquisition:
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
     ) -> frozenset[PeerId]:
         """Download to ``path``; return the donors, which are accountable for it."""
-        what = "training text" if query.kind == "data" else "state"
+        what = _WORDS[query.kind]
         self._waits(Phase.TEXT_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.ports, query, donors, path, resumable=resumable)

@@ -53,7 +53,7 @@ class ProgressReport:
 
     def closed(self, committed: Committed, view: SwarmView) -> None:
         """Our stage has committed a step; the last stage's replicas tell the swarm the loss."""
-        loss = believed(committed)
+        loss = believed(committed, self._event_sink.loss)
         if loss is None:
             return
         now = self._node.now()
@@ -82,13 +82,19 @@ class ProgressReport:
             self._event_sink.progressed(progress, self._node.now(), vouchers)
 
 
-def believed(committed: Committed) -> float | None:
+def believed(committed: Committed, shown: float | None) -> float | None:
     """Return the loss of a step that our stage has committed: the leader's if it agrees with that
-    of our own microbatches, else our own; None: nobody knows one."""
+    of our own microbatches, else our own; None: nobody whom we believe knows one.
+
+    Args:
+        committed: the step; its losses are mean token losses in nats.
+        shown: the last loss known, by which we go where none of the step's microbatches was ours.
+    """
     told, own = committed.loss, committed.own_loss
     if told is None:
         return None  # the members that knew the sum are gone; our part alone is not the step's loss
-    if is_loss(told) and (own is None or agree(told, own)):
+    known = shown if own is None else own
+    if is_loss(told) and (known is None or agree(told, known)):
         return told
     return own if own is not None and is_loss(own) else None
 

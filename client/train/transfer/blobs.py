@@ -1,6 +1,6 @@
-"""Blobs between peers: state of a stage at a version, and the training text.
+"""Blobs between peers: state of a stage at a version, and the training text, or leaves of it.
 
-The donor's side (`Shelf`) answers queries with size and chunk digests and serves chunks from files;
+The donor's side (`Shelf`) answers queries with offers and serves the chunks of files;
 the receiver's side (`Download`) writes verified chunks into a file at their places.
 ``protocol.transfer.fetch`` decides which donor is asked for which chunk.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Protocol
 
 import trio
 
@@ -23,21 +23,35 @@ from client.train.ports import Copied, Ports
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS
+from protocol.transfer.blob import Blob, chunk_count
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from protocol.transfer.leaves import LEAVES
+from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 TICK_S = 0.25
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
+LEAVES_OF_DATA = ("data", LEAVES)
+"""Kind and version of what is served leaf by leaf."""
 GONE = "it is not held here any more"
 
 
 @dataclass(slots=True)
 class _Item:
     path: Path
-    offer: BlobOffer
+    blob: Blob
     temporary: bool
+
+
+class LeafGiver(Protocol):
+    """Gives leaves of token data to members."""
+
+    def offer(self) -> BlobOffer | None:
+        """Return the offer of what is here; None: there is nothing."""
+
+    def read(self, index: int) -> bytes:
+        """Return a leaf as it is sent; empty: it is not here."""
 
 
 class Shelf:
@@ -48,27 +62,29 @@ class Shelf:
         self._items: dict[tuple[str, int, int], _Item] = {}
         self._snapshots: list[tuple[str, int, int]] = []
         self._keep_snapshots = keep_snapshots
+        self.leaves: LeafGiver | None = None
         self.served_bytes = 0
         self.closed_because: Callable[[], str] = str
         """Why nothing is served now, in words; empty: it is."""
 
-    def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
+    def put(self, blob: Blob, path: Path, *, temporary: bool) -> None:
         """Offer a file; a permanent one replaces a temporary one, or other bytes of the same name.
 
         Args:
-            offer: kind, stage, version, size and digests.
+            blob: what it is, and the digests of its chunks.
             path: the file.
             temporary: the shelf now owns the file and removes it when it is superseded.
         """
+        offer = blob.offer
         key = (offer.kind, offer.stage, offer.version)
         known = self._items.get(key)
-        if known is not None and known.offer == offer and known.temporary <= temporary:
+        if known is not None and known.blob == blob and known.temporary <= temporary:
             if temporary and path != known.path:
                 _unlink(path)  # the other one is served
             return
         if known is not None:
             self._remove(key, but=path)
-        self._items[key] = _Item(path, offer, temporary)
+        self._items[key] = _Item(path, blob, temporary)
         if temporary:
             self._snapshots.append(key)
             while len(self._snapshots) > self._keep_snapshots:
@@ -86,19 +102,25 @@ class Shelf:
     def offer(self, stage: int, version: int) -> BlobOffer | None:
         """Return our offer of a stage's state."""
         item = self._items.get(("state", stage, version))
-        return None if item is None else item.offer
+        return None if item is None else item.blob.offer
 
     def query(self, sender: PeerId, query: BlobQuery) -> None:
         """Answer with the blob asked for, or the newest of its kind."""
         if reason := self.closed_because():
             self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
             return
+        if (query.kind, query.version) == LEAVES_OF_DATA:
+            offer = self.leaves.offer() if self.leaves is not None else None
+            missing = NoBlob(query.kind, query.stage, query.version, "it is not here")
+            self._ports.send(sender, missing if offer is None else offer)
+            return
         version = self._newest(query) if query.version is None else query.version
         item = self._items.get((query.kind, query.stage, version))
         if item is not None:
-            self._ports.send(sender, item.offer)
-        elif query.kind == "data":
-            self._ports.send(sender, NoBlob("data", query.stage, query.version, "it is not here"))
+            self._ports.send(sender, item.blob.offer)
+        elif query.kind != "state":
+            missing = NoBlob(query.kind, query.stage, query.version, "it is not here")
+            self._ports.send(sender, missing)
         elif query.version is not None and query.version < self._newest(query):
             reason = "it is not kept any more"  # a later one may still be on its way: no answer
             self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
@@ -109,11 +131,19 @@ class Shelf:
         if reason := self.closed_because():
             self._ports.send(sender, NoBlob(*key, reason))
             return
+        if (request.kind, request.version) == LEAVES_OF_DATA and self.leaves is not None:
+            if request.index is None:
+                self._ports.send(sender, NoBlob(*key, "the manifest proves each leaf"))
+                return
+            leaf = self.leaves.read(request.index)
+            self.served_bytes += len(leaf)
+            self._ports.send(sender, Chunk(*key, request.index), leaf)
+            return
         item = self._items.get(key)
         if item is None:
             self._ports.send(sender, NoBlob(*key, GONE))
             return
-        if request.index >= len(item.offer.digests):
+        if (request.index or 0) >= chunk_count(item.blob.offer.size_bytes):
             self._ports.send(sender, NoBlob(*key, "it has no such chunk"))
             return
         try:
@@ -146,25 +176,26 @@ class Shelf:
                 _unlink(item.path)
 
 
-def offer_of_file(
-    kind: Literal["state", "data"], stage: int, version: int, path: Path
-) -> BlobOffer:
-    """Return the offer of a file; reads the whole file, so call it in a thread for large ones.
+def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
+    """Return a file as a blob; reads the whole file, so call it in a thread for large ones.
 
     Args:
-        kind: a stage's state, or training text.
+        kind: a stage's state, training text, or what a stage begins with.
         stage: its stage.
         version: its version.
         path: the file.
+
+    Raises:
+        ValueError: it is larger than any blob.
     """
     digests, size = [], 0
     with open_read(path) as file:
         while data := file.read(CHUNK_BYTES):
             digests.append(payload_digest(data))
             size += len(data)
-    if len(digests) > MAX_CHUNKS:
-        raise ValueError(f"{path} is larger than {MAX_CHUNKS} chunks of {CHUNK_BYTES} bytes")
-    return BlobOffer(kind, stage, version, size, digests)
+    if size > MAX_BLOB_BYTES:
+        raise ValueError(f"{path} is larger than {MAX_BLOB_BYTES} bytes")
+    return Blob.of(kind, stage, version, size, digests)
 
 
 class DownloadFailed(Exception):
@@ -287,7 +318,7 @@ class Download:
             case NoBlob():
                 self._perform(self._fetch.refused(sender, message, now), b"")
             case Chunk():
-                effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
+                effects = self._fetch.chunk(sender, message, payload, payload_digest(payload), now)
                 try:
                     self._perform(effects, payload)
                 except OSError as error:
@@ -366,15 +397,17 @@ def _digests(file: Filling) -> dict[int, bytes]:
     return found
 
 
-def _chunk(item: _Item, index: int) -> bytes:
-    """Return a chunk of an offered file.
+def _chunk(item: _Item, index: int | None) -> bytes:
+    """Return a chunk of an offered file, or the list of their digests.
 
     Raises:
         FileNotFoundError: the file is gone, or shorter than it was when it was offered.
         OSError: it cannot be read now.
     """
+    if index is None:
+        return item.blob.listed
     place = index * CHUNK_BYTES
-    expected = min(CHUNK_BYTES, item.offer.size_bytes - place)
+    expected = min(CHUNK_BYTES, item.blob.offer.size_bytes - place)
     with open_read(item.path) as file:
         file.seek(place)
         data = file.read(expected)

@@ -17,8 +17,8 @@ from client.store.checkpoints import Checkpoint, CheckpointFolder, Stored
 from client.train.ports import Ports
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
-from protocol.limits import MAX_CHUNKS, MAX_STEP
-from protocol.wire.messages import BlobOffer
+from protocol.limits import MAX_BLOB_BYTES, MAX_STEP
+from protocol.transfer.blob import Blob
 
 
 def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
@@ -97,6 +97,6 @@ async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, ports: 
             ports.perform(Explain("transfer", words, "warning"))
             folder.condemn(Checkpoint(stored.stage, stored.version, path))
         return
-    if len(digests) <= MAX_CHUNKS:
-        offer = BlobOffer("state", stored.stage, stored.version, info.size_bytes, digests)
-        shelf.put(offer, path, temporary=False)
+    if info.size_bytes <= MAX_BLOB_BYTES:
+        blob = Blob.of("state", stored.stage, stored.version, info.size_bytes, digests)
+        shelf.put(blob, path, temporary=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from client.compute.checkpoint import MAX_HEADER_BYTES
 from model_zoo.specs.slices import stage_parameters
-from protocol.limits import CHUNK_BYTES, MAX_SEGMENTS
+from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
+from protocol.limits import CHUNK_BYTES, MAX_SEGMENT_ELEMENTS
 from protocol.manifest import Manifest
-from protocol.rounds.shards import SEGMENT
+from protocol.rounds.shards import ENOUGH, SEGMENT
 from protocol.wire.messages import BlobOffer
 
 _TOKEN_BYTES = 16
@@ -30,15 +30,16 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
 
 
 def largest_payload(manifest: Manifest) -> int:
-    """Return the most bytes of any payload: a boundary with its tokens, or a whole stage's gradient
-    in one segment, each in fp32."""
-    return max(_boundary_bytes(manifest), 4 * _most_parameters(manifest), CHUNK_BYTES) + _MARGIN
+    """Return the most bytes of any payload: a boundary with its tokens, or the largest segment of a
+    stage's gradient, each in fp32."""
+    segment = min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
+    return max(_boundary_bytes(manifest), 4 * segment, CHUNK_BYTES) + _MARGIN
 
 
 def usual_payload(manifest: Manifest) -> int:
     """Return the bytes of the largest tensor that honest peers send."""
     most = _most_parameters(manifest)
-    segment = min(most, max(-(-most // MAX_SEGMENTS), 2 * SEGMENT))
+    segment = min(most, max(-(-most // ENOUGH), 2 * SEGMENT), MAX_SEGMENT_ELEMENTS)
     return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN
 
 

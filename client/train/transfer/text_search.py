@@ -16,6 +16,7 @@ from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, Stage, short
+from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 
 ASK_AGAIN_S = 5.0
@@ -28,7 +29,9 @@ MOST_DONORS = 4
 LIE_POINTS = 100
 """Penalty for a text that is not the swarm's: nobody offers one by mistake, and it may be
 gigabytes."""
-QUERY = BlobQuery("data", 0, 0)
+TEXT, TOKENIZER = 0, 1
+"""What blobs of training data have as their version: the text or tokens; and the tokenizer alone,
+for those who need no more."""
 
 
 class TextSearch:
@@ -48,6 +51,9 @@ class TextSearch:
     ) -> None:
         self._ports, self._data, self._linked, self._changed = ports, data, linked, changed
         self._offers: set[PeerId] = set()
+        self.query = BlobQuery("data", 0, LEAVES if data.source == "tokens" else TEXT)
+        """How members are asked."""
+        self._supplied = self._starved = False
         self._since: float | None = None
         """When we began to lack the text; None: it is here."""
         self._ask_at = math.inf
@@ -64,11 +70,22 @@ class TextSearch:
     def problem(self) -> str:
         """The problem in words for the owner; empty if the text is found or the search
         continues."""
-        return _words(self._data) if self._told else ""
+        missing = self._starved or (self._told and not self._supplied)
+        return _words(self._data) if missing else ""
+
+    @property
+    def starved(self) -> bool:
+        """Whether stage 0 is held here and lacks data that no member gives."""
+        return self._starved
+
+    @property
+    def offering(self) -> frozenset[PeerId]:
+        """The members that offer it."""
+        return frozenset(self._offers)
 
     def unable(self) -> dict[Stage, str]:
         """Return the stage that cannot be taken without the text, with the reason."""
-        if self._since is None:
+        if self._since is None or self._supplied:
             return {}
         if not self._offers:
             return {Stage(0): self.problem or "asking members for the training text"}
@@ -96,10 +113,19 @@ class TextSearch:
             self._ask()
             self._changed()
 
+    def supplied(self, fetching: bool, *, starved: bool) -> None:
+        """Stage 0 fetches data as it needs them, or does not; ``starved``: no member gives them."""
+        if (self._supplied, self._starved) == (fetching and not starved, starved):
+            return
+        if starved and not self._starved:
+            self._ports.perform(Explain("transfer", _words(self._data), "warning"))
+        self._supplied, self._starved = fetching and not starved, starved
+        self._changed()
+
     def linked(self, peer: PeerId) -> None:
         """A member has come."""
         if self.missing and len(self._offers) < MOST_DONORS:
-            self._ports.send(peer, QUERY)
+            self._ports.send(peer, self.query)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone, or gives nothing although it has offered the text."""
@@ -123,11 +149,11 @@ class TextSearch:
 
     def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
         """Handle a member's offer of the text; False: it cannot be true."""
-        if not self.missing:
+        if not self.missing or message.version != self.query.version:
             return True
         if isinstance(message, NoBlob):
             self.lost(peer)
-        elif message.size_bytes != self._data.size_bytes:
+        elif message.size_bytes != self._data.kept_bytes:
             self.lost(peer)
             self._ports.perform(Penalise(peer, "text-of-wrong-size", LIE_POINTS))
             return False
@@ -155,7 +181,7 @@ class TextSearch:
     def _ask(self) -> None:
         self._ask_at = self._ports.now() + ASK_AGAIN_S
         for peer in sorted(self._linked()):
-            self._ports.send(peer, QUERY)
+            self._ports.send(peer, self.query)
 
     def _offered(self, peer: PeerId) -> None:
         self._offers.add(peer)
@@ -166,7 +192,7 @@ class TextSearch:
         self._changed()
 
     def _tell(self) -> None:
-        if not self._told:
+        if not self._told and not self._supplied:
             self._told = True
             self._ports.perform(Explain("transfer", _words(self._data), "warning"))
 
@@ -174,7 +200,8 @@ class TextSearch:
 def _words(data: DataSpec) -> str:
     """Say what is missing and what to do; the first words fit a narrow screen."""
     name = "of another Python release" if data.source == "stdlib" else data.name
+    digest = "root" if data.source == "tokens" else "BLAKE2b-256"
     return (
         f"the text {name} is missing: join with --data FILE, or wait for a member who has it "
-        f"({data.size_bytes / 1e6:.1f} MB, BLAKE2b-256 begins with {data.digest[:12]})"
+        f"({data.kept_bytes / 1e6:.1f} MB, {digest} begins with {data.digest[:12]})"
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from model_zoo.specs.data import DataSpec
 from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
@@ -128,6 +131,7 @@ def open_stage_request(
         layers_per_stage=list(manifest.layers_per_stage),
         stage=stage,
         seed=manifest.seed,
+        imported=manifest.start is not UNSET,
         optimizer=manifest.optimizer,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
@@ -145,7 +149,13 @@ def open_stage_request(
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,
+        token_data=token_data(manifest),
     )
+
+
+def token_data(manifest: Manifest) -> DataSpec | None:
+    """Return what the manifest says of its tokens; None: it names a text."""
+    return manifest.data if manifest.data.source == "tokens" else None
 
 
 def _mib(size_bytes: int) -> str:

@@ -18,6 +18,8 @@ from client.compute.replies import (
     Recomputed,
     Reduced,
     Reply,
+    SumCompared,
+    UsualNormTold,
 )
 from client.compute.requests import (
     Apply,
@@ -33,6 +35,8 @@ from client.compute.requests import (
     Reduce,
     Request,
     Subtract,
+    SumAgain,
+    UsualNorm,
 )
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -50,7 +54,9 @@ from protocol.pipeline.effects import (
     RecomputeTask,
     ReduceTask,
     SubtractTask,
+    SumAgainTask,
     Task,
+    UsualNormTask,
 )
 
 Sources = tuple[PayloadKey | None, ...]
@@ -108,6 +114,11 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             return Call(Recompute(step=step, microbatch=m), tensors, tokens=tokens)
         case CompareTask(step, _, bounds, segments):
             return Call(CompareContribution(step=step, bounds=list(bounds)), segments)
+        case UsualNormTask(step, bounds, segment):
+            return Call(UsualNorm(step=step, bounds=list(bounds), segment=segment))
+        case SumAgainTask(step, _, parts, size, microbatches, usual, reduced):
+            again = SumAgain(step=step, size=size, microbatches=list(microbatches), usual=usual)
+            return Call(again, (*parts, reduced))
         case _:
             return _round_call(task, place)
 
@@ -191,6 +202,10 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
         case ContributionCompared():
             return Outcome(apart=(reply.deviation, reply.along), seconds=reply.seconds)
+        case UsualNormTold():
+            return Outcome(sq_norm=reply.norm, seconds=reply.seconds)
+        case SumCompared():
+            return Outcome(apart=(reply.deviation, 0.0), seconds=reply.seconds)
         case _:
             return Outcome(seconds=reply.seconds)
 

@@ -1,11 +1,21 @@
 """GPT as nanoGPT trains it; the modules are in `model_zoo.models.gpt`."""
 
-from model_zoo.specs.architecture import Architecture, Shape, Tensors, linear, norm
+from model_zoo.specs.architecture import (
+    Architecture,
+    LinearPart,
+    Shape,
+    Tensors,
+    fused_qkv,
+    linear,
+    norm,
+)
 
 
 class Gpt(Architecture):
     """Pre-LayerNorm blocks, learned positions, GELU, optional biases."""
 
+    switches = frozenset({"bias", "norm_eps", "gelu", "lora"})
+    usual_targets = ("c_attn",)
     residual_outputs = ("attn.out.weight", "ffn.down.weight")
 
     def problem(self, shape: Shape) -> str | None:
@@ -38,9 +48,24 @@ class Gpt(Architecture):
         projection = linear("proj", shape.vocab, shape.width)
         return norm("norm", shape.width, bias=shape.has_bias) | projection
 
+    def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
+        """See `Architecture`."""
+        width, inner = shape.width, shape.ffn_width
+        return {
+            "c_attn": LinearPart("attn.qkv", 0, shape.qkv_width, width),
+            "attn.c_proj": LinearPart("attn.out", 0, width, width),
+            "c_fc": LinearPart("ffn.up", 0, inner, width),
+            "mlp.c_proj": LinearPart("ffn.down", 0, width, inner),
+        }
+
+    def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
+        """See `Architecture`."""
+        return {"attn.qkv.weight": fused_qkv(shape)}
+
     def saved_per_token(self, shape: Shape) -> int:
         """See `Architecture`."""
-        return 9 * shape.width + 2 * shape.ffn_width
+        spelt_out = 4 if shape.gelu == "new" else 0
+        return 9 * shape.width + (2 + spelt_out) * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
         """See `Architecture`."""

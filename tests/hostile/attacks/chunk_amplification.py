@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from client.net.yamux_stream import YamuxStream
+from protocol.transfer.blob import chunk_count
 from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest
 from tests.hostile.attack import Attack
 from tests.hostile.bare import BareLink, again_and_again, bare_link
@@ -24,7 +25,7 @@ async def attack(stranger: Stranger) -> None:
             if offer is None:
                 return
             for index in range(REQUESTS):
-                place = index % len(offer.digests)
+                place = index % chunk_count(offer.size_bytes)
                 await link.say(ChunkRequest(offer.kind, offer.stage, offer.version, place))
             await link.ended()
 

@@ -9,9 +9,9 @@ import msgspec
 import trio
 
 from client.train.transfer.state_size import data_bytes
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Heartbeat
+from protocol.wire.messages import BlobQuery, Chunk, ChunkRequest, Heartbeat
 from tests.hostile.attack import Attack
-from tests.hostile.forged import digest_of, pieces_of
+from tests.hostile.forged import blob_of, part
 from tests.hostile.stranger import Stranger
 
 STAGE = 0
@@ -34,13 +34,11 @@ async def attack(stranger: Stranger) -> None:
                     stranger.seats = [ours]
             case BlobQuery(kind="state", stage=stage, version=version):
                 data = bomb(stranger, stage, version or 0)
-                digests = [digest_of(piece) for piece in pieces_of(data)]
-                offer = BlobOffer("state", stage, version or 0, len(data), digests)
-                await stranger.say(heard.peer, offer)
+                await stranger.say(heard.peer, blob_of(stage, version or 0, data).offer)
             case ChunkRequest(kind="state", stage=stage, version=version, index=index):
                 taken += 1
                 print(f"{taken} chunks of it were taken", file=sys.stderr, flush=True)
-                piece = pieces_of(bomb(stranger, stage, version))[index]
+                piece = part(bomb(stranger, stage, version), index)
                 await stranger.say(heard.peer, Chunk("state", stage, version, index), piece)
             case _:
                 await trio.lowlevel.checkpoint()

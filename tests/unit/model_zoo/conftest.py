@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from model_zoo.data import Corpus
+from model_zoo.specs.architecture import Experts, Rope
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
 from model_zoo.threads import limited_threads
 
@@ -14,6 +15,25 @@ SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16),
     "gpt-bias": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16, bias=True),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, context=16, rope_theta=500.0),
+    "qwen3": ModelSpec(
+        "llama",
+        4,
+        32,
+        4,
+        2,
+        48,
+        context=16,
+        norm_eps=1e-6,
+        head_dim=12,
+        rope=Rope("llama3", 8.0, 1.0, 4.0, 8),
+        qk_norm="head",
+    ),
+    "olmo2": ModelSpec(
+        "llama", 4, 32, 4, 2, 48, context=16, rope=Rope(), qk_norm="projection", post_norm=True
+    ),
+    "mixtral": ModelSpec(
+        "llama", 4, 32, 4, 2, 24, context=16, rope=Rope(), experts=Experts(4, 2, balance=0.02)
+    ),
 }
 
 SPECS |= {

@@ -1,8 +1,12 @@
 """A spec is bounded and consistent, and knows its parameter count."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from model_zoo.specs.architecture import Experts, Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 
@@ -28,11 +32,106 @@ LLAMA = ModelSpec("llama", 2, 32, 4, 2, 64, context=16)
         (LLAMA, {"rope_theta": 0.0}, "rope_theta"),
         (LLAMA, {"bias": True}, "no biases"),
         (GPT, {"bias": False}, "left out"),
+        (GPT, {"qk_norm": "head"}, "gpt has no qk_norm"),
+        (GPT, {"rope": Rope()}, "gpt has no rope"),
+        (LLAMA, {"gelu": "tanh"}, "llama has no gelu"),
+        (LLAMA, {"norm_eps": 1e-5}, "leave it out"),
+        (LLAMA, {"norm_eps": float("nan")}, "norm_eps must lie"),
+        (LLAMA, {"head_dim": 8}, "leave it out"),
+        (LLAMA, {"head_dim": 7}, "even head width"),
+        (LLAMA, {"head_dim": 0}, "head_dim must be"),
+        (LLAMA, {"head_dim": 1 << 30}, "head_dim must be"),
+        (LLAMA, {"window": True}, "window must be"),
+        (LLAMA, {"nope_every": -1}, "nope_every must be"),
+        (LLAMA, {"post_norm": False}, "left out"),
+        (GPT, {"experts": Experts(4, 2)}, "gpt has no experts"),
+        (LLAMA, {"layers": 1024, "experts": Experts(64, 2)}, "experts in all layers are above"),
     ],
 )
 def test_refuses(base: ModelSpec, change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(base, **change)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (("linear", 0.5), "factor"),
+        (("linear", float("nan")), "factor"),
+        (("default", 2.0), "does not use"),
+        (("linear", 2.0, 0.5), "does not use"),
+        (("llama3", 8.0, 4.0, 1.0), "below"),
+        (("llama3", 8.0, 1.0, 4.0, 0), "original"),
+    ],
+)
+def test_refuses_a_scaling(numbers: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rope(*numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((4, 5), "active"),
+        ((4, 0), "active"),
+        ((4, True), "active"),
+        ((1, 1), "count"),
+        ((513, 2), "count"),
+        ((1 << 60, 2), "count"),
+        ((4, 2, "some"), "shares"),
+        ((4, 2, "all", -0.1), "balance"),
+        ((4, 2, "all", 1e9), "balance"),
+        ((4, 2, "all", float("nan")), "balance"),
+    ],
+)
+def test_refuses_experts(numbers: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experts(*numbers)
+
+
+def test_hostile_experts_are_refused_when_decoded() -> None:
+    good = msgspec.json.encode(replace(LLAMA, experts=Experts(4, 2)))
+    assert msgspec.json.decode(good, type=ModelSpec).experts == Experts(4, 2)
+    for experts in (b'{"count":4,"active":5}', b'{"count":4,"active":2,"more":1}', b"7"):
+        bad = good.replace(b'{"count":4,"active":2}', experts)
+        assert bad != good
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(bad, type=ModelSpec)
+
+
+def test_published_mixtures_have_their_published_sizes() -> None:
+    """Mixtral 8x7B: 46.7 B, 12.9 B of them active; Qwen3-30B-A3B: 30.5 B, 3.3 B."""
+    mixtral = ModelSpec("llama", 32, 4096, 32, 8, 14336, 32768, 32_000, experts=Experts(8, 2))
+    assert mixtral.parameter_count == 46_702_792_704
+    assert mixtral.active_parameter_count == pytest.approx(12.9e9, rel=0.005)
+    qwen = ModelSpec(
+        "llama",
+        48,
+        2048,
+        32,
+        4,
+        768,
+        40_960,
+        151_936,
+        head_dim=128,
+        qk_norm="head",
+        experts=Experts(128, 8),
+    )
+    assert qwen.parameter_count == 30_532_122_624
+    assert qwen.active_parameter_count == pytest.approx(3.35e9, rel=0.005)
+    assert qwen.layer_matrix_size < qwen.layer_parameter_count / 10
+    assert LLAMA.active_parameter_count == LLAMA.parameter_count
+
+
+def test_a_spec_without_switches_has_the_bytes_it_always_had() -> None:
+    assert msgspec.json.encode(LLAMA, order="sorted") == (
+        b'{"architecture":"llama","context":16,"ffn_width":64,"heads":4,"kv_heads":2,"layers":2,'
+        b'"rope_theta":10000.0,"vocab":256,"width":32}'
+    )
+
+
+def test_switches_survive_the_encoding(spec: ModelSpec) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=ModelSpec) == spec
 
 
 def test_parameter_count_is_that_of_the_model(spec: ModelSpec) -> None:

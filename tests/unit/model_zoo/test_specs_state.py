@@ -30,6 +30,8 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
     ("state", "sections"),
     [
         (StateSpec(), ("", "first_moment/", "second_moment/")),
+        (StateSpec("lion"), ("", "momentum/")),
+        (StateSpec("muon", delayed=True), ("", "momentum/", "previous/")),
         (StateSpec(delayed=True), ("", "first_moment/", "second_moment/", "previous/")),
     ],
 )

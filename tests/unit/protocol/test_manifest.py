@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.data import DataSpec
+from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.tokens import TokenizerSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.limits import MAX_BLOB_BYTES
 from protocol.manifest import (
+    MAX_IMPORTED_STAGES,
     MAX_MANIFEST_BYTES,
     Manifest,
+    StageStart,
     decode_manifest,
     encode_manifest,
     swarm_id,
@@ -24,11 +28,11 @@ from tests.support.protocol_examples import manifest, peer, signer
 
 
 def changed(changes: dict[str, object]) -> Manifest:
-    """The example with these fields; `ffn`: a model whose last stage has 8,655,872 parameters and
-    4096 for each of so many, its first one 31,744 more."""
+    """The example with these fields; `ffn`: a model whose first stage has 34,152,448 parameters and
+    8192 for each of so many, its last one 63,488 fewer."""
     fields = dict(changes)
     if ffn := fields.pop("ffn", None):
-        large = {"width": 1024, "ffn_width": ffn}
+        large = {"width": 2048, "ffn_width": ffn}
         fields["model"] = msgspec.structs.replace(manifest().model, **large)
     costs = {"stages": fields.pop("stages")} if "stages" in fields else {}
     return msgspec.structs.replace(manifest(**fields), **costs)
@@ -88,6 +92,32 @@ def test_another_aggregation_rule_makes_another_swarm(monkeypatch: pytest.Monkey
 
 def test_the_largest_manifest_fits() -> None:
     assert len(encode_manifest(manifest(stages=256))) <= MAX_MANIFEST_BYTES
+    imported = with_start(manifest(stages=MAX_IMPORTED_STAGES))
+    assert len(encode_manifest(imported)) <= MAX_MANIFEST_BYTES
+
+
+def with_start(base: Manifest, **sizes: int) -> Manifest:
+    """The same run, but of an imported model in bf16; `first`: bytes of the first stage's start."""
+    starts = [StageStart(2 * stage.parameters + 1000, "ab" * 32) for stage in base.stages]
+    starts[0] = StageStart(sizes.get("first", starts[0].size_bytes), "cd" * 32)
+    return msgspec.structs.replace(base, start=tuple(starts))
+
+
+def test_imported_weights_make_another_swarm() -> None:
+    encoded = encode_manifest(with_start(manifest()))
+    assert decode_manifest(encoded) == with_start(manifest())
+    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
+
+
+def test_imported_weights_fit_the_stages() -> None:
+    parameters = manifest().stages[0].parameters
+    for size in (1, 2 * parameters, 4 * parameters + (3 << 20)):
+        refuse(encode_manifest(with_start(manifest(), first=size)), "manifest-inconsistent")
+    short = msgspec.structs.replace(manifest(), start=with_start(manifest()).start[1:])
+    refuse(encode_manifest(short), "manifest-inconsistent")
+    refuse(edited("start", [[4096, "g" * 64]]), "manifest-malformed")
+    many = with_start(manifest(stages=MAX_IMPORTED_STAGES + 1))
+    refuse(encode_manifest(many), "manifest-malformed")
 
 
 @pytest.mark.parametrize(
@@ -127,19 +157,48 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
     refuse(edited(path, value), "manifest-malformed")
 
 
+def tokens(size: int = 10_000, vocab: int = 256) -> DataSpec:
+    """Tokens that bring their tokenizer."""
+    tokenizer = TokenizerSpec("1" * 64, 5000, vocab, "0.23.3")
+    return DataSpec("tokens", "book", size, "0" * 64, tokenizer)
+
+
+def talk(windows: int = 40, context: int = 32, learned: int = 400) -> DataSpec:
+    """Conversations: windows of four bytes a token, and one token more."""
+    size = 4 * (windows * context + 1)
+    answers = Answers(context, learned)
+    return DataSpec("tokens", "talk", size, "0" * 64, answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("size_bytes", 4 * 32 * 40),  # no token after the last window
+        ("answers", {"context": 32, "learned": 39}),  # a window without one
+        ("answers", {"context": 32, "learned": 1281}),
+        ("answers", {"context": 1, "learned": 1280}),
+        ("source", "text"),
+    ],
+)
+def test_masked_data_that_contradict_themselves_are_refused(path: str, value: object) -> None:
+    fields = msgspec.to_builtins(talk())
+    refuse(edited("data", fields | {path: value}), "manifest-malformed")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"data": talk(context=64)}, "cut for another context"),
         ({"name": "\x1b[31mred"}, "cannot be shown"),
         ({"data": DataSpec("text", "../etc/passwd", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec("text", "short", 320, "0" * 64)}, "shorter than one sample"),
         ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
         ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
-        ({"data": DataSpec("text", "long", 1500 * 2**21 + 1, "0" * 64)}, "at most 3.1 GB"),
-        ({"ffn": 61_889}, "copied by newcomers: take more stages"),
-        ({"ffn": 45_888, "delayed_update": True}, "copied by newcomers"),
-        ({"ffn": 30_656, "averaging_codec": "fp32"}, "averaged in fp32"),
+        ({"data": DataSpec("text", "long", MAX_BLOB_BYTES + 1, "0" * 64)}, "at most 137 GB"),
+        ({"data": tokens(size=2 * 64)}, "shorter than one sample"),
+        ({"data": tokens(vocab=257)}, "257 tokens, and the model's embedding 256"),
+        ({"ffn": 911_359}, "too large to be averaged: take more stages"),
         ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum.*: install"),
         ({"aggregation": "../x"}, "unknown"),
         ({"aggregation": "sum"}, "leave it out"),
@@ -156,12 +215,14 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data": DataSpec("text", "long", 1500 * 2**21, "0" * 64)},
+        {"data": DataSpec("text", "long", MAX_BLOB_BYTES, "0" * 64)},
         {"data": DataSpec("text", "short", 321, "0" * 64)},
-        {"ffn": 61_875},
-        {"ffn": 45_870, "delayed_update": True},
-        {"ffn": 29_620, "averaging_codec": "fp32"},
-        {"ffn": 61_350, "averaging_codec": "bf16"},
+        {"data": tokens(size=10**13)},
+        {"data": tokens(size=2 * 65)},
+        {"data": DataSpec("tokens", "book", 10_000, "0" * 64)},
+        {"data": talk()},
+        {"ffn": 911_358},
+        {"ffn": 911_358, "delayed_update": True, "averaging_codec": "fp32"},
     ],
 )
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
@@ -207,10 +268,13 @@ LLAMA = {"architecture": "llama", "heads": 8, "kv_heads": 8}
         ("optimizer.kind", "pickle", "unknown"),
         ("data.tokenizer", "bytes", "leave it out"),
         ("data.tokenizer", "../x", "unknown"),
+        ("data.tokenizer", msgspec.to_builtins(tokens().tokenizer), "brings no tokenizer"),
+        ("data", msgspec.to_builtins(tokens()) | {"tokenizer": "bytes"}, "it has no name"),
+        ("data", msgspec.to_builtins(tokens()) | {"size_bytes": 10_001}, "within a token"),
     ],
 )
 def test_what_no_worker_could_open_is_refused(path: str, value: object, words: str) -> None:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and path == "model":
         value = msgspec.to_builtins(manifest().model) | value
     encoded = edited(path, value)
     with pytest.raises(RemoteProtocolError, match=words):

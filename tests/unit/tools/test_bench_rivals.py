@@ -263,7 +263,9 @@ def test_everybody_is_timed_over_the_same_steps(
 
 
 def test_processes_are_spoken_to_and_end(tmp_path: Path) -> None:
-    echo = "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+    # some kernels count CPU time in ticks of 10 ms, and miss what takes less
+    work = "sum(range(3_000_000))"
+    echo = f"import sys\nfor line in sys.stdin: {work}; print(line.upper(), end='', flush=True)"
     with talking([[sys.executable, "-c", echo]] * 2, tmp_path) as talkers:
         for talker in talkers:
             talker.say("hello")

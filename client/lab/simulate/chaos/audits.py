@@ -2,7 +2,8 @@
 
 It does for a simulated seat what ``client/train/stage/seat_driver.py`` does: it makes digests and
 signatures.
-Checked: no honest volunteer is ever expelled.
+Checked: no honest volunteer is ever expelled, and nobody is Ready for a step with a contribution of
+a member that it has expelled.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.pipeline.effects import PayloadKey
+from protocol.rounds.plans import REFUSED
 from protocol.seat.auditing import AuditTerms, statement_of
 from protocol.seat.effects import CommitTo, Convicted, SignCharge
+from protocol.wire.messages import Ready
 
 SWARM: Final = SwarmId("cd" * 32)
 LIES_FROM: Final = 1
@@ -67,7 +70,7 @@ class Audits:
     def undiscovered(self) -> int:
         """1 if a liar is still in that should be out."""
         liars = [v for v in self._swarm.volunteers.values() if v.lies]
-        wrong = {"gradients", "audits"}.intersection(self._swarm.config.lies)
+        wrong = {"gradients", "sums", "audits"}.intersection(self._swarm.config.lies)
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
     def perform(self, peer: Volunteer, effect: CommitTo | SignCharge | Convicted) -> None:
@@ -94,10 +97,23 @@ class Audits:
         segments = tuple(payload_digest(held[key]) if key else b"" for key in commit.segments)
         encoded = contents(rows, segments)
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
-        named = replace(of, root=root_of(encoded))
+        named = replace(of, root=root_of(encoded), segments=segments)
         signature = signer.sign(KIND, STATEMENT.encode(statement_of(named)), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
+
+    def ready(self, peer: Volunteer, said: Ready) -> None:
+        """An honest volunteer is Ready for an attempt: with nobody whom it has expelled."""
+        plan = peer.seat.member.plan_followed if peer.seat is not None else None
+        if peer.audits is None or plan is None or said.digest == REFUSED:
+            return
+        if (plan.step, plan.attempt) == (said.step, said.attempt):
+            out = {member for stage, member in peer.audits.expelled if stage == plan.stage}
+            with_it = sorted(out.intersection(member.peer for member in plan.members))
+            words = (
+                f"A2: {short(peer.peer)} is Ready for step {plan.step} with whom it has expelled"
+            )
+            expect(not with_it, words)
 
     def _convicted(self, by: Volunteer, out: Convicted) -> None:
         self._swarm.note(by, f"expels {short(out.member)}: {out.words}")

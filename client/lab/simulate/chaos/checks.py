@@ -20,8 +20,9 @@ from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
 from protocol.recovery.choice import SEED
 from protocol.recovery.stored import Lineage
+from protocol.rounds.shards import ENOUGH
 from protocol.seat.auditing import KEPT_STEPS
-from protocol.seat.early_messages import MAX_PER_SENDER, MAX_STEPS_AHEAD
+from protocol.seat.early_messages import MAX_STEPS_AHEAD, most_of_sender
 
 LONGEST = 10_000
 """Above the versions of any run of the world."""
@@ -49,7 +50,7 @@ class Bounds:
         microbatches = STEPS_KEPT * per_step
         payloads = steps * per_step * PAYLOADS_PER_MICROBATCH
         rounds = steps * ATTEMPTS_KEPT * 3 * members
-        early = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
+        early = MAX_STEPS_AHEAD * members * most_of_sender(ENOUGH)
         return cls(microbatches, payloads + rounds, members, early)
 
 

@@ -69,7 +69,7 @@ class Histories:
         """A seat of the volunteer has closed a step."""
         state, now = committed.hash.encode(), self._swarm.now_of(volunteer)
         of = (committed.stage, committed.version, state)
-        if volunteer.recovery.closed(*of, committed.with_whom, now):
+        if volunteer.recovery.closed(*of, committed.with_whom, now, committed.electors):
             self._write_evidence(volunteer)
 
     def _write_evidence(self, volunteer: Volunteer) -> None:
@@ -110,7 +110,9 @@ class Histories:
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
         live = volunteer.seen_live() | told  # as in a swarm too large to link with all
         seen = (live, versions, eras, quorum, view.moved())
-        context = RecoveryContext(*seen, unlinked=told, reached=reached)
+        context = RecoveryContext(
+            *seen, unlinked=told, reached=reached, is_gone=volunteer.contacts.is_gone
+        )
         self._perform(volunteer, machine.update(context, now))
 
     @staticmethod

@@ -46,7 +46,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Message, lane
+from protocol.wire.messages import Admit, Message, Ready, lane
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -250,6 +250,7 @@ class ChaosWorld(ChaosSwarm):
             place,
             delayed=delayed,
             contributes=lambda step: "gradients" in lies and step >= LIES_FROM,
+            sums=lambda step: "sums" in lies and step >= LIES_FROM,
             audits="audits" in lies,
         )
 
@@ -374,6 +375,8 @@ class ChaosWorld(ChaosSwarm):
             self.note(peer, f"does not sign another {said[0]} of step {said[1].step}")
             return False
         self.checks.stated(peer, *said)
+        if isinstance(message, Ready):
+            self.audits.ready(peer, message)
         return True
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.commands.create import describe
 from client.cli.commands.join import promised_port
+from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import choose_model, choose_optimizer, found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import (
+    ModelChoices,
+    OptimizerChoices,
+    RunChoices,
+    for_strangers,
+)
 from client.cli.founding.presets import PRESETS, PresetName
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -33,7 +42,10 @@ def _found(run: RunChoices, model: ModelChoices | None = None) -> object:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_makes_a_manifest_that_peers_accept(preset: PresetName) -> None:
-    manifest = _found(RunChoices(preset=preset, measure=False))
+    run = RunChoices(preset=preset, measure=False)
+    fewest = fewest_stages(choose_model(PRESETS[preset], ModelChoices()))
+    assert fewest is not None
+    manifest = _found(replace(run, stages=max(run.stages, fewest)))
     encoded = encode_manifest(manifest)  # type: ignore[arg-type]
     assert decode_manifest(encoded) == manifest
 
@@ -102,10 +114,52 @@ def test_members_that_vouch_for_each_other_may_have_secret_sums() -> None:
     assert manifest.averaging_codec == "ring16"
 
 
+def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=10**9))
+    run = RunChoices(preset="gpt2-124m", measure=False)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    [warning] = [words for words in founding.warnings if "memory" in words]
+    assert "this machine has 1.0 GB: with more --stages" in warning
+
+
 def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_only() -> None:
     run = RunChoices(measure=False, aggregation="centred-clipping", redundancy=2)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     assert ["--redundancy 3" in warning for warning in founding.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("run", "rule", "audits"),
+    [
+        (RunChoices(), "centred-clipping", 3),
+        (RunChoices(vouched=True), "centred-clipping", 3),
+        (RunChoices(private=True), "sum", None),
+        (RunChoices(vouched=True, aggregation="secure"), "secure", None),
+        (RunChoices(aggregation="sum", audit=0), "sum", 0),
+        (RunChoices(aggregation="trimmed-mean", audit=20), "trimmed-mean", 20),
+        (RunChoices(microbatches=2), "sum", 3),
+    ],
+)
+def test_strangers_are_audited_and_averaged_robustly_unless_the_founder_chooses(
+    run: RunChoices, rule: str, audits: int | None
+) -> None:
+    chosen = for_strangers(run)
+    assert (chosen.rule, chosen.audit) == (rule, audits)
+
+
+def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_path: Path) -> None:
+    for flags, rule, audits in (
+        ((), "centred-clipping", 0.03),
+        (("--private",), "sum", 0.0),
+        (("--aggregation", "sum", "--audit", "0"), "sum", 0.0),
+    ):
+        path = tmp_path / "x.swarm"
+        done = within("create", "--no-measure", "--force", "--out", str(path), *flags)
+        assert done.returncode == 0, done.stderr
+        manifest = parse_swarm_file(path.read_text()).manifest
+        assert (manifest.aggregation_name, manifest.audits) == (rule, audits)
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
@@ -164,6 +218,62 @@ def test_warm_up_and_decay_follow_the_number_of_steps() -> None:
     assert choose_optimizer(preset, OptimizerChoices(), preset.steps) == preset.optimizer
     given_by_user = choose_optimizer(preset, OptimizerChoices(decay_steps=2000), steps=200)
     assert given_by_user.decay_steps == 2000
+
+
+def test_a_stable_rate_falls_in_the_last_fifth() -> None:
+    preset = PRESETS["nanogpt"]
+    chosen = choose_optimizer(preset, OptimizerChoices(schedule="wsd"), steps=200)
+    assert (chosen.schedule, chosen.decay_from, chosen.decay_steps) == ("wsd", 160, 200)
+    given_by_user = OptimizerChoices(schedule="wsd", decay_from=100, z_loss=1e-4)
+    chosen = choose_optimizer(preset, given_by_user, steps=200)
+    assert (chosen.decay_from, chosen.z_loss) == (100, 1e-4)
+    usual = choose_optimizer(preset, OptimizerChoices(schedule="cosine", z_loss=0.0), preset.steps)
+    assert usual == preset.optimizer
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (OptimizerChoices(decay_from=100), "--schedule wsd"),
+        (OptimizerChoices(schedule="constant", decay_from=100), "--schedule wsd"),
+        (OptimizerChoices(schedule="wsd", decay_from=3000), "--decay-steps"),
+        (OptimizerChoices(z_loss=-1.0), "z_loss"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused(choices: OptimizerChoices, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        choose_optimizer(PRESETS["nanogpt"], choices, steps=2000)
+
+
+def test_another_optimizer_begins_with_its_usual_rate() -> None:
+    preset = PRESETS["nanogpt"]
+    chosen = choose_optimizer(preset, OptimizerChoices(), preset.steps, "lion")
+    assert chosen.name == "lion"
+    assert chosen.lr == pytest.approx(preset.optimizer.lr / 5)
+    assert chosen.lr * chosen.weight_decay == pytest.approx(1e-4)
+    given_by_user = choose_optimizer(preset, OptimizerChoices(lr=7e-4), preset.steps, "lion")
+    assert given_by_user.lr == 7e-4
+
+
+def test_lion_and_muon_need_less_memory_and_a_smaller_copy() -> None:
+    kinds = ("adamw", "lion", "muon")
+    founded = {kind: _found(RunChoices(measure=False, optimizer=kind)) for kind in kinds}
+    per_parameter = {kind: each.state.bytes_per_parameter for kind, each in founded.items()}
+    assert per_parameter == {"adamw": 12, "lion": 8, "muon": 8}
+    adamw, lion, muon = (founded[kind].stages[0] for kind in kinds)
+    # and scratch for the largest matrix of a layer, whose query, key and value part are three
+    assert muon.memory_bytes - lion.memory_bytes == 40 * 4 * 128 * 128
+    # one vector less in the state, and in the copy of a checkpoint that is written
+    assert adamw.memory_bytes - lion.memory_bytes == 2 * 4 * adamw.parameters
+    assert "updates by lion" in describe(founded["lion"])
+
+
+def test_muon_begins_with_its_own_momentum() -> None:
+    preset = PRESETS["nanogpt"]
+    chosen = choose_optimizer(preset, OptimizerChoices(), preset.steps, "muon")
+    assert (chosen.name, chosen.beta1) == ("muon", 0.95)
+    assert chosen.lr > preset.optimizer.lr
+    assert choose_optimizer(preset, OptimizerChoices(beta1=0.9), 200, "muon").beta1 == 0.9
 
 
 def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: Path) -> None:

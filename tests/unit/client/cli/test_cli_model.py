@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from client.cli.commands.create import keep_text, sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import held_out_loss, load_newest, open_corpus
-from client.compute.checkpoint import build_header
 from client.errors import ExitCode, UserError
-from client.store.checkpoints import CheckpointFolder
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
-from model_zoo.specs.slices import slices
-from model_zoo.stages import build_stage
+from model_zoo.export import export_hf
+from model_zoo.specs.architecture import Rope
+from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
-
-SIGNER = Signer(b"\x07" * 32)
-
-
-def _swarm(text: Path, name: str = "little", *, delayed: bool = False) -> SwarmFile:
-    founding = found_swarm(
-        SIGNER.peer,
-        RunChoices(name=name, data=str(text), stages=2, measure=False, delayed_update=delayed),
-        ModelChoices(layers=2, width=32, heads=2, context=16),
-        OptimizerChoices(),
-    )
-    return sign(founding.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
 
 
 @pytest.fixture
@@ -50,41 +36,14 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def swarm(text: Path) -> SwarmFile:
-    return _swarm(text)
-
-
-def _write(
-    swarm: SwarmFile, folder: Path, version: int, stages: Sequence[int], seed: int = 1
-) -> list[Path]:
-    """Write checkpoints as a replica does, with the weights of ``seed`` and zero moments."""
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = swarm.manifest.model
-    parts = slices(swarm.manifest.layers_per_stage)
-    paths = []
-    for stage in stages:
-        state = build_stage(spec, parts[stage], seed).state_dict()
-        data = b"".join(tensor.numpy().tobytes() for tensor in state.values())
-        data += bytes(swarm.manifest.state.bytes_per_parameter // 4 * len(data) - len(data))
-        digest = hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32)
-        header = build_header(
-            swarm=swarm.swarm,
-            stage=stage,
-            stages=len(parts),
-            version=version,
-            digest=digest.hexdigest(),
-            layout=tuple((name, tuple(tensor.shape)) for name, tensor in state.items()),
-            state=swarm.manifest.state,
-        )
-        paths.append(CheckpointFolder(folder).path(stage, version))
-        paths[-1].write_bytes(header + data)
-    return paths
+    return little_swarm(text)
 
 
 def test_stages_from_different_folders_make_the_whole_model(
     swarm: SwarmFile, tmp_path: Path
 ) -> None:
-    _write(swarm, tmp_path / "a", 5, [0])
-    _write(swarm, tmp_path / "b", 5, [1])
+    write_checkpoints(swarm, tmp_path / "a", 5, [0])
+    write_checkpoints(swarm, tmp_path / "b", 5, [1])
     trained = load_newest(swarm, [tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
     expected = build_whole(trained.manifest.model, seed=1).state_dict()
     assert trained.version == 5
@@ -94,8 +53,8 @@ def test_stages_from_different_folders_make_the_whole_model(
 
 def test_the_parameters_of_the_version_before_are_not_loaded(text: Path, tmp_path: Path) -> None:
     """A delayed swarm's checkpoints have them; nobody who reads the model looks at them."""
-    swarm = _swarm(text, delayed=True)
-    _write(swarm, tmp_path, 5, [0, 1])
+    swarm = little_swarm(text, delayed=True)
+    write_checkpoints(swarm, tmp_path, 5, [0, 1])
     trained = load_newest(swarm, [tmp_path])
     assert trained.state.keys() == build_whole(swarm.manifest.model, seed=1).state_dict().keys()
 
@@ -103,8 +62,8 @@ def test_the_parameters_of_the_version_before_are_not_loaded(text: Path, tmp_pat
 def test_a_newer_version_that_lacks_a_stage_does_not_count(
     swarm: SwarmFile, tmp_path: Path
 ) -> None:
-    _write(swarm, tmp_path, 5, [0, 1])
-    _write(swarm, tmp_path, 6, [1])
+    write_checkpoints(swarm, tmp_path, 5, [0, 1])
+    write_checkpoints(swarm, tmp_path, 6, [1])
     assert load_newest(swarm, [tmp_path]).version == 5
 
 
@@ -112,21 +71,21 @@ def test_a_newer_version_that_lacks_a_stage_does_not_count(
 def test_a_damaged_file_falls_back_to_a_copy_then_to_an_older_version(
     swarm: SwarmFile, tmp_path: Path, damage: str
 ) -> None:
-    _write(swarm, tmp_path / "a", 5, [0, 1])
-    newest, _ = _write(swarm, tmp_path / "a", 6, [0, 1])
+    write_checkpoints(swarm, tmp_path / "a", 5, [0, 1])
+    newest, _ = write_checkpoints(swarm, tmp_path / "a", 6, [0, 1])
     data = bytearray(newest.read_bytes())
     data[-1] ^= 1
     newest.write_bytes({"flip": bytes(data), "cut": bytes(data[:-9]), "empty": b""}[damage])
     assert load_newest(swarm, [tmp_path / "a"]).version == 5
-    _write(swarm, tmp_path / "b", 6, [0])
+    write_checkpoints(swarm, tmp_path / "b", 6, [0])
     assert load_newest(swarm, [tmp_path / "a", tmp_path / "b"]).version == 6
 
 
 def test_another_swarms_checkpoints_are_not_mixed_in(
     swarm: SwarmFile, text: Path, tmp_path: Path
 ) -> None:
-    _write(_swarm(text, "other"), tmp_path, 9, [0, 1])
-    _write(swarm, tmp_path, 5, [0, 1])
+    write_checkpoints(little_swarm(text, "other"), tmp_path, 9, [0, 1])
+    write_checkpoints(swarm, tmp_path, 5, [0, 1])
     assert load_newest(swarm, [tmp_path]).version == 5
 
 
@@ -134,7 +93,7 @@ def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no checkpoint") as caught:
         load_newest(swarm, [tmp_path])
     assert caught.value.exit_code == ExitCode.TEMPORARY
-    _write(swarm, tmp_path, 7, [1])
+    write_checkpoints(swarm, tmp_path, 7, [1])
     with pytest.raises(UserError, match="version 7 of stages 1"):
         load_newest(swarm, [tmp_path])
 
@@ -142,7 +101,7 @@ def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
 def test_held_out_loss_of_an_untrained_model_is_that_of_guessing(
     swarm: SwarmFile, text: Path, tmp_path: Path
 ) -> None:
-    _write(swarm, tmp_path, 0, [0, 1])
+    write_checkpoints(swarm, tmp_path, 0, [0, 1])
     corpus = open_corpus(swarm.manifest, text)
     assert corpus is not None
     assert held_out_loss(load_newest(swarm, [tmp_path]), corpus) == pytest.approx(5.545, abs=0.2)
@@ -158,7 +117,7 @@ def test_another_text_than_the_swarms_is_not_used(swarm: SwarmFile, tmp_path: Pa
 def test_the_commands_sample_and_export(
     within: Within, swarm: SwarmFile, text: Path, tmp_path: Path
 ) -> None:
-    _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
     file = tmp_path / "little.swarm"
     write_swarm_file(file, swarm)
     source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
@@ -173,7 +132,11 @@ def test_the_commands_sample_and_export(
     answer = json.loads(done.stdout)
     assert answer["version"] == 5
     assert 5 < answer["held_out_loss"] < 6
-    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors"}
+    weights = {"config.json", "generation_config.json", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == {*weights, "README.md"}
+    card = (out / "README.md").read_text()
+    assert f"{answer['held_out_loss']:.4f} nats a token" in card
+    assert swarm.manifest.data.digest in card
 
 
 def test_a_founder_need_not_give_the_text_again(
@@ -181,7 +144,7 @@ def test_a_founder_need_not_give_the_text_again(
 ) -> None:
     store = TextStore(home_folders(tmp_path / "home").texts)
     keep_text(Corpus.from_bytes_file(text), str(text), store)
-    _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
     file, out = tmp_path / "little.swarm", tmp_path / "model"
     write_swarm_file(file, swarm)
     source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
@@ -195,28 +158,117 @@ def test_a_founder_need_not_give_the_text_again(
     assert "give it with --data FILE" in without.stderr
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_a_model_that_is_there_is_not_replaced_unasked(
-    within: Within, swarm: SwarmFile, tmp_path: Path
+    within: Within, swarm: SwarmFile, tmp_path: Path, name: str
 ) -> None:
-    _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
     write_swarm_file(tmp_path / "x.swarm", swarm)
     out = tmp_path / "model"
     out.mkdir()
-    (out / "model.safetensors").write_text("mine")
+    (out / name).write_text("mine")
     export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
     export += ["--checkpoint", str(tmp_path / "checkpoints")]
     done = within(*export)
     assert done.returncode == ExitCode.USAGE
     assert "--force" in done.stderr
-    assert (out / "model.safetensors").read_text() == "mine"
+    assert (out / name).read_text() == "mine"
     assert not (out / "config.json").exists()
     assert within(*export, "--force").returncode == 0
     assert (out / "config.json").exists()
 
 
+def test_a_readme_that_is_there_is_kept_unless_forced(
+    within: Within, swarm: SwarmFile, tmp_path: Path
+) -> None:
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_swarm_file(tmp_path / "x.swarm", swarm)
+    out = tmp_path / "model"
+    out.mkdir()
+    (out / "README.md").write_text("mine")
+    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
+    export += ["--checkpoint", str(tmp_path / "checkpoints")]
+    done = within(*export)
+    assert done.returncode == 0, done.stderr
+    assert "README.md stays as it is" in done.stderr
+    assert (out / "README.md").read_text() == "mine"
+    assert within(*export, "--force").returncode == 0
+    assert "held-out loss" in (out / "README.md").read_text()
+
+
 def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
-    _write(swarm, tmp_path, 5, [0, 1])
+    write_checkpoints(swarm, tmp_path, 5, [0, 1])
     write_swarm_file(tmp_path / "x.swarm", swarm)
     done = within("sample", "", "--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path))
     assert done.returncode == 2
     assert "prompt" in done.stderr
+
+
+class TestAdapters:
+    """A swarm that trains adapters: what is saved of it, with and without the frozen weights."""
+
+    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope())
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        return export_hf(self.SPEC, build_whole(self.SPEC, 5).state_dict(), tmp_path / "base")
+
+    @pytest.fixture
+    def swarm(self, text: Path, source: Path, tmp_path: Path) -> SwarmFile:
+        store = TextStore(home_folders(tmp_path / "home").texts)
+        run = RunChoices(name="lora", source=source, data=str(text), stages=2, measure=False)
+        choices, optimizer = ModelChoices(lora=4, lora_targets="all"), OptimizerChoices()
+        manifest = found_swarm(SIGNER.peer, run, choices, optimizer, store).manifest
+        return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+
+    def exported(self, within: Within, swarm: SwarmFile, tmp_path: Path, *flags: str) -> Path:
+        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+        file, out = tmp_path / "lora.swarm", tmp_path / "out"
+        write_swarm_file(file, swarm)
+        told = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints"), *flags]
+        done = within("export", "--out", str(out), *told)
+        assert done.returncode == 0, done.stderr
+        return out
+
+    def test_the_adapter_alone_is_saved(
+        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+    ) -> None:
+        out = self.exported(within, swarm, tmp_path)
+        names = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+        assert {path.name for path in out.iterdir()} == names
+        config = json.loads((out / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == str(source)
+        assert (config["r"], config["lora_alpha"]) == (4, 8.0)
+        tensors = load_file(out / "adapter_model.safetensors")
+        assert len(tensors) == 2 * 2 * 7
+        prefix = "base_model.model.model.layers.1.self_attn.v_proj"
+        spec = swarm.manifest.model
+        expected = build_whole(spec, seed=1).state_dict()
+        assert torch.equal(
+            tensors[f"{prefix}.lora_A.weight"], expected["blocks.1.attn.qkv.lora.v_proj.a"]
+        )
+        assert tensors[f"{prefix}.lora_B.weight"].shape == (32, 4)
+        assert "rank 4" in (out / "README.md").read_text()
+
+    def test_the_whole_model_is_saved_merged(
+        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+    ) -> None:
+        """B is zero in these checkpoints: the merged model is the base."""
+        out = self.exported(within, swarm, tmp_path, "--merged")
+        before, after = (load_file(each / "model.safetensors") for each in (source, out))
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_without_the_frozen_weights_there_is_the_adapter_alone(
+        self, swarm: SwarmFile, text: Path, tmp_path: Path
+    ) -> None:
+        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+        store = TextStore(home_folders(tmp_path / "home").texts)
+        whole = load_newest(swarm, [tmp_path / "checkpoints"], store)
+        corpus = open_corpus(swarm.manifest, text)
+        assert corpus is not None
+        assert held_out_loss(whole, corpus) == pytest.approx(5.545, abs=0.2)
+        store.path(swarm.manifest.start[1].digest).unlink()  # type: ignore[index]
+        adapter = load_newest(swarm, [tmp_path / "checkpoints"], store)
+        assert adapter.state.keys() == whole.state.keys()
+        with pytest.raises(UserError, match="frozen weights of every stage"):
+            held_out_loss(adapter, corpus)

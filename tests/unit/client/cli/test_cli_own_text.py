@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from client.cli.models.model_source import kept_tokenizer, open_corpus
 from client.compute.errors import WrongData
 from client.compute.requests import PrepareData
 from client.compute.samples import keep, prepare
 from client.errors import ExitCode
+from client.store.leaves import DataFolder
 from client.store.paths import home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
+from model_zoo.datasets.build import build
 from protocol.invite import parse_invite, parse_swarm_file
 from tests.support.cli_process import Within
 
@@ -99,6 +103,68 @@ def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Pat
     assert within("cache", "prune", "--yes").returncode == 0
     assert copy.read_text() == WORDS
     assert "own-texts" in within("cache", "ls").stdout
+
+
+def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path) -> None:
+    """Tokens and tokenizer are kept in a folder, which is not pruned; no other is left."""
+    pytest.importorskip("tokenizers")
+    book.write_text(WORDS * 9)
+    flags = ("create", "--data", str(book), "--no-measure", "--context", "16", "--json")
+    done = within(*flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == 0, done.stderr
+    manifest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest
+    store = TextStore(home_folders(tmp_path / "home").texts)
+    kept = store.tokens(manifest.data.digest)
+    assert json.loads(done.stdout)["text"] == str(kept)
+    assert (manifest.data.name, manifest.name) == ("book.txt", "tiny-book.txt")
+    assert manifest.model.vocab == manifest.data.vocab < 300
+    assert {path.suffix for path in store.folder.iterdir()} == {".tokens", ".origin"}
+    assert within("cache", "prune", "--yes").returncode == 0
+    assert "own-texts" in within("cache", "ls").stdout
+    whole = DataFolder(kept, manifest.data)
+    assert whole.read(0) is not None
+    assert kept_tokenizer(manifest, store) is not None
+    assert open_corpus(manifest, None, store) is not None
+
+
+def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_path: Path) -> None:
+    """It takes no room twice, and stays when its own folder is removed."""
+    pytest.importorskip("tokenizers")
+    folder = tmp_path / "tokens"
+    build([book], folder, tokenizer=280)
+    answer = _create(within, folder, tmp_path / "x.swarm")
+    manifest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest
+    kept = Path(answer["text"])
+    store = TextStore(kept.parent)
+    assert store.origin(manifest.data.digest) == folder
+    assert (kept / "shard-00000.bin").samefile(folder / "shard-00000.bin")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shutil.rmtree(folder)
+    assert DataFolder(kept, manifest.data).read(0) is not None
+    shard = copy / "shard-00000.bin"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
+    done = within("create", "--data", str(copy), "--no-measure", "--out", "y.swarm")
+    assert done.returncode == ExitCode.CONFIG
+    assert "volunteer data verify says where" in done.stderr
+    again = ("create", "--data", str(copy), "--tokenizer", "train:300", "--out", "y.swarm")
+    done = within(*again)
+    assert done.returncode == ExitCode.USAGE
+    assert "leave --tokenizer out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [("train:5", "257 to"), ("nowhere.json", "no tokenizer"), ("train:", "train:16384")],
+)
+def test_a_tokenizer_that_cannot_be_used(
+    within: Within, book: Path, tmp_path: Path, tokenizer: str, words: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    command = ("create", "--data", str(book), "--tokenizer", tokenizer, "--no-measure")
+    done = within(*command, "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == ExitCode.CONFIG
+    assert words in done.stderr
+    assert not (tmp_path / "x.swarm").exists()
 
 
 def test_a_text_that_changes_while_it_is_copied_is_not_kept(book: Path, tmp_path: Path) -> None:

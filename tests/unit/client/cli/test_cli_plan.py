@@ -82,12 +82,39 @@ def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> N
     assert "traffic per volunteer" in text
 
 
+def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> None:
+    model = ("--preset", "llama-3.1-8b", "--vocab", "128256", "--context", "1024")
+    flags = (*described(machines="8", memory="24GB"), *model)
+    assert "the largest machine lends 24.00 GB" in within("plan", *flags).stderr
+    answer = planned(within, *flags, "--lora", "16")
+    assert sum(stage["frozen_bytes"] for stage in answer["stages"]) == 2 * 8_030_261_248
+    assert answer["parameters"] == 32 * 16 * (2 * 4096 + 4096 + 1024)
+    for stage in answer["stages"]:
+        assert stage["state_bytes"] == 12 * stage["parameters"]
+        assert stage["averaged_bytes"] < 1.1 * stage["parameters"]
+        assert stage["frozen_bytes"] < stage["memory_bytes"] < 24e9
+    text = within("plan", *flags, "--lora", "16").stdout
+    assert "of frozen weights, " in text
+
+
 def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
     flags = ("--no-measure", "--stages", "2", "--aggregation", "centred-clipping")
     told = planned(within, *described(machines="4")[1:], *flags)["notes"]
     assert any("some stage has 2 replicas" in note and "than 3" in note for note in told)
     told = planned(within, *described(machines="6")[1:], *flags)["notes"]
     assert not any("centred-clipping" in note for note in told)
+
+
+@pytest.mark.parametrize(("microbatches", "refused"), [("8", True), ("2000", False)])
+def test_what_second_stages_cost_is_said_where_they_are_not_worth_it(
+    within: Within, microbatches: str, refused: bool
+) -> None:
+    shape = ("--preset", "small", "--context", "256", "--stages", "2", "--microbatch", "2")
+    machines = described(machines="2", up="20Mbit/s")
+    notes = planned(within, *machines, *shape, "--microbatches", microbatches)["notes"]
+    said = [note for note in notes if "no second stage" in note]
+    assert bool(said) == refused
+    assert not said or said[0].startswith("2 of 2 machines hold no second stage")
 
 
 def test_cost_of_tokens_time_and_energy(within: Within) -> None:
@@ -189,11 +216,9 @@ def test_other_cuts_are_scaled_to_the_measured_total() -> None:
 
 
 def test_what_create_refuses_is_not_planned() -> None:
-    model = msgspec.structs.replace(PRESETS["tiny"].model, layers=8, width=2048, ffn_width=8192)
-    eight_bits = ModelWorks(model, RunChoices(measure=False), ())
-    exact = ModelWorks(model, RunChoices(measure=False, averaging_codec="fp32"), ())
-    assert [eight_bits(stages, 1) is None for stages in (1, 2, 4)] == [True, False, False]
-    assert [exact(stages, 1) is None for stages in (1, 2, 4)] == [True, True, False]
+    model = msgspec.structs.replace(PRESETS["llama-3.1-8b"].model, layers=96)
+    works = ModelWorks(model, RunChoices(measure=False), ())
+    assert [works(stages, 1) is None for stages in (1, 2, 4)] == [True, True, False]
 
 
 def test_measured_costs_cover_every_size() -> None:

@@ -8,6 +8,7 @@ import torch
 from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import CompareContribution, KeepVersion, Load, Recompute, Save
+from model_zoo.specs.model import ModelSpec
 from protocol.audit.record import Grade
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
 
@@ -179,3 +180,59 @@ def test_another_version_of_the_list_is_refused(stage):
     shown = swarm.begin()
     shown.encoded += b"\0"
     assert swarm.finish(shown).grade is Grade.REFUSED
+
+
+def test_a_small_share_of_a_large_step_is_not_doubted():
+    """The rounding of a whole step's sum comes back in the contribution of one microbatch: along so
+    small a gradient it was above the tolerance in three of ten audits, enough for a charge."""
+    model = ModelSpec("gpt", 2, 8, 2, 2, 32, 8, 256)
+    swarm = AuditedStage(1, (1, 30), model=model, averaging="s8", sequences=1)
+    swarm.train(2)
+    for _ in range(10):
+        audited = swarm.audit()
+        assert audited.grade is Grade.AGREES, audited.words
+
+
+def test_a_step_after_one_ten_times_as_large_is_not_doubted():
+    """What rounding took from the step before comes back in this one: 4.4 times the deviation that
+    independent roundings would have along so small a gradient, once in 2,400 honest ones."""
+    model = ModelSpec("gpt", 2, 8, 2, 2, 32, 8, 256)
+    swarm = AuditedStage(
+        1,
+        (1, 0, 1, 1, 1),
+        model=model,
+        boundary="fp32",
+        sequences=2,
+        first=255607,
+        threads=(1, 1, 2, 3, 4),
+    )
+    swarm.train(26)
+    audited = swarm.audit()
+    assert audited.grade is Grade.AGREES, audited.words
+
+
+def test_what_a_small_share_hides_along_the_gradient_is_not_its_absence():
+    swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
+    swarm.train(2)
+    assert swarm.audit(LIES["x -10"]).grade is not Grade.AGREES
+    swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
+    swarm.train(2)
+    assert swarm.audit(LIES["zero"]).grade is not Grade.AGREES
+
+
+def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():
+    """Other threads add in another order: where a number lies between two steps of S8, that is a
+    whole step, above the tolerance in a tensor of 64 numbers; a group's scale is rounded, too."""
+    model = ModelSpec("gpt", 2, 8, 2, 2, 32, 8, 256)
+    swarm = AuditedStage(1, model=model, sequences=1, boundary="s8")
+    wire, auditor = swarm.members[AUDITOR].replica.wire, swarm.members[AUDITOR].executor
+    tensor = torch.linspace(-1, 1, 64).view(wire.boundary_shape)
+    step, scaled = tensor.clone(), tensor * 1.02
+    step[0, 0, 3] += 1 / 100
+
+    def apart(other: torch.Tensor) -> float:
+        sent = [wire.boundary_out(each, "forward") for each in (other, tensor)]
+        return auditor._stage.auditor._apart(*sent, "forward", 0)
+
+    assert apart(tensor) == apart(step) == 0
+    assert apart(scaled) > 1e-2

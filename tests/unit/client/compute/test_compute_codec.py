@@ -77,6 +77,90 @@ def test_conditioning_is_used_only_when_it_is_needed() -> None:
     assert header(OUTLIER, "backward").rotated
 
 
+def apart_by_a_hair(payload_of, tensor, channel, differs):
+    """Return a tensor and one whose channel is a millionth larger, whose payloads differ."""
+
+    def scaled(by):
+        return torch.cat(
+            [tensor[:, :channel], tensor[:, channel : channel + 1] * by, tensor[:, channel + 1 :]],
+            dim=1,
+        )
+
+    low, high = 1.0, 64.0
+    assert differs(payload_of(scaled(low)), payload_of(scaled(high)))
+    while high / low > 1 + 1e-6:
+        middle = (low + high) / 2
+        if differs(payload_of(scaled(low)), payload_of(scaled(middle))):
+            high = middle
+        else:
+            low = middle
+    return scaled(low), scaled(high)
+
+
+def flags_differ(one, other):
+    return read_header(one, (32, 128)).flags != read_header(other, (32, 128)).flags
+
+
+def factors_differ(one, other):
+    return bytes(one[HEADER.size : HEADER.size + 256]) != bytes(
+        other[HEADER.size : HEADER.size + 256]
+    )
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_hair_decides_the_conditioning_and_the_other_payload_settles_it(
+    direction, kernel, monkeypatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(native, "takes", lambda rows: False)
+
+    def payload(tensor, like=None):
+        return encode(tensor, "s8", direction=direction, like=like)
+
+    def decoded(tensor, like=None):
+        return decode(payload(tensor, like), tensor.shape)
+
+    one, other = apart_by_a_hair(payload, sample((32, 128)), 3, flags_differ)
+    for ours, theirs in ((one, other), (other, one)):
+        assert relative_error(ours, theirs) < 2e-6
+        assert relative_error(decoded(ours), decoded(theirs)) > 3e-3
+        assert relative_error(decoded(ours, payload(theirs)), decoded(theirs)) < 1e-3
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_hair_decides_a_channel_s_factor_and_the_other_payload_settles_it(
+    kernel, monkeypatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(native, "takes", lambda rows: False)
+
+    def payload(tensor, like=None):
+        return encode(tensor, "s8", direction="forward", like=like)
+
+    outlying = sample((32, 128))
+    outlying[:, 3] *= 600
+    one, other = apart_by_a_hair(payload, outlying, 3, factors_differ)
+    assert payload(one, like=payload(other)) == payload(other)
+    assert payload(other, like=payload(one)) == payload(one)
+
+
+def test_a_payload_that_is_conditioned_without_need_is_not_followed() -> None:
+    plain, peaked = sample((32, 128)), sample((32, 128))
+    peaked[:, 0] *= 1e4
+    for direction in ("forward", "backward"):
+        ours = encode(plain, "s8", direction=direction)
+        assert flags_differ(ours, encode(peaked, "s8", direction=direction))
+        like = encode(peaked, "s8", direction=direction)
+        assert encode(plain, "s8", direction=direction, like=like) == ours
+    outlying = sample((32, 128))
+    outlying[:, 3] *= 600
+    ours = encode(outlying, "s8", direction="forward")
+    spoilt = bytearray(ours)  # its factors lose all channels but one
+    spoilt[HEADER.size : HEADER.size + 256] = struct.pack("<128H", 0x3F80, *[0x5000] * 127)
+    assert encode(outlying, "s8", direction="forward", like=spoilt) == ours
+
+
 def test_four_bits_would_miss_the_bound() -> None:
     """The bound has the power to tell eight bits from four."""
     blocks = sample((512, 128))

@@ -83,7 +83,7 @@ def saved_bytes(replica, run) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
 def test_graphs_are_predicted_within_a_third(model) -> None:
     replica = opened(0, [3, 1], model=model).replica
     inputs, _ = token_tensors(tokens_of(0))

@@ -85,7 +85,7 @@ def whole_gradients(model, microbatches):
     return loss_sum, {name: p.grad for name, p in module.named_parameters()}
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
 @pytest.mark.parametrize("cut", [[4], [2, 2], [1, 2, 1]])
 def test_stages_compute_the_gradient_of_the_whole_model(model, cut) -> None:
     workers = [opened(stage, cut, model=model) for stage in range(len(cut))]
@@ -107,7 +107,7 @@ def test_eight_bit_boundaries_barely_change_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
 def test_recomputing_gives_the_bits_of_the_kept_graph(codec, model) -> None:
     def run(keep_graph):
         workers = [opened(stage, [1, 2, 1], model=model, boundary=codec) for stage in range(3)]

@@ -209,11 +209,11 @@ def test_rounds_with_a_liar_keep_replicas_alike_and_the_update_sound(codec) -> N
 def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
     workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
     bounds, averagers = bounds_of(workers[0], 2), [w.executor._opened.averager for w in workers]
-    assert averagers[0]._usual_norm(tuple(bounds), 0) == 0
+    assert averagers[0].usual_norm(tuple(bounds), 0) == 0
     accumulate(workers, 0)
     round_of(workers, 0, None, bounds)
     replica = workers[0].replica
     expected = math.sqrt(float(replica.optimizer.vectors[1].double().sum()) / (1 - 0.95))
-    known = [averagers[1]._usual_norm(tuple(bounds), segment) for segment in range(2)]
+    known = [averagers[1].usual_norm(tuple(bounds), segment) for segment in range(2)]
     assert math.hypot(*known) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
-    assert known == [averagers[0]._usual_norm(tuple(bounds), segment) for segment in range(2)]
+    assert known == [averagers[0].usual_norm(tuple(bounds), segment) for segment in range(2)]

@@ -49,14 +49,17 @@ def step(workers: list[LocalWorker], microbatch: int) -> tuple[float, list[bytes
     return reply.loss_sum, [boundary, gradient]
 
 
-def two_stages() -> list[LocalWorker]:
-    return [opened(stage, [2, 2]) for stage in range(2)]
+def two_stages(model: str = "gpt") -> list[LocalWorker]:
+    return [opened(stage, [2, 2], model=model) for stage in range(2)]
 
 
+@pytest.mark.parametrize("model", ["gpt", "mixtral"])
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("error", ERRORS)
-def test_slices_add_up_to_the_same_sums(at_once: int, error: Callable[[], Exception]) -> None:
-    plain, short = two_stages(), two_stages()
+def test_slices_add_up_to_the_same_sums(
+    at_once: int, error: Callable[[], Exception], model: str
+) -> None:
+    plain, short = two_stages(model), two_stages(model)
     for worker in short:
         short_of_memory(worker, at_once, error)
     for microbatch in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,11 @@ from client.compute.replica import state_hash
 from client.errors import UserError
 from client.node import gather
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
-from client.train.transfer.blobs import Shelf, offer_of_file
+from client.train.transfer.blobs import Shelf, blob_of_file
+from client.train.transfer.text_search import TOKENIZER
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.tokens import TokenizerSpec
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
@@ -91,7 +95,7 @@ class Swarm:
         for stage, version in named:
             path = self._folder / f"{member}-{stage}-{version}-{fill}"
             path.write_bytes(checkpoint(stage, version, fill))
-            shelf.put(offer_of_file("state", stage, version, path), path, temporary=False)
+            shelf.put(blob_of_file("state", stage, version, path), path, temporary=False)
 
     async def answer(self) -> None:
         async for member, message in self._queue:
@@ -179,11 +183,41 @@ async def test_offers_that_nobody_asked_for_count_for_nothing(
 ) -> None:
     swarm.observer.want(swarm_witnesses(swarm).candidates())
     for version in range(1, 5000):
-        offer = BlobOffer("state", version % 2, version, 100, [bytes(32)])
+        offer = BlobOffer("state", version % 2, version, 100, bytes(32))
         swarm.observer.copied(STRANGER, offer, b"")
         swarm.observer.copied(FIRST, offer, b"")
     assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
     assert STRANGER not in set().union(*swarm.observer.offers.values())
+
+
+async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One gives another of the same size, one another of another size, one has none."""
+    swarm = Swarm(tmp_path)
+    true = b'{"model": 1}'
+    for member, content in ((FIRST, b'{"model": 2}'), (SECOND, b"x" * 99), (HOLDER, true)):
+        swarm.has(member)
+        path = tmp_path / f"{member}.json"
+        path.write_bytes(content)
+        blob = blob_of_file("data", 0, TOKENIZER, path)
+        swarm._shelves[member].put(blob, path, temporary=False)
+    swarm.has(STRANGER)
+    swarm.handshake = SimpleNamespace(admitted={FIRST, SECOND, HOLDER, STRANGER})  # type: ignore[attr-defined]
+    digest = hashlib.blake2b(true, digest_size=32).hexdigest()
+    spec = TokenizerSpec(digest, len(true), 300, "0.23.3")
+    data = DataSpec("tokens", "book", 10_000, "0" * 64, spec)
+    said: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(swarm.answer)
+        copy = gather._copy_tokenizer
+        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "out", said.append)
+        assert (tmp_path / "out" / "tokenizer.json").read_bytes() == true
+        del swarm._shelves[HOLDER]
+        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "other", said.append)
+        assert not (tmp_path / "other" / "tokenizer.json").exists()
+        nursery.cancel_scope.cancel()
+    assert said == ["no member that could be reached has the swarm's tokenizer"]
 
 
 def swarm_witnesses(swarm: Swarm) -> Witnesses:

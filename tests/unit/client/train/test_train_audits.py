@@ -11,6 +11,7 @@ from client.node.status import take_snapshot
 from client.train.swarm.expulsions import Expulsions
 from protocol.ids import PeerId
 from protocol.seat.auditing import AuditTerms
+from protocol.wire.messages import AuditRequest, Shown
 from tests.support.local_worker import LocalWorker
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -148,3 +149,20 @@ async def test_two_replicas_accuse_each_other_and_both_stay(
         charged = next(one for one in now.trust if one.peer == peer(liar))
         assert charged.standing == "charged"
         assert "which is no majority" in charged.words
+
+
+async def test_asking_for_what_was_dropped_or_never_was_harms_nobody(
+    tmp_path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, audit=20, steps=14) as swarm:
+        first, asked, asker, third = await staffed(swarm, 0, 1, 1, 1)
+        await swarm.until(lambda: first.step(0) >= 9)
+        wanted: list[tuple[Shown, int]]
+        wanted = [("list", 0), ("input", 2), ("segment", 1), ("segment", 999), ("grad_in", 10**6)]
+        for name, item in wanted:
+            for step in (1, 13):
+                asker.engine.send(peer(asked), AuditRequest(1, step, 1, name, item))
+        await swarm.until_done()
+        assert not any(map(expelled, (first, asked, asker, third)))
+        assert swarm.hub.linked(peer(asker))
+        assert asked.engine.error_boundary.internal_errors == 0

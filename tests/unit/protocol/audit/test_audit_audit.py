@@ -45,7 +45,8 @@ SUBJECT = Subject(
     era=5,
     counted=frozenset(IDS),
     bounds=(0, 10, 10, 20),
-    held={0: b"a" * 32},
+    segments=(b"a" * 32, b"", b"b" * 32),
+    held={0},
     tensors=TENSORS,
     coarse=False,
 )
@@ -200,8 +201,8 @@ def test_a_refusal_or_silence_ends_it_at_any_point():
     assert graded(audit.tick(6.0 + PATIENCE_S), Grade.REFUSED)
 
 
-def test_a_segment_that_was_sent_has_the_digest_that_was_signed():
-    audit = Audit(replace(SUBJECT, held={0: b"x" * 32}), 0.0)
+def test_the_segments_that_all_agree_on_are_the_ones_that_were_signed():
+    audit = Audit(replace(SUBJECT, segments=(b"x" * 32, *SEGMENTS[1:])), 0.0)
     audit.committed(statement(), 0.0)
     assert graded(audit.listed(LIST, 0.0), Grade.OTHER)
 

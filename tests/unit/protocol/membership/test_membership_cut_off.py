@@ -83,3 +83,17 @@ def test_a_new_version_goes_at_once_only_to_neighbours_that_work_has_proven() ->
     assert {peer(1), peer(2)} < everybody
     member.proves = lambda: {peer(2)}.__contains__
     assert told(101) == {peer(2)}
+
+
+def test_only_the_loss_of_one_that_work_has_proven_is_told_at_once() -> None:
+    """Links of invented members come and go all the time."""
+    world = two_by_two()
+    member = world.members[peer(0)]
+    member.proves = lambda: {peer(2)}.__contains__
+
+    def told(name: PeerId) -> set[PeerId]:
+        effects = member.link_down(name, "closed", world.now)
+        return {e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Heartbeat)}
+
+    assert told(LIAR) == set()
+    assert told(peer(2)) == {peer(1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from protocol import limits
 from protocol.effects import Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
+from protocol.ids import rank
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.gossip import (
     ABOVE,
@@ -154,6 +156,29 @@ def test_fanout(links: int, reached: int) -> None:
         gossip.link_up(peer(number), 0.0)
     result = gossip.receive_records(peer(1), Records([record_of(500)]), 0.0, WALL)
     assert len(sent(result.effects)) == reached
+
+
+def test_a_record_costs_one_hash_whatever_the_number_of_links() -> None:
+    gossip = gossip_of(0)
+    for number in range(1, 101):
+        gossip.link_up(peer(number), 0.0)
+    before = rank.cache_info().misses
+    result = gossip.receive_records(peer(1), Records([record_of(501)]), 0.0, WALL)
+    assert len(sent(result.effects)) == PUSH_FANOUT
+    assert rank.cache_info().misses - before <= 1
+
+
+def test_records_are_pushed_over_all_links_about_equally_often() -> None:
+    gossip = gossip_of(0)
+    for number in range(1, 22):
+        gossip.link_up(peer(number), 0.0)
+    records = Records([record_of(number) for number in range(1000, 1200)])
+    pushed = Counter[str]()
+    for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL).effects):
+        pushed[effect.peer] += len(effect.message.records)
+    assert sum(pushed.values()) == 200 * PUSH_FANOUT
+    assert len(pushed) == 20  # never back to the source
+    assert 15 <= min(pushed.values()) <= max(pushed.values()) <= 50
 
 
 def test_a_forged_record_is_blamed_and_ends_the_message() -> None:

@@ -156,6 +156,8 @@ def test_adverts_of_wrong_shape_are_refused() -> None:
     [
         ({"serves": (seat(STAGES),)}, "bad-seats"),
         ({"serves": (seat(1), seat(1))}, "bad-seats"),
+        ({"unable": (STAGES,)}, "bad-seats"),
+        ({"unable": (1, 1)}, "bad-seats"),
         ({"addresses": ("/unix/etc/passwd",)}, "advert-address"),
         ({"addresses": (f"/ip4/1.2.3.4/tcp/1/p2p/{peer(2)}",)}, "advert-address"),
     ],

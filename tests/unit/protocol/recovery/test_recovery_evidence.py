@@ -371,6 +371,20 @@ class TestLongAbsence:
         assert adopted(made.tick(20.0 + PATIENCE_S - 1)) is None
         assert adopted(made.tick(20.0 + STALLED_S)) == late
 
+    @pytest.mark.parametrize("version", [20, 40])
+    def test_one_of_two_that_it_meets_then_does_not_name_a_version_that_nobody_has(
+        self, version: int
+    ) -> None:
+        """It can show the lineage of a copy that we and others had; no word of its own suffices."""
+        made = training(SIBLING, NEXT)
+        other, liar = STRANGERS[:2]
+        seen = context(None, None, live=(ME, other, liar), serving={other: (0,), liar: (0,)})
+        made.update(RecoveryContext(seen.live, seen.versions, seen.eras, lambda now: False), 20.0)
+        made.receive(other, stored((0, 20), (1, 20)), 21.0)
+        late = lineage(2, version)
+        made.receive(liar, stored((0, version), (1, version), lineage=late), 21.0)
+        assert adopted(made.tick(20.0 + STALLED_S)) == (late if version == 20 else None)
+
     def test_one_leap_does_not_exhaust_the_eras(self) -> None:
         made = training(SIBLING, NEXT)
         made.update(context(27, None), 30.0)

@@ -12,7 +12,8 @@ from protocol.pipeline.effects import (
     Outcome,
     ReduceTask,
 )
-from protocol.rounds.inbox import MAX_EARLY
+from protocol.rounds.inbox import EARLY_ATTEMPTS
+from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.round_members import (
@@ -129,19 +130,21 @@ class TestHostile:
         [task] = tasks(list(table.member.committed(1, agreed)))
         assert isinstance(task, ApplyTask)
 
+    MAX_EARLY = EARLY_ATTEMPTS * ENOUGH
+
     def test_one_flood_does_not_drown_another_peer(self) -> None:
         table = Table(8, 9)
         for attempt in range(100):
             shards = list(table.member.segment(C, Segment(STAGE, STEP, attempt, 0)))
             sums = list(table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1)))
-            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < MAX_EARLY)
-            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= MAX_EARLY)
+            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < self.MAX_EARLY)
+            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= self.MAX_EARLY)
         assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1))))
 
     def test_many_honest_attempts_are_no_flood(self) -> None:
         table = Table(8, 9)
-        for attempt in range(1, 5 * MAX_EARLY):
+        for attempt in range(1, 5 * self.MAX_EARLY):
             order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
             table.member.plan(LEADER, order)
             assert kept(list(table.member.segment(B, Segment(STAGE, STEP, attempt, 0))))

@@ -379,3 +379,30 @@ class TestFailures:
         assert refusal == Ready(STAGE, STEP, 1, REFUSED, 0.0)
         assert blamed(effects) == [(B, "malformed-shard")]
         assert not table.member.ready
+
+
+class TestAMemberIsExpelled:
+    def test_its_attempt_is_given_up_and_only_a_later_one_is_followed(self) -> None:
+        table, order = exchanging()
+        assert table.member.expelled(B)
+        assert table.member.progress is Progress.WAITING
+        assert not list(table.member.plan(LEADER, order)), "the promise stays"
+        assert tasks(list(table.member.plan(LEADER, plan({ME: set(IDS)}, attempt=2)))) == []
+        assert table.member.promised == 2
+
+    def test_whoever_is_ready_stays_so(self) -> None:
+        """A leader may have decided the attempt: another one would be a second version."""
+        table, _, agreed = ready()
+        assert not table.member.expelled(B)
+        assert table.member.ready == agreed
+
+    def test_a_commit_that_has_come_is_applied(self) -> None:
+        table, order = exchanging()
+        table.member.committed(1, digest(9))
+        assert not table.member.expelled(B)
+        assert table.member.plan_followed == order
+
+    def test_others_change_nothing(self) -> None:
+        table, order = exchanging()
+        assert not table.member.expelled(C)
+        assert table.member.plan_followed == order

@@ -12,8 +12,10 @@ from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.rounds.shards import (
     ALIGN,
+    ENOUGH,
     SEGMENT,
     check_bounds,
+    most_segments,
     segmented,
     shard_bounds,
     shares,
@@ -153,17 +155,34 @@ def test_segments_cut_each_shard_alike(size: int, uplinks: list[float]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "segments"),
-    [(1, 1), (4 * SEGMENT, 1), (8 * SEGMENT, 2), (10**9, limits.MAX_SEGMENTS)],
+    [(1, 1), (4 * SEGMENT, 1), (8 * SEGMENT, 2), (10**8, ENOUGH), (10**9, 16)],
 )
 def test_as_many_segments_as_pay(size: int, segments: int) -> None:
     assert len(segmented(shard_bounds(size, [1.0] * 4))) == 4 * segments + 1
 
 
 def test_more_segments_than_anybody_needs_are_refused() -> None:
-    most = limits.MAX_SEGMENTS
+    most = limits.MAX_SEGMENTS // 2
     for count, right in ((most, True), (most + 1, False)):
         bounds = [ALIGN * k for k in range(2 * count + 1)]
         assert check_bounds(bounds, 2, bounds[-1]) == right
+
+
+def test_a_segment_that_fits_no_frame_is_refused() -> None:
+    most = limits.MAX_SEGMENT_ELEMENTS
+    for largest, right in ((most, True), (most + ALIGN, False)):
+        assert check_bounds([0, ALIGN, ALIGN + largest], 2, ALIGN + largest) == right
+
+
+@given(
+    st.integers(10**8, limits.MAX_STAGE_PARAMETERS),
+    st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=limits.MAX_REPLICAS_IN_ROUND),
+)
+def test_the_largest_stages_are_cut_for_any_lines(size: int, lines: list[float]) -> None:
+    bounds = segmented(shard_bounds(size, lines))
+    assert check_bounds(bounds, len(lines), size)
+    own = (len(bounds) - 1) // len(lines)
+    assert own <= most_segments(size)
 
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
-from protocol.effects import Send
-from protocol.pipeline.effects import Compute, KeepVersionTask, Outcome, PayloadKey
+from protocol.audit.draw import NEW_TIMES, drawn
+from protocol.audit.record import Grade, Record
+from protocol.audit.second_sum import root_of_sum
+from protocol.effects import Explain, Send
+from protocol.ids import PeerId
+from protocol.pipeline.effects import (
+    Compute,
+    DropStep,
+    KeepVersionTask,
+    Outcome,
+    PayloadKey,
+    SumAgainTask,
+    UsualNormTask,
+)
 from protocol.pipeline.place import Place
-from protocol.seat.auditing import Auditing, AuditTerms
-from protocol.seat.effects import CommitTo, SignCharge
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.plans import Broadcast
+from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
+from protocol.seat.effects import Audited, CommitTo, SignCharge
+from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.messages import (
     AuditNotice,
@@ -27,6 +43,7 @@ from tests.support.protocol_examples import SWARM, peer, signer
 
 STAGE, STEP, ATTEMPT = 1, 7, 2
 ME, SIBLING, THIRD = (peer(n) for n in (1, 2, 3))
+SEGMENTS = (b"s" * 32,) * 3
 OURS = Commitment(STAGE, STEP, ATTEMPT, b"o" * 32)
 
 
@@ -35,7 +52,9 @@ def auditing() -> Auditing:
     terms = AuditTerms(
         budget=0.2, secret=bytes(32), coarse=False, swarm=SWARM, charges=Charges(SWARM)
     )
-    return Auditing(Place(ME, STAGE, 3, 4), terms, 0, lambda stage: (ME, SIBLING, THIRD))
+    return Auditing(
+        Place(ME, STAGE, 3, 4), terms, 0, lambda stage: (ME, SIBLING, THIRD), Commitments(ME)
+    )
 
 
 def test_a_segment_without_elements_is_not_signed(auditing: Auditing) -> None:
@@ -78,6 +97,14 @@ def test_nor_one_of_a_step_that_we_have_not_signed(auditing: Auditing) -> None:
     assert charged_by(2, auditing, OURS.root) == []
 
 
+def test_an_auditor_that_missed_our_commitment_is_sent_it_again(auditing: Auditing) -> None:
+    auditing.committed([SIBLING], OURS)
+    asks = AuditRequest(STAGE, STEP, ATTEMPT, "commitment", 0)
+    assert auditing.on_request(THIRD, asks, 1.0) == [Send(THIRD, OURS)]
+    other = AuditRequest(STAGE, STEP, ATTEMPT + 1, "commitment", 0)
+    assert auditing.on_request(THIRD, other, 1.0) == [], "of an attempt that we have not signed"
+
+
 def judging(auditing: Auditing) -> tuple[bytes, list[object]]:
     """SIBLING audits THIRD and has found fault, so we audit it, too; return THIRD's list and what
     we do at first."""
@@ -85,14 +112,15 @@ def judging(auditing: Auditing) -> tuple[bytes, list[object]]:
     counted = [*members, PlanMember(THIRD, b"\x0c")]
     plan = Plan(STAGE, STEP, ATTEMPT, counted, [0, 64, 128, 192], [])
     auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-    [_, keep] = auditing.closing(plan)
-    assert keep == Compute(KeepVersionTask(STEP))
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
-    shown = contents({30: digests, 31: digests}, (b"s" * 32,) * 3)
+    shown = contents({30: digests, 31: digests}, SEGMENTS)
     statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown))
     signed = sign(signer(3), COMMITMENT, STATEMENT.encode(statement), SWARM)
-    said = Commitment(STAGE, STEP, ATTEMPT, statement.root, signed.signature)
-    assert auditing.on_commitment(THIRD, said, 0.1) == []
+    said = Commitment(STAGE, STEP, ATTEMPT, statement.root, SEGMENTS, signed.signature)
+    for member in (ME, SIBLING, THIRD):
+        assert auditing.on_commitment(member, said, 0.1) == []
+    [_, keep] = auditing.closing(plan, 0.1)
+    assert keep == Compute(KeepVersionTask(STEP))
     assert auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2) == []
     return shown, list(
         auditing.on_result(SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3)
@@ -114,3 +142,224 @@ def test_a_judge_asks_for_the_list_and_then_for_what_it_names(auditing: Auditing
     wanted = asked(list(auditing.on_reply(THIRD, reply, shown, 0.5)))
     assert {item for _, item in wanted} <= {30, 31}
     assert wanted
+
+
+def test_a_member_that_shows_nothing_has_refused_and_people_read_so(auditing: Auditing) -> None:
+    judging(auditing)
+    effects = auditing.tick(0.3 + PATIENCE_S)
+    [said] = [effect for effect in effects if isinstance(effect, Audited)]
+    assert (said.stage, said.member, said.step, said.grade) == (STAGE, THIRD, STEP, Grade.REFUSED)
+    [words] = [effect for effect in effects if isinstance(effect, Explain)]
+    assert words.level == "warning"
+    assert f"stage {STAGE}, step {STEP}" in words.words
+    assert auditing._terms is not None
+    assert auditing._terms.results == {"refused": 1}
+    assert auditing.tick(0.4 + PATIENCE_S) == [], "once"
+
+
+def test_an_audit_that_was_never_begun_has_no_result(auditing: Auditing) -> None:
+    """The member leaves after a judge has kept the version and before it is called."""
+    members = [PlanMember(each, b"\x01") for each in (ME, SIBLING, THIRD)]
+    plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192], [])
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    for member in (ME, SIBLING, THIRD):
+        auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS), 0.0)
+    auditing.closing(plan, 0.1)
+    auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+    gone = SwarmView.of([[], [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)], []])
+    assert auditing.update_view(gone, gone, 0.3) == []
+    assert auditing._terms is not None
+    assert not auditing._terms.results
+
+
+def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
+    terms = AuditTerms(
+        budget=1.0, secret=bytes(32), coarse=False, swarm=SWARM, charges=Charges(SWARM)
+    )
+    place = Place(ME, STAGE, 3, 4)
+    auditing = Auditing(place, terms, 0, lambda stage: (ME, SIBLING), Commitments(ME))
+    said: list[object] = []
+    for step in range(3):  # a third refusal is a charge
+        members = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02")]
+        plan = Plan(STAGE, step, ATTEMPT, members, [0, 64, 128], [])
+        for member in (ME, SIBLING):
+            said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
+            auditing.on_commitment(member, said_of, 0.0)
+        sums = [Broadcast(bytes(32), 1.0)] * 2
+        assert auditing.ready(plan, bytes(32), sums) == [], "there are no judges"
+        [_, keep] = auditing.closing(plan, 0.1)
+        assert keep == Compute(KeepVersionTask(step))
+        auditing.computed(KeepVersionTask(step), Outcome(), 20.0 * step)
+        said = list(auditing.tick(20.0 * step + PATIENCE_S))
+    assert [effect for effect in said if isinstance(effect, SignCharge)]
+    assert any("nobody can decide" in e.words for e in said if isinstance(e, Explain))
+
+
+def test_what_an_auditor_asks_for_is_kept_however_quick_the_steps_are(auditing: Auditing) -> None:
+    """Four quick steps passed while the auditor's worker was busy: an honest member had nothing
+    left to show, and three such audits expelled it."""
+    auditing.dropped(DropStep(0), 0.0)
+    auditing.on_request(SIBLING, AuditRequest(STAGE, 0, 1, "list", 0), 0.1)
+    gone = [auditing.dropped(DropStep(step), step / 10) for step in range(1, 12)]
+    dropped = {effect.step for effects in gone for effect in effects}
+    assert dropped == set(range(1, 8))
+    for step in range(8, 12):
+        auditing.on_request(SIBLING, AuditRequest(STAGE, step, 1, "list", 0), 2.0)
+    later = [auditing.dropped(DropStep(step), 3.0) for step in range(12, 40)]
+    left = 40 - len(dropped) - sum(map(len, later))
+    assert left <= 2 * KEPT_STEPS, "bounded, whatever is asked for"
+
+
+MEMBERS = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02"), PlanMember(THIRD, b"\x0c")]
+PLAN = Plan(STAGE, STEP, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
+SUMS = [Broadcast(bytes([n]) * 32, 1.0) for n in range(3)]
+
+
+def commit_all(auditing: Auditing) -> None:
+    for member in (ME, SIBLING, THIRD):
+        auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS), 0.0)
+
+
+def checking(auditing: Auditing) -> list[object]:
+    """SIBLING finds fault with the sum of THIRD's segment, so we check it, too."""
+    commit_all(auditing)
+    notice = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2)
+    auditing.on_notice(SIBLING, notice, 0.0)
+    others = {SIBLING: Record(), THIRD: Record()}
+    digests = (bytes([n]) * 32 for n in range(256))
+    undrawn = next(d for d in digests if not drawn(bytes(32), d, STAGE, STEP, others, 0.2))
+    auditing.ready(PLAN, undrawn, SUMS)
+    [_, usual] = auditing.closing(PLAN, 0.1)
+    task = UsualNormTask(STEP, (0, 64, 128, 192), 2)
+    assert usual == Compute(task)
+    assert auditing.computed(task, Outcome(sq_norm=0.5), 0.2) == []
+    result = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    return list(auditing.on_result(SIBLING, result, 0.3))
+
+
+def shown_by(auditing: Auditing, sender: int, whose: int | None) -> list[object]:
+    of = None if whose is None else peer(whose)
+    reply = AuditReply(STAGE, STEP, ATTEMPT, "segment", 2, of)
+    return list(auditing.on_reply(peer(sender), reply, SEGMENTS[2], 0.4))
+
+
+def finish(auditing: Auditing, deviation: float) -> list[object]:
+    """Return what comes of it once the owner has shown everything."""
+    assert checking(auditing)
+    shown_by(auditing, 3, None)
+    shown_by(auditing, 3, 2)
+    [again] = [e.task for e in auditing.work(idle=True, now=0.5) if isinstance(e, Compute)]
+    assert isinstance(again, SumAgainTask)
+    assert again.usual == 0.5
+    assert [key.peer for key in again.parts] == [ME, SIBLING, THIRD]
+    return list(auditing.computed(again, Outcome(apart=(deviation, 0.0)), 0.6))
+
+
+def test_a_sum_is_checked_with_what_its_owner_shows_and_nobody_else(auditing: Auditing) -> None:
+    requests = [e.message for e in checking(auditing) if isinstance(e, Send)]
+    assert [(r.name, r.item, r.of) for r in requests] == [
+        ("segment", 2, SIBLING),
+        ("segment", 2, None),
+    ]
+    assert shown_by(auditing, 2, None) == [], "of another member"
+    assert shown_by(auditing, 3, 1) == [], "ours is here"
+    assert shown_by(auditing, 3, None)
+    assert shown_by(auditing, 3, None) == [], "again"
+
+
+def test_an_owner_of_a_false_sum_is_charged_with_that_sum(auditing: Auditing) -> None:
+    [charge] = [e for e in finish(auditing, 11.0) if isinstance(e, SignCharge)]
+    body = CHARGE.parse(charge.body)
+    assert (body.member, body.reason) == (THIRD, "sums")
+    assert body.root == root_of_sum(2, SUMS[2].digest)
+
+
+def test_who_charges_an_owner_of_a_sum_that_agrees_is_charged(auditing: Auditing) -> None:
+    assert not [e for e in finish(auditing, 0.0) if isinstance(e, SignCharge)]
+    for digest, answers in ((SUMS[2].digest, 1), (b"x" * 32, 0)):
+        root = root_of_sum(2, digest)
+        body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, root, "sums"))
+        message = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
+        now = 2.0 + answers
+        said = [e for e in auditing.on_charged(SIBLING, message, now) if isinstance(e, SignCharge)]
+        assert [CHARGE.parse(one.body).member for one in said] == [SIBLING] * answers
+        auditing._terms.charges = Charges(SWARM)  # type: ignore[union-attr]
+
+
+def test_who_charges_us_with_a_sum_that_we_broadcast_is_charged(auditing: Auditing) -> None:
+    commit_all(auditing)
+    auditing.ready(PLAN, b"d" * 32, SUMS)
+    assert charged_by(2, auditing, root_of_sum(1, SUMS[1].digest), "sums") == [], "not ours"
+    auditing._terms.charges = Charges(SWARM)  # type: ignore[union-attr]
+    assert charged_by(2, auditing, root_of_sum(0, SUMS[0].digest), "sums")
+
+
+@pytest.mark.parametrize("segment", [0, 1, 99])
+def test_a_notice_of_a_segment_that_the_member_does_not_own_is_ignored(
+    auditing: Auditing, segment: int
+) -> None:
+    commit_all(auditing)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, segment), 0.0)
+    auditing.ready(PLAN, b"d" * 32, SUMS)
+    tasks = [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
+    assert all(isinstance(e.task, KeepVersionTask) for e in tasks), "our own draw at most"
+
+
+def test_a_contribution_is_judged_before_a_sum(auditing: Auditing) -> None:
+    commit_all(auditing)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    auditing.on_notice(THIRD, AuditNotice(STAGE, STEP, ATTEMPT, SIBLING, 1), 0.0)
+    auditing.ready(PLAN, b"d" * 32, SUMS)
+    [keep] = [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
+    assert keep == Compute(KeepVersionTask(STEP))
+
+
+def test_who_contributes_something_else_than_it_signed_is_charged(auditing: Auditing) -> None:
+    commit_all(auditing)
+    [charge] = auditing.unsigned(PLAN, THIRD)
+    assert isinstance(charge, SignCharge)
+    body = CHARGE.parse(charge.body)
+    assert (body.member, body.reason, body.root) == (THIRD, "other", b"r" * 32)
+
+
+class TestAnAuditorThatCovers:
+    """SIBLING announces an audit in every step, so that nobody looks at what it wants hidden."""
+
+    def step(self, auditing: Auditing, step: int, *, draws: bool) -> list[object]:
+        """Close a step that it has announced an audit in; return what we do for audits."""
+        plan = Plan(STAGE, step, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
+        for member in (ME, SIBLING, THIRD):
+            said = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS)
+            auditing.on_commitment(member, said, 0.0)
+        auditing.on_notice(SIBLING, AuditNotice(STAGE, step, ATTEMPT, THIRD), 0.0)
+        others = {SIBLING: Record(), THIRD: Record()}
+        digests = (bytes([n]) * 32 for n in range(256))
+        fits = (d for d in digests if bool(self.whom(d, step, others)) == draws)
+        auditing.ready(plan, next(fits), SUMS)
+        return [e for e in auditing.closing(plan, 0.1) if isinstance(e, Compute)]
+
+    def whom(self, digest: bytes, step: int, others: dict[PeerId, Record]) -> PeerId | None:
+        return drawn(bytes(32), digest, STAGE, step, others, 0.2)
+
+    def test_our_own_draw_comes_first(self, auditing: Auditing) -> None:
+        assert self.step(auditing, STEP, draws=True) == [Compute(KeepVersionTask(STEP))]
+        auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+        effects = auditing.tick(0.2 + PATIENCE_S)
+        assert [e.step for e in effects if isinstance(e, Audited)] == [STEP], "as its auditor"
+
+    def test_a_judge_that_is_never_called_audits_what_it_draws(self, auditing: Auditing) -> None:
+        assert self.step(auditing, STEP, draws=False) == [Compute(KeepVersionTask(STEP))]
+        auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+        assert not [e for e in auditing.tick(0.2 + PATIENCE_S) if isinstance(e, Audited)]
+        assert self.step(auditing, STEP + 1, draws=True) == [Compute(KeepVersionTask(STEP + 1))]
+
+    def test_announcements_without_end_are_not_heeded(self, auditing: Auditing) -> None:
+        auditing._terms.budget = 0.03  # type: ignore[union-attr]
+        kept = 0
+        for step in range(STEP, STEP + 100):
+            tasks = self.step(auditing, step, draws=False)
+            kept += any(isinstance(t.task, KeepVersionTask) for t in tasks)  # type: ignore[attr-defined]
+            agrees = AuditResult(STAGE, step, ATTEMPT, THIRD, agrees=True)
+            auditing.computed(KeepVersionTask(step), Outcome(), 0.2)
+            auditing.on_result(SIBLING, agrees, 0.3)
+        assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03

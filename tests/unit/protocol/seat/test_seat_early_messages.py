@@ -7,10 +7,10 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import Fault, Keep
 from protocol.pipeline.place import Place
 from protocol.seat.early_messages import (
-    MAX_PER_SENDER,
     MAX_STEPS_AHEAD,
     SERVING_STEPS_AHEAD,
     EarlyMessages,
+    most_of_sender,
 )
 from protocol.seat.effects import Serving
 from protocol.seat.seat import Seat
@@ -48,7 +48,7 @@ def kept(made: Seat, sender: PeerId, message: Reduced) -> list[str]:
 
 
 def test_messages_come_back_in_order_and_once() -> None:
-    ahead = EarlyMessages()
+    ahead = EarlyMessages(8)
     messages = [plan(STEP), reduced(STEP), commit(STEP)]
     for message in messages:
         assert ahead.keep(B, message, b"")
@@ -61,7 +61,7 @@ def test_messages_come_back_in_order_and_once() -> None:
 
 
 def test_each_attempt_is_said_once() -> None:
-    ahead = EarlyMessages()
+    ahead = EarlyMessages(8)
     assert ahead.keep(B, reduced(STEP, segment=0), b"first")
     assert not ahead.keep(B, reduced(STEP, segment=0), b"second")
     assert ahead.keep(B, reduced(STEP, segment=1), b"another segment")
@@ -76,9 +76,9 @@ def test_each_attempt_is_said_once() -> None:
 
 
 def test_a_flood_is_bounded_and_drowns_nobody() -> None:
-    ahead = EarlyMessages()
+    ahead = EarlyMessages(8)
     for attempt in range(1000):
-        assert ahead.keep(B, commit(STEP, attempt), b"") == (attempt < MAX_PER_SENDER)
+        assert ahead.keep(B, commit(STEP, attempt), b"") == (attempt < most_of_sender(8))
     assert ahead.keep(C, commit(STEP), b"")
 
 

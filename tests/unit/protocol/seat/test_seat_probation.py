@@ -3,11 +3,13 @@ no more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+import pytest
 
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import NEW_AT_ONCE, Newcomers
+from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
 from protocol.rounds.quorum import Quorum, electors
 from protocol.seat.probation import AT_LEAST, CLOSED_S, MAX_FAILURES, Probation
 from protocol.seat.seat import Seat
@@ -130,6 +132,85 @@ def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> N
     admitted = set(newcomers.observing(0.0))
     assert NEW in admitted
     assert len(admitted & set(CROWD)) == NEW_AT_ONCE
+
+
+def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
+    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME}.__contains__), Quorum(ME, 0, None)
+    let_in = set[PeerId]()
+    for peer in CROWD:
+        newcomers.ask(peer, 0.0)
+        newcomers.admit([ME, *let_in], {ME, *let_in}, 5, b"", quorum, 0.0)
+        let_in = set(newcomers.observing(0.0))
+    assert len(let_in) == NEW_AT_ONCE
+
+
+def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
+    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__), Quorum(ME, 0, None)
+    for peer in CROWD[:NEW_AT_ONCE]:
+        newcomers.admitted(peer, 0.0)  # by the last leader
+    late = JOIN_TTL_S + 1
+    newcomers.ask(CROWD[-1], late)
+    newcomers.ask(NEW, late)
+    newcomers.admit([ME], {ME}, 5, b"", quorum, late)
+    assert newcomers.observing(late) == [NEW]
+    newcomers.ask(CROWD[-1], NEW_S)
+    newcomers.admit([ME], {ME}, 5, b"", quorum, NEW_S)
+    assert CROWD[-1] in newcomers.observing(NEW_S)
+
+
+@pytest.mark.parametrize(
+    ("owner", "rule", "broken", "noticed_by"),
+    [
+        (
+            Probation,
+            "is_proven",
+            lambda self, peer: True,
+            test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_count,
+        ),
+        (
+            Probation,
+            "without",
+            lambda self, seen, now: seen,
+            test_in_our_stage_a_newcomer_counts_once_it_is_admitted,
+        ),
+        (
+            Probation,
+            "_quiet",
+            lambda self, replica: replica,
+            test_a_crowd_that_was_admitted_says_nothing_of_proven_members_beside_our_stage,
+        ),
+        (
+            Probation,
+            "failed",
+            lambda self, peers, seen, now: True,
+            test_after_a_failure_nobody_is_tried_for_a_while_and_then_others,
+        ),
+        (
+            Probation,
+            "proved",
+            lambda self, peers, seen: None,
+            test_work_that_counts_ends_the_while,
+        ),
+        (
+            Newcomers,
+            "_has_room",
+            lambda self, joiner, serving, others, now: True,
+            test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others,
+        ),
+    ],
+)
+def test_a_broken_rule_of_probation_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    rule: str,
+    broken: Callable[..., object],
+    noticed_by: Callable[[], None],
+) -> None:
+    """The chaos world has no crowd of invented members, so its mutants do not reach these rules."""
+    noticed_by()
+    monkeypatch.setattr(owner, rule, broken)
+    with pytest.raises(AssertionError):
+        noticed_by()
 
 
 def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:

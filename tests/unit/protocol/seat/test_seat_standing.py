@@ -54,6 +54,16 @@ def judged(standing: Standing, said: Missing, until: float = DISPUTE_S, **how: A
     standing.observe(view(said, **how), (), until)
 
 
+def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Standing) -> None:
+    standing.observe(view(second=[ONE]), (), 0.0)
+    assert not standing.expel(ONE, 1, "it lies", 0.0)
+    assert not standing.is_aside(ONE)
+    standing.observe(view(), (), 1.0)
+    assert standing.is_aside(ONE)
+    standing.tick(1e9)
+    assert standing.is_aside(ONE), "for good"
+
+
 def test_what_we_see_ourselves_is_named_and_ends_by_itself(standing: Standing) -> None:
     standing.accuse(ONE, "it sleeps", 0.0)
     assert standing.is_aside(ONE)

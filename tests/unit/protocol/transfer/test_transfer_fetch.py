@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import CHUNK_BYTES
-from protocol.transfer.fetch import CHUNK_TIMEOUT_S, QUERY_RETRY_S, WINDOW, Fetch, StoreChunk
+from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
+from protocol.transfer.blob import Blob, root_of
+from protocol.transfer.fetch import (
+    CHUNK_TIMEOUT_S,
+    QUERY_RETRY_S,
+    WINDOW,
+    Fetch,
+    FetchEffect,
+    StoreChunk,
+)
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -22,15 +31,50 @@ def digest(index: int, flavour: int = 0) -> bytes:
     return bytes([flavour, index % 256]) * 16
 
 
-def offer(chunks: int, *, flavour: int = 0, **changes: object) -> BlobOffer:
-    fields: dict[str, object] = {
-        "kind": "state",
-        "stage": 1,
-        "version": 7,
-        "size_bytes": chunks * CHUNK_BYTES - 5,
-        "digests": [digest(i, flavour) for i in range(chunks)],
-    }
-    return BlobOffer(**{**fields, **changes})  # type: ignore[arg-type]
+LISTS = dict[bytes, bytes]()
+"""The lists of digests of all offers, by their roots."""
+
+
+def offer(
+    chunks: int, *, flavour: int = 0, digests: list[bytes] | None = None, **changes: object
+) -> BlobOffer:
+    listed = [digest(i, flavour) for i in range(chunks)] if digests is None else digests
+    blob = Blob.of("state", 1, 7, chunks * CHUNK_BYTES - 5, listed)
+    LISTS[blob.offer.root] = blob.listed
+    return msgspec.structs.replace(blob.offer, **changes)
+
+
+class Told(Fetch):
+    """A fetch whose donors give the list of digests as soon as it is asked for."""
+
+    def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
+        return self._listed_at_once(super().offered(sender, offer, now), now)
+
+    def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
+        return self._listed_at_once(super().refused(sender, answer, now), now)
+
+    def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
+        return self._listed_at_once(super().lost(peer, now), now)
+
+    def tick(self, now: float) -> list[FetchEffect]:
+        return self._listed_at_once(super().tick(now), now)
+
+    def chunk(self, sender: PeerId, chunk: Chunk, digest: bytes, now: float) -> list[FetchEffect]:  # type: ignore[override]
+        """Take a chunk whose bytes do not matter."""
+        return self._listed_at_once(super().chunk(sender, chunk, b"", digest, now), now)
+
+    def _listed_at_once(self, effects: list[FetchEffect], now: float) -> list[FetchEffect]:
+        result = list[FetchEffect]()
+        for effect in effects:
+            match effect:
+                case Send(peer, ChunkRequest(index=None) as request):
+                    assert self.offer is not None
+                    listed = Chunk(request.kind, request.stage, request.version, None)
+                    root, payload = self.offer.root, LISTS[self.offer.root]
+                    result += super().chunk(peer, listed, payload, root, now)
+                case _:
+                    result.append(effect)
+        return result
 
 
 def chunk(index: int, version: int = 7) -> Chunk:
@@ -55,7 +99,7 @@ def blamed(effects: list[object]) -> list[PeerId]:
 
 
 def begin(*donors: PeerId) -> Fetch:
-    fetch = Fetch(QUERY, list(donors))
+    fetch = Told(QUERY, list(donors))
     assert [e.peer for e in fetch.start(0.0) if isinstance(e, Send)] == list(donors)
     return fetch
 
@@ -149,15 +193,60 @@ def test_offers_that_are_no_answer_are_ignored() -> None:
 
 
 def test_an_inconsistent_offer_is_blamed() -> None:
-    for wrong in (
-        offer(2, size_bytes=5 * CHUNK_BYTES),
-        offer(2, size_bytes=0),
-        offer(2, digests=[]),
-        offer(2, size_bytes=0, digests=[]),
-    ):
+    for size in (0, MAX_BLOB_BYTES + 1):
         fetch = begin(A)
-        assert blamed(list(fetch.offered(A, wrong, 0.0))) == [A]
+        assert blamed(list(fetch.offered(A, offer(2, size_bytes=size), 0.0))) == [A]
         assert fetch.hopeless
+
+
+LISTED = Chunk("state", 1, 7, None)
+
+
+def test_the_list_of_digests_comes_first_and_from_one_donor() -> None:
+    fetch = Fetch(QUERY, [A, B])
+    fetch.start(0.0)
+    effects = [*fetch.offered(A, offer(3), 0.0), *fetch.offered(B, offer(3), 0.0)]
+    assert effects == [Send(A, ChunkRequest("state", 1, 7, None))]
+    assert fetch.progress == (0, 3)
+    listed = LISTS[offer(3).root]
+    requests = asked(fetch.chunk(A, LISTED, listed, root_of(listed), 1.0))
+    assert sorted(index for _, index in requests) == [0, 1, 2]
+
+
+def test_a_list_that_is_not_the_offers_costs_the_donor_and_comes_from_another() -> None:
+    fetch = Fetch(QUERY, [A, B])
+    fetch.start(0.0)
+    fetch.offered(A, offer(3), 0.0)
+    fetch.offered(B, offer(3), 0.0)
+    effects = fetch.chunk(A, LISTED, LISTS[offer(3, flavour=1).root], digest(9), 1.0)
+    assert blamed(effects) == [A]
+    assert Send(B, ChunkRequest("state", 1, 7, None)) in effects
+
+
+def test_a_list_of_too_few_digests_costs_the_donor() -> None:
+    """Its root is the offer's, but the offer's size is another one's."""
+    fetch = Fetch(QUERY, [A])
+    fetch.start(0.0)
+    wrong = offer(3, digests=[digest(0), digest(1)])
+    fetch.offered(A, wrong, 0.0)
+    assert blamed(fetch.chunk(A, LISTED, LISTS[wrong.root], wrong.root, 1.0)) == [A]
+    assert fetch.hopeless
+    assert not fetch.done
+
+
+def test_a_list_that_nobody_asked_for_is_ignored() -> None:
+    fetch = begin(A)
+    requests = asked(fetch.offered(A, offer(3), 0.0))
+    assert Fetch.chunk(fetch, A, LISTED, b"", digest(9), 1.0) == []
+    assert sorted(serve_all(fetch, requests)) == [0, 1, 2]
+
+
+def test_an_offer_after_the_only_donor_lied_is_taken() -> None:
+    fetch = begin(A, B)
+    requests = asked(fetch.offered(A, offer(3, flavour=1), 0.0))
+    assert blamed(fetch.chunk(A, chunk(requests[0][1]), digest(7, 7), 1.0)) == [A]
+    assert sorted(serve_all(fetch, asked(fetch.offered(B, offer(3), 2.0)))) == [0, 1, 2]
+    assert fetch.done
 
 
 def test_a_donor_that_disagrees_is_not_asked() -> None:
@@ -261,7 +350,7 @@ def test_done_stays_done_when_donors_go() -> None:
 
 
 def test_any_version_will_do_without_one_in_the_query() -> None:
-    fetch = Fetch(BlobQuery("state", 1, None), [A])
+    fetch = Told(BlobQuery("state", 1, None), [A])
     fetch.start(0.0)
     requests = asked(list(fetch.offered(A, offer(1, version=3), 0.0)))
     assert requests == [(A, 0)]
@@ -270,7 +359,7 @@ def test_any_version_will_do_without_one_in_the_query() -> None:
 
 
 def test_what_an_earlier_attempt_left_is_not_asked_for_again() -> None:
-    fetch = Fetch(QUERY, [A])
+    fetch = Told(QUERY, [A])
     fetch.resume({0: digest(0), 1: digest(1, flavour=9), 3: digest(3), 8: digest(8)})
     fetch.start(0.0)
     requests = asked(fetch.offered(A, offer(5), 0.0))
@@ -282,7 +371,7 @@ def test_what_an_earlier_attempt_left_is_not_asked_for_again() -> None:
 
 
 def test_an_offer_before_the_question_chooses_nothing() -> None:
-    fetch = Fetch(QUERY, [A])
+    fetch = Told(QUERY, [A])
     assert fetch.offered(A, offer(5), 0.0) == []
     fetch.resume({0: digest(0)})
     fetch.start(0.0)
@@ -291,7 +380,7 @@ def test_an_offer_before_the_question_chooses_nothing() -> None:
 
 
 def test_with_everything_there_nothing_is_asked_for() -> None:
-    fetch = Fetch(QUERY, [A])
+    fetch = Told(QUERY, [A])
     fetch.resume({index: digest(index) for index in range(5)})
     fetch.start(0.0)
     assert asked(fetch.offered(A, offer(5), 0.0)) == []
@@ -301,8 +390,7 @@ def test_with_everything_there_nothing_is_asked_for() -> None:
 def test_what_two_blobs_share_is_fetched_once() -> None:
     """The one begun is nobody's any more; its chunks are in the other one too, except for one."""
     fetch = begin(A, B)
-    other = offer(4)
-    other.digests[1] = digest(1, flavour=9)
+    other = offer(4, digests=[digest(i, flavour=9 if i == 1 else 0) for i in range(4)])
     fetch.offered(A, offer(4), 0.0)
     fetch.offered(B, other, 0.0)
     for index in (0, 1, 2):
@@ -329,7 +417,7 @@ def test_a_late_answer_to_another_question_drops_no_donor() -> None:
 
 def test_who_offered_the_newest_refuses_what_it_offered() -> None:
     for version, refuses in ((3, True), (None, True), (2, False)):
-        fetch = Fetch(BlobQuery("state", 1, None), [A])
+        fetch = Told(BlobQuery("state", 1, None), [A])
         fetch.start(0.0)
         fetch.offered(A, offer(1, version=3), 0.0)
         fetch.refused(A, NoBlob("state", 1, version, ""), 0.0)

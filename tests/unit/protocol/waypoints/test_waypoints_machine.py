@@ -125,6 +125,24 @@ class TestMaking:
         world.close(EVERY)
         assert world.versions() == {0}
 
+    def test_a_founder_that_holds_no_stage_signs_the_first_one(self) -> None:
+        world = WaypointWorld([[5, 2], [3, 4], [6, 7]], founder=1)
+        world.machines[1] = world.made(1)
+        world.see()
+        world.close(EVERY)
+        assert world.versions() == {EVERY}
+        del world.machines[1]
+        world.close(2 * EVERY)
+        assert world.versions() == {2 * EVERY}, "later ones do without it"
+
+    def test_a_founder_without_a_stage_signs_nothing_of_which_replicas_disagree(self) -> None:
+        world = WaypointWorld([[5, 2], [3, 4]], founder=1)
+        world.machines[1] = world.made(1)
+        world.see()
+        world.close(EVERY, only=[5, 3, 4])
+        world.close(EVERY, "false", only=[2])
+        assert world.versions() == {0}
+
     def test_six_stages(self) -> None:
         world = WaypointWorld([[s, 10 + s] for s in range(1, 7)])
         world.close(EVERY)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocol import limits
-from protocol.wire.messages import BlobOffer, Plan, decode_message, encode_message
+from protocol.transfer.blob import DIGEST_BYTES, chunk_count
+from protocol.wire.messages import Commitment, Plan, decode_message, encode_message
 from protocol.wire.parts import PlanMember
 from tests.support.protocol_examples import peer
 
@@ -16,7 +17,7 @@ def test_the_largest_plan_fits_a_header() -> None:
         step=limits.MAX_STEP,
         attempt=2**31 - 1,
         members=members,
-        bounds=[2**47] * (limits.MAX_REPLICAS_IN_ROUND + 1),
+        bounds=[2**47] * (limits.MAX_SEGMENTS + 1),
         observers=[peer(n) for n in range(limits.MAX_REPLICAS_IN_ROUND)],
     )
     header = encode_message(plan)
@@ -24,12 +25,13 @@ def test_the_largest_plan_fits_a_header() -> None:
     assert decode_message(header) == plan
 
 
-def test_the_largest_offer_fits_a_header() -> None:
-    offer = BlobOffer(
-        kind="state",
-        stage=255,
-        version=limits.MAX_STEP,
-        size_bytes=2**47,
-        digests=[b"\xff" * 32] * limits.MAX_CHUNKS,
-    )
-    assert len(encode_message(offer)) <= limits.MAX_HEADER_BYTES
+def test_the_largest_commitment_fits_a_header() -> None:
+    digests = (b"\xff" * 32,) * limits.MAX_SEGMENTS
+    made = Commitment(255, limits.MAX_STEP, 2**31 - 1, bytes(32), digests, bytes(64), 2**31 - 1)
+    header = encode_message(made)
+    assert len(header) <= limits.MAX_HEADER_BYTES
+    assert decode_message(header) == made
+
+
+def test_the_list_of_the_largest_blobs_digests_is_one_chunk() -> None:
+    assert chunk_count(limits.MAX_BLOB_BYTES) * DIGEST_BYTES <= limits.CHUNK_BYTES

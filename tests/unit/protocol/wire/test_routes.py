@@ -30,6 +30,7 @@ MAY_LOOK = {
     "client/train/stage/stage_acquisition.py": "whether an offer is plausible",
     "client/train/swarm/measuring.py": "how fast links are",
     "client/train/transfer/blobs.py": "the three answers that a download gets",
+    "client/train/transfer/leaf_supply.py": "the two answers that a request for leaves gets",
     "client/train/transfer/text_search.py": "an offer or a refusal",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",

@@ -14,6 +14,7 @@ from client.compute.checkpoint import verify
 from client.train.recovery import buddies
 from client.train.transfer.inventory import checked, stored_states
 from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.transfer.blob import Blob
 from protocol.wire.messages import BlobOffer
 from tests.support.buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
 
@@ -72,8 +73,8 @@ async def test_what_is_not_the_swarms_state_is_not_kept(
     path = liar.folder.path(0, EVERY)
     path.write_bytes(checkpoint(0, EVERY, **how))
     digests = buddies.examine(path)[1]
-    offer = BlobOffer("state", 0, EVERY, path.stat().st_size, digests)
-    liar.shelf.put(offer, path, temporary=False)
+    blob = Blob.of("state", 0, EVERY, path.stat().st_size, digests)
+    liar.shelf.put(blob, path, temporary=False)
     nursery.start_soon(keeper.buddies.run)
     await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.said))
     assert not list(keeper.folder.folder.iterdir())
@@ -93,9 +94,9 @@ async def test_an_offer_of_absurd_size_costs_no_disk(
     world.serve(EVERY, "a", "b")
     nursery.start_soon(keeper.buddies.run)
     await trio.sleep(1)
-    liar.send(B, BlobOffer("state", 0, EVERY, 2**31, [bytes(32)] * 1024))
+    liar.send(B, BlobOffer("state", 0, EVERY, 2**31, bytes(32)))
     await world.until(lambda: keeper.blamed == [A])
-    liar.send(B, BlobOffer("state", 0, EVERY + 1, 2**31, [bytes(32)] * 1024))
+    liar.send(B, BlobOffer("state", 0, EVERY + 1, 2**31, bytes(32)))
     await trio.sleep(5)
     assert not keeper.has(0, EVERY)
 

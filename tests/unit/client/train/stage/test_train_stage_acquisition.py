@@ -15,14 +15,19 @@ from trio.testing import MockClock
 from client.compute.checkpoint import read_info
 from client.compute.replica import state_hash
 from client.train.stage.stage_acquisition import StageAcquisition, Terms
-from client.train.transfer.blobs import Shelf, offer_of_file
+from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored
+from model_zoo.export import export_hf
+from model_zoo.specs.architecture import Rope
+from model_zoo.specs.model import ModelSpec
+from model_zoo.whole import build_whole
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
+from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, BlobOffer, BlobQuery
+from protocol.wire.messages import Admit, BlobQuery
 from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 
@@ -129,7 +134,7 @@ async def test_who_offers_another_state_first_does_not_keep_the_stage_from_begin
         another = tmp_path / "another"
         shutil.copy(disk / "stage-1-v8.safetensors", another)
         harm(another)
-        lie = offer_of_file("state", 1, 8, another)
+        lie = blob_of_file("state", 1, 8, another)
         liar.engine.shelf.put(lie, another, temporary=False)
         hesitate(honest.engine.shelf, monkeypatch)
         spare = await swarm.add()
@@ -157,6 +162,133 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
         assert lineage(first).number == 2
         assert lineage(first).version == 4
         assert spare.engine.commits[0].version == 5
+        swarm._assert_losses()
+
+
+# --- imported weights ----------------------------------------------------------------------
+
+QWEN2 = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope(), qkv_bias=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder whose weights are not those of any swarm's seed."""
+    return export_hf(QWEN2, build_whole(QWEN2, seed=99).state_dict(), tmp_path / "model")
+
+
+async def test_an_imported_model_is_trained_as_by_one_process(
+    tmp_path: Path, autojump_clock: MockClock, model: Path
+) -> None:
+    """Whoever has held a stage gives on what it began with: the founder of it is not asked."""
+    async with open_swarm(tmp_path, source=model) as swarm:
+        await swarm.add(0, starts=True)
+        await swarm.add(1)
+        swarm.start()
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
+async def test_who_offers_other_weights_first_does_not_keep_the_stage_from_beginning(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    async with open_swarm(tmp_path, source=model) as swarm:
+        liar, honest = await swarm.add(), await swarm.add(0, starts=True)
+        start = swarm.manifest.start[1]  # type: ignore[index]
+        another = tmp_path / "another"
+        another.write_bytes(bytes(start.size_bytes))
+        liar.engine.shelf.put(blob_of_file("start", 1, 0, another), another, temporary=False)
+        hesitate(honest.engine.shelf, monkeypatch)
+        spare = await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: spare.serves(1))
+        swarm.vanish(liar)
+        await swarm.until_done()
+        assert dict(spare.engine.penalties) == {"start-of-wrong-digest": 1}
+        swarm.assert_exact()
+
+
+async def test_weights_of_another_size_are_not_fetched(
+    tmp_path: Path, autojump_clock: MockClock, model: Path
+) -> None:
+    async with open_swarm(tmp_path, source=model) as swarm:
+        liar = await swarm.add()
+        another = tmp_path / "another"
+        another.write_bytes(bytes(1000))
+        liar.engine.shelf.put(blob_of_file("start", 1, 0, another), another, temporary=False)
+        await swarm.add(0, starts=True)
+        spare = await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: spare.serves(1))
+        swarm.vanish(liar)
+        await swarm.until_done()
+        assert dict(spare.engine.penalties) == {"start-of-wrong-size": 1}
+
+
+async def test_weights_that_nobody_has_are_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, said: list[str], model: Path
+) -> None:
+    async with open_swarm(tmp_path, source=model) as swarm:
+        await swarm.add(0)
+        await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: any("no member gives the imported weights" in w for w in said))
+        await swarm.add(starts=True)
+        await swarm.until(lambda: all(any(v.serves(s) for v in swarm.volunteers) for s in (0, 1)))
+
+
+async def test_a_damaged_start_of_ours_is_fetched_anew(
+    tmp_path: Path, autojump_clock: MockClock, model: Path
+) -> None:
+    async with open_swarm(tmp_path, source=model) as swarm:
+        sound, own = await swarm.add(1, starts=True), await swarm.add(starts=True)
+        path = own.held_stages._context.terms.folders.starts[0]
+        rot(path)
+        own.assign(0)
+        swarm.start()
+        await swarm.until_done()
+        kept = sound.held_stages._context.terms.folders.starts[0]
+        assert path.read_bytes() == kept.read_bytes()
+        swarm.assert_exact()
+
+
+# --- frozen weights beside adapters ---------------------------------------------------------
+
+
+async def test_adapters_are_trained_as_by_one_process(
+    tmp_path: Path, autojump_clock: MockClock, model: Path
+) -> None:
+    """Who comes later has the frozen weights from members that were not asked at first."""
+    async with open_swarm(tmp_path, source=model, lora=4) as swarm:
+        await swarm.add(0, starts=True)
+        second = await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: second.step(1) >= 2)
+        newcomer = await swarm.add(1)
+        await swarm.until(lambda: newcomer.serves(1))
+        await swarm.until_done()
+        swarm.assert_exact()
+        kept = newcomer.held_stages._context.terms.folders.starts[1]
+        start = swarm.manifest.start[1]  # type: ignore[index]
+        assert kept.stat().st_size == start.size_bytes
+        for path in newcomer.disk.glob("stage-1-v*"):
+            names = [name for name, _ in read_info(path).layout]
+            assert names
+            assert all(".lora." in name for name in names)
+
+
+async def test_adapters_are_recovered_beside_their_frozen_weights(
+    tmp_path: Path, autojump_clock: MockClock, model: Path
+) -> None:
+    async with open_swarm(tmp_path, steps=14, checkpoint_every=4, source=model, lora=4) as swarm:
+        first, second = await swarm.add(0, starts=True), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: second.step(1) >= 10)
+        swarm.vanish(second)
+        spare = await swarm.add(copies=second.disk)
+        spare.assign(1)
+        await swarm.until_done()
+        assert lineage(first).version == 8
+        assert spare.engine.commits[0].version == 9
         swarm._assert_losses()
 
 
@@ -227,11 +359,11 @@ def invent(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shelf for newcomers gets another state, valid by itself."""
     put = shelf.put
 
-    def put_another(offer: BlobOffer, path: Path, *, temporary: bool) -> None:
+    def put_another(blob: Blob, path: Path, *, temporary: bool) -> None:
         if temporary:
             differ(path)
-            offer = offer_of_file("state", offer.stage, offer.version, path)
-        put(offer, path, temporary=temporary)
+            blob = blob_of_file("state", blob.offer.stage, blob.offer.version, path)
+        put(blob, path, temporary=temporary)
 
     monkeypatch.setattr(shelf, "put", put_another)
 

@@ -115,3 +115,20 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))
             numbers.append(one.engine.membership.records.seq((KIND, me)))
     assert numbers == sorted(set(numbers))
+
+
+async def test_a_stage_goes_on_without_its_last_replica_once_somebody_takes_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=12) as swarm:
+        first, liar = await swarm.add(0), await swarm.add(1)
+        await swarm.until(lambda: first.serves(0) and liar.serves(1))
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 3)
+        me, proof = liar.engine.signer.peer, two_faced(swarm, liar)
+        first.engine._members(first.engine.expulsions.contradicted(proof.first, proof.second))
+        await swarm.until(lambda: not swarm.hub.linked(me))
+        later = await swarm.add(1)
+        await swarm.until(lambda: later.serves(1))
+        await swarm.until(lambda: first.step(0) >= 12)
+        assert me in later.engine.expulsions.expelled

@@ -87,15 +87,22 @@ class TestReplicasOfTheLastStage:
     said = Committed(1, 8, "", loss=2.0, grad_norm=1.0, counted=2, attempt=1, own_loss=2.2)
 
     def test_the_leaders_word_counts_where_it_agrees_with_our_own(self) -> None:
-        assert believed(self.said) == 2.0
+        assert believed(self.said, 2.1) == 2.0
 
     def test_a_step_whose_sum_went_with_its_leader_has_no_loss(self) -> None:
-        assert believed(replace(self.said, loss=None)) is None
+        assert believed(replace(self.said, loss=None), 2.1) is None
 
     @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan, math.inf, -2.0])
     def test_else_our_own_counts(self, lie: float) -> None:
-        assert believed(replace(self.said, loss=lie)) == 2.2
+        assert believed(replace(self.said, loss=lie), 2.1) == 2.2
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26])
+    def test_without_our_own_a_leader_far_from_the_last_step_says_nothing(self, lie: float) -> None:
+        """A liar that led a step in which we had no microbatch had its loss of 0 shown."""
+        said = replace(self.said, own_loss=None)
+        assert believed(replace(said, loss=lie), 2.1) is None
+        assert believed(said, 2.1) == believed(said, None) == 2.0
 
     @pytest.mark.parametrize("lie", [5e26, math.nan])
     def test_without_our_own_what_can_be_no_loss_is_none(self, lie: float) -> None:
-        assert believed(replace(self.said, loss=lie, own_loss=None)) is None
+        assert believed(replace(self.said, loss=lie, own_loss=None), None) is None

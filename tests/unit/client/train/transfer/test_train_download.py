@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from client import at_rest
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, offer_of_file
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, blob_of_file
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
@@ -35,7 +35,7 @@ class SlowDonor:
     def __init__(self, source: Path, serves: int) -> None:
         self.download: Download
         self.asked_for: list[int] = []
-        self._offer = offer_of_file("state", 0, 5, source)
+        self._blob = blob_of_file("state", 0, 5, source)
         self._data, self._serves = source.read_bytes(), serves
         self._send, self._asked = trio.open_memory_channel[int](64)
         self.queried = trio.Event()
@@ -46,7 +46,10 @@ class SlowDonor:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         if isinstance(message, BlobQuery):
             self.queried.set()
-        if isinstance(message, ChunkRequest):
+        if isinstance(message, ChunkRequest) and message.index is None:
+            listed = Chunk("state", 0, 5, None)
+            self.download.receive(DONOR, listed, self._blob.listed)
+        elif isinstance(message, ChunkRequest) and message.index is not None:
             self.asked_for.append(message.index)
             self._send.send_nowait(message.index)
 
@@ -55,7 +58,7 @@ class SlowDonor:
 
     async def run(self) -> None:
         await self.queried.wait()
-        self.download.receive(DONOR, self._offer, b"")
+        self.download.receive(DONOR, self._blob.offer, b"")
         for _ in range(self._serves):
             index = await self._asked.receive()
             await trio.sleep(CHUNK_S)
@@ -202,7 +205,7 @@ async def test_who_offers_more_than_fits_does_not_keep_others_from_serving(
 
     async def lie() -> None:
         await donor.queried.wait()
-        absurd = BlobOffer("state", 0, 5, 1000 * CHUNK_BYTES, [bytes(32)] * 1000)
+        absurd = BlobOffer("state", 0, 5, 1000 * CHUNK_BYTES, bytes(32))
         donor.download.receive(LIAR, absurd, b"")
 
     async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.train.transfer.blobs import Shelf, offer_of_file
+from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.leftovers import sweep_copies
 from protocol.effects import Effect
 from protocol.ids import PeerId
@@ -40,8 +40,8 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: P
     path.write_bytes(b"weights")
     ports = Ports()
     shelf = Shelf(ports)
-    offer = offer_of_file("state", 0, 5, path)
-    shelf.put(offer, path, temporary=False)
+    blob = blob_of_file("state", 0, 5, path)
+    shelf.put(blob, path, temporary=False)
     query, request = BlobQuery("state", 0, None), ChunkRequest("state", 0, 5, 0)
 
     shelf.closed_because = lambda: "the quota"
@@ -59,7 +59,7 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: P
     shelf.request(ASKER, request)
     (offered, _), (chunk, payload) = ports.sent
     assert isinstance(offered, BlobOffer)
-    assert (offered, chunk, payload) == (offer, Chunk("state", 0, 5, 0), b"weights")
+    assert (offered, chunk, payload) == (blob.offer, Chunk("state", 0, 5, 0), b"weights")
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def shelf(ports: Ports) -> Shelf:
 
 
 def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
-    offer = offer_of_file("state", 0, version, path)
-    shelf.put(offer, path, temporary=temporary)
-    return offer
+    blob = blob_of_file("state", 0, version, path)
+    shelf.put(blob, path, temporary=temporary)
+    return blob.offer
 
 
 def replies(ports: Ports, shelf: Shelf, index: int, version: int = 5) -> list[str]:

@@ -9,7 +9,7 @@ import trio
 
 from client.control.snapshot import Snapshot
 from client.node.status import take_snapshot
-from client.train.transfer.blobs import offer_of_file
+from client.train.transfer.blobs import blob_of_file
 from client.train.transfer.text_search import ASK_AGAIN_S, PATIENCE_S
 from protocol.effects import Effect, Explain
 from protocol.ids import Stage
@@ -45,7 +45,7 @@ async def lie(swarm: TestSwarm, text: bytes) -> Volunteer:
     path = text_of(liar)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text)
-    liar.engine.shelf.put(offer_of_file("data", 0, 0, path), path, temporary=False)
+    liar.engine.shelf.put(blob_of_file("data", 0, 0, path), path, temporary=False)
     return liar
 
 
@@ -97,8 +97,8 @@ async def test_another_text_costs_who_gave_it_and_the_right_one_is_found(
         penalties = newcomer.engine.penalties
         await swarm.until(lambda: penalties["text-of-wrong-digest"])
         assert not text_of(newcomer).exists(), "nothing is kept that is not the swarm's text"
-        offer = offer_of_file("data", 0, 0, tmp_path / "text")
-        founder.engine.shelf.put(offer, tmp_path / "text", temporary=False)
+        blob = blob_of_file("data", 0, 0, tmp_path / "text")
+        founder.engine.shelf.put(blob, tmp_path / "text", temporary=False)
         newcomer.assign(0)
         await swarm.until(lambda: newcomer.serves(0))
         assert text_of(newcomer).read_bytes() == right
@@ -135,8 +135,8 @@ async def test_stage_0_is_left_for_a_while_to_who_has_the_text(
         await trio.sleep(2 * ASK_AGAIN_S)
         assert snapshot(lacking).lacks_text
         having = await swarm.add()
-        offer = offer_of_file("data", 0, 0, tmp_path / "text")
-        having.engine.shelf.put(offer, tmp_path / "text", temporary=False)
+        blob = blob_of_file("data", 0, 0, tmp_path / "text")
+        having.engine.shelf.put(blob, tmp_path / "text", temporary=False)
         await swarm.until(lambda: not snapshot(lacking).lacks_text)
         await trio.sleep(PATIENCE_S)
         assert lacking.engine.text.unable() == {}

@@ -1,0 +1,278 @@
+"""``volunteer data``: makes folders of tokens out of text, lists, verifies and shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+from msgspec import Struct
+
+from client.cli.command_table import nested_app
+from client.cli.founding.tokenizing import BuildLine, data_errors, say_left_out
+from client.cli.terminal.output import human_bytes, print_json, printable, say
+from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.table import aligned
+from client.errors import ExitCode, UserError
+from model_zoo.specs.tokens import NOT_LEARNED
+
+if TYPE_CHECKING:
+    from model_zoo.datasets.folder import Conversations, Folder, Index
+
+app = nested_app("data")
+Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+SHOWN_DAMAGED = 8
+CHAT_CONTEXT = 1024
+
+
+class DataView(Struct, frozen=True, kw_only=True):
+    """A data folder; answer of ``volunteer data build --json`` and ``verify --json``."""
+
+    folder: str
+    name: str
+    tokens: int
+    size_bytes: int
+    """Of the tokens."""
+    root: str
+    """Digest of the tokens, in hex."""
+    vocab: int
+    tokenizer: str
+    """Digest of the tokenizer.json, in hex; empty: tokens are bytes."""
+    texts: int
+    text_bytes: int
+    replaced: int
+    """Places where a text was not UTF-8."""
+    damaged: list[int] = []
+    """Damaged parts of 256 KiB, by number."""
+    schema_version: int = 1
+
+
+class DataList(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer data ls --json``."""
+
+    folders: list[DataView]
+    unfinished: list[str]
+    schema_version: int = 1
+
+
+class SampleView(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer data show --json``."""
+
+    id: int
+    tokens: list[list[int]]
+    texts: list[str]
+    learned: list[str] = []
+    """Of conversations: what of each text is learned."""
+    schema_version: int = 1
+
+
+@app.command
+def build(
+    *sources: Path,
+    out: Annotated[Path, Parameter(name=("--out", "-o"))],
+    tokenizer: str = "bytes",
+    field: str = "text",
+    chat: Annotated[bool, Parameter(negative=())] = False,
+    context: Positive | None = None,
+    workers: Positive | None = None,
+    json: AsJson = False,
+) -> None:
+    """Turn text into tokens; a build that was interrupted goes on where it was.
+
+    Parameters
+    ----------
+    sources
+        Text files, .jsonl, .parquet, .gz, .zst, .bin of llm.c or nanoGPT, and folders of them.
+    out
+        Folder for the tokens.
+    tokenizer
+        bytes, a tokenizer.json, a folder with one, or train:16384 for a new one of so many tokens.
+    field
+        Field of JSON lines and column of parquet that has the text.
+    chat
+        The sources are JSON lines of conversations, with messages, or with a prompt and a
+        completion; only answers are learned. Messages need a tokenizer's folder with a chat
+        template.
+    context
+        With --chat, tokens of the swarm's context (default: 1024). A conversation is cut or padded
+        to as many.
+    workers
+        Processes (default: one per core).
+    """
+    if not sources:
+        raise UserError("there is nothing to read", "name files or folders", ExitCode.USAGE)
+    if context is not None and not chat:
+        problem = "--context is for conversations; texts are cut when they are trained on"
+        raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
+    from model_zoo.datasets.build import build as make
+    from model_zoo.datasets.choice import parse_tokenizer
+
+    with data_errors(), BuildLine() as line:
+        folder = make(
+            sources,
+            out,
+            tokenizer=parse_tokenizer(tokenizer),
+            field=field,
+            context=(context or CHAT_CONTEXT) if chat else None,
+            workers=workers,
+            tell=line.show,
+            left_out=say_left_out,
+        )
+    _report(folder, [], json)
+
+
+@app.command
+def ls(folder: Path = Path(), /, *, json: AsJson = False) -> None:
+    """List the data folders in a folder.
+
+    Parameters
+    ----------
+    folder
+        Folder to look in (default: this one).
+    """
+    from model_zoo.datasets.build import is_unfinished
+    from model_zoo.datasets.folder import is_data_folder, open_folder
+
+    try:
+        inside = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}", "name a folder") from error
+    unfinished = [str(path) for path in inside if is_unfinished(path)]
+    with data_errors():
+        found = [_view(open_folder(path)) for path in inside if is_data_folder(path)]
+    if json:
+        print_json(DataList(folders=found, unfinished=unfinished))
+        return
+    rows = [[f.folder, f"{f.tokens:,}", str(f.vocab), human_bytes(f.size_bytes)] for f in found]
+    if rows:
+        print("\n".join(aligned(["folder", "tokens", "vocabulary", "size"], rows)))
+    for name in unfinished:
+        say(f"{name} is unfinished: run its volunteer data build again to go on")
+    if not rows and not unfinished:
+        say(f"no data folder in {folder}; make one with volunteer data build")
+
+
+@app.command
+def verify(folder: Path, /, *, json: AsJson = False) -> int:
+    """Read a data folder and check every byte; returns 1 if it is damaged.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    """
+    from model_zoo.datasets.folder import damaged_leaves, open_folder
+
+    with data_errors():
+        opened = open_folder(folder)
+        damaged = list(damaged_leaves(opened))
+    _report(opened, damaged, json)
+    return 1 if damaged else 0
+
+
+@app.command
+def show(
+    id: NotNegative,
+    folder: Path,
+    /,
+    *,
+    context: Positive | None = None,
+    microbatch: Positive = 1,
+    seed: NotNegative = 1337,
+    json: AsJson = False,
+) -> None:
+    """Print the text of a microbatch's samples, as every volunteer of a swarm computes it.
+
+    Parameters
+    ----------
+    id
+        Number of the microbatch in the run, from 0.
+    folder
+        The data folder.
+    context
+        Longest sequence in tokens (default: 256, or what conversations were cut for).
+    microbatch
+        Sequences per microbatch.
+    seed
+        Seed of the run.
+    """
+    from model_zoo.data import plain_tokens
+    from model_zoo.datasets.corpus import TokenCorpus
+    from model_zoo.datasets.folder import open_folder
+
+    with data_errors():
+        opened = open_folder(folder)
+        corpus = TokenCorpus.from_folder(opened)
+        talked = opened.index.conversations
+        rows = corpus.sample(id, microbatch, context or _context_of(talked), seed)
+    texts = [corpus.text_of(row) for row in rows]
+    if json:
+        learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if talked else []
+        tokens = plain_tokens(rows).tolist()
+        print_json(SampleView(id=id, tokens=tokens, texts=texts, learned=learned))
+        return
+    for text in texts:
+        print("\n".join(map(printable, text.split("\n"))))
+
+
+def _context_of(talked: Conversations | None) -> int:
+    return talked.answers.context if talked else 256
+
+
+def _report(folder: Folder, damaged: list[int], as_json: bool) -> None:
+    view = _view(folder, damaged)
+    if as_json:
+        print_json(view)
+        return
+    say(describe(folder.index))
+    if damaged:
+        shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
+        more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
+        say(f"damaged parts of 256 KiB: {shown}{more}; remove the folder and build it again")
+    print(folder.path)
+
+
+def describe(index: Index) -> str:
+    """Return a description of a data folder in a line or two."""
+    texts = "one text" if index.texts == 1 else f"{index.texts:,} texts"
+    made_of = f"{texts} of {human_bytes(index.text_bytes)}"
+    words = f"{index.tokens:,} tokens of {index.vocab:,} kinds, made of {made_of}"
+    if index.tokens and index.tokenizer:
+        words += f": {index.text_bytes / index.tokens:.2f} bytes a token"
+    if index.conversations:
+        words += f"\n{talk(index, index.conversations)}"
+    if index.replaced:
+        words += f"\nin {index.replaced} places the text was not UTF-8"
+    return words
+
+
+def talk(index: Index, found: Conversations) -> str:
+    """Return a description of conversations: what is learned of them, and what is lost."""
+    share = found.padding / max(1, index.tokens)
+    words = (
+        f"conversations in windows of {found.answers.context} tokens: "
+        f"{found.answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
+    )
+    if found.cut:
+        words += f"\n{found.cut:,} were longer: their ends are left out"
+    if found.left_out:
+        words += f"\n{found.left_out:,} more are left out: no answer begins within the window"
+    return words
+
+
+def _view(folder: Folder, damaged: list[int] | None = None) -> DataView:
+    index = folder.index
+    return DataView(
+        folder=str(folder.path),
+        name=index.name,
+        tokens=index.tokens,
+        size_bytes=index.size_bytes,
+        root=index.root,
+        vocab=index.vocab,
+        tokenizer=index.tokenizer.digest if index.tokenizer else "",
+        texts=index.texts,
+        text_bytes=index.text_bytes,
+        replaced=index.replaced,
+        damaged=damaged or [],
+    )

@@ -1,0 +1,67 @@
+"""The adapters of a model that is fine-tuned with frozen weights, from a founder's choices."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from client.cli.founding.options import ModelChoices
+from client.errors import ExitCode, UserError
+from model_zoo.specs.architecture import Lora
+from model_zoo.specs.model import ModelSpec
+
+ALL = "all"
+ALPHA_BY_RANK = 2.0
+"""Factor of the adapters where nothing is chosen."""
+
+
+def adapted(spec: ModelSpec, choices: ModelChoices, base: Literal["bf16", "fp32"]) -> ModelSpec:
+    """Return the model with the chosen adapters; as it is without any.
+
+    Args:
+        spec: the model.
+        choices: the founder's.
+        base: type of the frozen matrices where none is chosen.
+
+    Raises:
+        UserError: the model cannot have them; says what it can have.
+    """
+    if choices.lora is None:
+        _refuse_details(choices)
+        return spec
+    facts, wanted = spec.facts, choices.lora_targets
+    parts = list(facts.linear_parts(spec))
+    names = list(facts.usual_targets) if wanted is None else wanted.replace(" ", "").split(",")
+    known = parts if names == [ALL] else [part for part in parts if part in names]
+    unknown = [] if names == [ALL] else [name for name in names if name not in parts]
+    alpha = ALPHA_BY_RANK * choices.lora if choices.lora_alpha is None else choices.lora_alpha
+    try:
+        targets = (*known, *unknown)  # the model says which are unknown
+        lora = Lora(choices.lora, float(alpha), targets, choices.lora_base or base)
+        return replace(spec, lora=lora)
+    except ValueError as error:
+        raise UserError(
+            str(error), "see --lora in volunteer create --help", ExitCode.USAGE
+        ) from error
+
+
+def _refuse_details(choices: ModelChoices) -> None:
+    """Refuse flags that mean nothing without adapters."""
+    for name in ("lora_alpha", "lora_targets", "lora_base"):
+        if getattr(choices, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} without --lora", "give --lora a rank", ExitCode.USAGE)
+
+
+def check_base(spec: ModelSpec, *, imported: bool) -> None:
+    """Refuse adapters of random weights.
+
+    Raises:
+        UserError: the model has adapters and was not imported.
+    """
+    if spec.lora is not UNSET and not imported:
+        problem = "--lora would train adapters of random weights"
+        next_step = "give the model with --from, or leave out --lora to train all of a new one"
+        raise UserError(problem, next_step, ExitCode.USAGE)

@@ -1,0 +1,64 @@
+"""The fewest stages that a model can be cut into; more than one where a stage would be too large.
+
+It says what members could exchange at all. What a machine's memory holds is usually less: `create`
+and `plan` say that.
+"""
+
+from __future__ import annotations
+
+from client.errors import ExitCode, UserError
+from model_zoo.cutting import cut
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, frozen_bytes, slices, stage_parameter_count
+from protocol.limits import MAX_BLOB_BYTES, MAX_STAGES
+from protocol.manifest import too_large
+
+
+def fewest_stages(spec: ModelSpec) -> int | None:
+    """Return the fewest stages whose cut every peer would accept; None if no cut is."""
+    counts = range(1, min(spec.layers, MAX_STAGES) + 1)
+    return next((count for count in counts if not _problem(spec, count)), None)
+
+
+def check_stages(spec: ModelSpec, stages: int) -> None:
+    """Check that a model can be cut into so many stages, before anything is measured.
+
+    Raises:
+        UserError: a stage would be too large; says how many stages are needed.
+    """
+    problem = _problem(spec, stages)
+    if problem is None:
+        return
+    fewest = fewest_stages(spec)
+    if fewest is None:
+        raise impossible(spec)
+    words = f"{spec.parameter_count:,} parameters are too many for --stages {stages}"
+    advice = f"take --stages {fewest} or more, each of them a volunteer"
+    raise UserError(f"{words}: {problem.partition(':')[0]}", advice, ExitCode.USAGE)
+
+
+def impossible(spec: ModelSpec) -> UserError:
+    """Return the error for a model that no number of stages makes small enough."""
+    problem = _problem(spec, min(spec.layers, MAX_STAGES)) or ""
+    return UserError(
+        f"no number of stages suffices: {problem.partition(':')[0]}",
+        "choose a narrower model, or one with a smaller vocabulary",
+        ExitCode.USAGE,
+    )
+
+
+def _problem(spec: ModelSpec, stages: int) -> str | None:
+    """Say in words why a stage is too large where the parts' costs are counted, or None."""
+    for part in slices(cut(spec, None, stages)):
+        if problem := stage_too_large(spec, part):
+            return problem
+    return None
+
+
+def stage_too_large(spec: ModelSpec, part: StageSlice) -> str | None:
+    """Say in words why members could not exchange what a stage has, or None."""
+    if problem := too_large(stage_parameter_count(spec, part)):
+        return problem
+    if frozen_bytes(spec, part) > MAX_BLOB_BYTES:
+        return "a stage's frozen weights are too large to be copied by newcomers"
+    return None

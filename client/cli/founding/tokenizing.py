@@ -1,0 +1,132 @@
+"""Tokenizes on the command line: the progress, the errors, and the text of a new swarm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from client.cli.founding.options import RunChoices
+from client.cli.terminal.output import human_bytes, say
+from client.errors import ExitCode, UserError
+from client.store.paths import create_folders
+from model_zoo.specs.tokens import DEFAULT as BYTES
+
+if TYPE_CHECKING:
+    from model_zoo.datasets.build import Progress
+
+SHOWN_LEFT_OUT = 3
+
+
+@contextmanager
+def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
+    """Yield the choices with a folder of tokens as data, where a tokenizer is chosen.
+
+    The folder is removed afterwards. If it is interrupted, the same command goes on from it.
+
+    Args:
+        run: the founder's choices.
+        folder: where the folder is made.
+
+    Raises:
+        UserError: the text or the tokenizer cannot be used.
+    """
+    if run.tokenizer == BYTES:
+        yield run
+        return
+    from model_zoo.data import BUILT_IN
+    from model_zoo.datasets.build import build
+    from model_zoo.datasets.choice import parse_tokenizer
+    from model_zoo.datasets.folder import is_data_folder
+
+    path = Path(run.data).expanduser().absolute()
+    if is_data_folder(path):
+        problem = f"{path} has tokens already, and they bring their tokenizer"
+        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
+    with data_errors(), BuildLine() as line:
+        tokenizer = parse_tokenizer(run.tokenizer)
+        create_folders(folder)
+        if run.data == BUILT_IN:
+            path = _built_in_text(folder)
+        made = folder / f".tokens-{_named(path, run.tokenizer)}"
+        build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
+    yield replace(run, data=str(made), name=run.swarm_name, tokenizer=BYTES)
+    shutil.rmtree(made)
+    if run.data == BUILT_IN:
+        path.unlink()
+
+
+def _built_in_text(folder: Path) -> Path:
+    """Return a file of Python's own source."""
+    from model_zoo.data import BUILT_IN, Corpus
+
+    path = folder / BUILT_IN
+    corpus = Corpus.from_stdlib()
+    text = corpus.read(0, corpus.size)
+    if not (path.is_file() and path.read_bytes() == text):
+        path.write_bytes(text)
+    return path
+
+
+def _named(path: Path, tokenizer: str) -> str:
+    """Return a name for the tokens of a file or folder, as it is now."""
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    words = os.fsencode(f"{path} {changed} {tokenizer}")
+    return blake2b(words, digest_size=8).hexdigest()
+
+
+@contextmanager
+def data_errors() -> Iterator[None]:
+    """Turn the errors of data into those of the command line."""
+    from model_zoo.data import DataError
+
+    try:
+        yield
+    except DataError as error:
+        next_step = "see volunteer data build --help"
+        raise UserError(str(error), next_step, ExitCode.CONFIG) from error
+
+
+def say_left_out(files: list[str]) -> None:
+    """Say which files of folders have no text."""
+    for words in files[:SHOWN_LEFT_OUT]:
+        say(f"note: left out: {words}")
+    if len(files) > SHOWN_LEFT_OUT:
+        say(f"note: and {len(files) - SHOWN_LEFT_OUT} more")
+
+
+class BuildLine:
+    """The progress of a build on one line of a terminal; elsewhere nothing is shown."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._begin: tuple[float, int] | None = None
+
+    def __enter__(self) -> BuildLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal and self._begin is not None:
+            print(file=sys.stderr, flush=True)
+
+    def show(self, now: Progress) -> None:
+        """Show how far the build is."""
+        if self._begin is None:
+            self._begin = time.monotonic(), now.done_bytes
+        if not self._terminal:
+            return
+        since, before = self._begin
+        rate = (now.done_bytes - before) / max(time.monotonic() - since, 1e-3)
+        text = f"tokenizing {now.done_bytes / max(now.total_bytes, 1):.0%}"
+        if rate:
+            left = (now.total_bytes - now.done_bytes) / rate
+            text += f", {human_bytes(rate)}/s, {left:.0f} s left"
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)

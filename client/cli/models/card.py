@@ -1,0 +1,188 @@
+"""The model card of an export: ``README.md``, as the Hugging Face Hub shows it.
+
+It says what this machine knows. Names come from the manifest, which a stranger may have written:
+they are shown as code and never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET, Struct
+
+from client.cli.terminal.output import human_bytes
+from model_zoo.specs.data import Answers
+from model_zoo.specs.optimizer import OptimizerSpec
+from protocol.ids import SwarmId
+from protocol.manifest import Manifest
+
+CARD = "README.md"
+_HEAD = """---
+license: # for the founder to fill in
+library_name: {}
+pipeline_tag: text-generation
+---
+"""
+_BYTES = """import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(".")
+ids = torch.tensor([list("Once ".encode())])  # a token is a byte
+print(bytes(model.generate(ids, max_new_tokens=50)[0].tolist()).decode(errors="replace"))
+"""
+_TOKENS = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+ids = tokenizer("Once ", return_tensors="pt").input_ids
+print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))
+"""
+_ADAPTER = """from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("...")  # the model that the adapter belongs to
+model = PeftModel.from_pretrained(base, ".")
+"""
+_ADAPTER_TOKENS = """tokenizer = AutoTokenizer.from_pretrained(".")
+"""
+_CHAT = """messages = [{"role": "user", "content": "Hello"}]
+ids = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+).input_ids
+print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))
+"""
+_NO_TOKENIZER = (
+    "\n`tokenizer.json` is missing: the tokenizer was not at hand when this was written.\n"
+)
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is known of a trained model."""
+
+    swarm: SwarmId
+    manifest: Manifest
+    version: int
+    has_tokenizer: bool
+    loss: float | None
+    """Held out, nats per token."""
+    bits: float | None
+    """The same in bits per byte of text."""
+    adapter_alone: bool = False
+    """Whether the adapter is exported without its base."""
+    own_microbatches: int
+    """Of the volunteer that exports, in committed steps."""
+    own_tokens: int
+
+
+def card(facts: Facts) -> str:
+    """Return the text of a model card, Markdown."""
+    manifest = facts.manifest
+    tells = {
+        "Model": _model(manifest),
+        "Training": _training(facts),
+        "Data": _data(manifest),
+        "Contributors": _contributors(facts),
+    }
+    library = "peft" if facts.adapter_alone else "transformers"
+    parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
+    for title, lines in tells.items():
+        parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
+    brought = manifest.data.brought is not None
+    parts.append(f"\n## Use\n\n```python\n{_use(facts)}```\n")
+    if brought and not facts.has_tokenizer:
+        parts.append(_NO_TOKENIZER)
+    return "".join(parts)
+
+
+def _use(facts: Facts) -> str:
+    brought = facts.manifest.data.brought
+    if facts.adapter_alone:
+        use = _ADAPTER
+        if brought is not None and facts.has_tokenizer:
+            use = use.replace("ForCausalLM\n", "ForCausalLM, AutoTokenizer\n", 1) + _ADAPTER_TOKENS
+    else:
+        use = _TOKENS if brought else _BYTES
+    if brought is None or not brought.chat or not facts.has_tokenizer:
+        return use
+    return use.split("ids = ")[0] + _CHAT
+
+
+def _model(manifest: Manifest) -> Iterator[str]:
+    model = manifest.model
+    yield (
+        f"{model.architecture}: {model.layers} layers of width {model.width}, {model.heads} heads, "
+        f"{model.vocab:,} tokens, {model.parameter_count:,} parameters"
+    )
+    yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
+    yield "the output projection has weights of its own, not those of the embedding"
+
+
+def _training(facts: Facts) -> Iterator[str]:
+    manifest, rule = facts.manifest, facts.manifest.optimizer
+    batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    yield f"trained by volunteers over the Internet, in the swarm `{facts.swarm}`"
+    begins = "random weights" if manifest.start is UNSET else "the weights of an imported model"
+    yield f"begins with {begins}; {manifest.stage_count} pipeline stages"
+    if (lora := manifest.model.lora) is not UNSET:
+        yield (
+            f"only adapters are trained (LoRA, rank {lora.rank}, alpha {lora.alpha:g}) of "
+            f"{', '.join(lora.targets)}; all else is frozen, in {lora.base}"
+        )
+    yield (
+        f"{facts.version:,} of {manifest.steps:,} steps of {batch:,} tokens, "
+        f"{facts.version * batch:,} tokens"
+    )
+    yield (
+        f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} "
+        f"steps of warm-up{', updates one step late' if manifest.delayed else ''}"
+    )
+    yield (
+        f"between stages {manifest.boundary_codec}; gradients averaged in "
+        f"{manifest.averaging_codec} by {manifest.aggregation_name}"
+    )
+    loss = "not measured" if facts.loss is None else f"{facts.loss:.4f} nats a token"
+    bits = "" if facts.bits is None else f", {facts.bits:.4f} bits per byte of text"
+    yield f"held-out loss: {loss}{bits}"
+
+
+def _rate(rule: OptimizerSpec) -> str:
+    if rule.schedule_name == "constant":
+        return f"{rule.lr:g}"
+    late = "" if rule.decay_from is UNSET else f" from step {rule.decay_from:,} on"
+    return f"{rule.lr:g} to {rule.min_lr:g}{late} ({rule.schedule_name})"
+
+
+def _data(manifest: Manifest) -> Iterator[str]:
+    data = manifest.data
+    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of {_KINDS[data.source]}"
+    yield f"digest `{data.digest}`"
+    if isinstance(data.answers, Answers):
+        yield (
+            f"conversations in windows of {data.answers.context:,} tokens; only answers are "
+            f"learned, {data.answers.learned / data.tokens:.1%} of all tokens"
+        )
+    if data.brought is not None:
+        yield f"tokenizer of {data.vocab:,} tokens, digest `{data.brought.digest}`"
+
+
+_KINDS = {
+    "stdlib": "Python's own source",
+    "text": "text",
+    "jsonl": "text in JSON lines",
+    "tokens": "tokens",
+}
+
+
+def _contributors(facts: Facts) -> Iterator[str]:
+    yield f"founded by `{facts.manifest.founder}`"
+    if facts.own_microbatches:
+        yield (
+            f"who exported this computed {facts.own_microbatches:,} microbatches of committed "
+            f"steps, {facts.own_tokens:,} tokens, counted per stage"
+        )
+    yield "every volunteer counts its own work (`volunteer credit`); the swarm keeps no list of all"
+
+
+def _code(words: str) -> str:
+    """Show words as they are: no markup in them has an effect."""
+    return f"`{words.replace('`', chr(39))}`"

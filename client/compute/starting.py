@@ -1,0 +1,239 @@
+"""The file with the parameters that a stage of an imported model begins with, or keeps frozen
+beside its adapters.
+
+A safetensors file with the tensors of `model_zoo.specs.state` in their order, under our names, each
+in the type that it was published in, so that a model in bf16 is sent in bf16. The manifest has its
+size and its BLAKE2b-256; the bytes follow from the model and the cut alone.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import torch
+from msgspec import UNSET
+from torch import Tensor
+
+from client import at_rest
+from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
+from client.compute.replica import Replica
+from client.compute.replies import Loaded
+from client.compute.requests import LoadStart
+from model_zoo.huggingface.imports import DTYPES, Imported
+from model_zoo.models.family import State
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
+from model_zoo.specs.state import Layout, stage_layout
+from model_zoo.specs.tensor_headers import (
+    DTYPE_BYTES,
+    LENGTH_BYTES,
+    MAX_HEADER_BYTES,
+    Entry,
+    parse_header,
+)
+
+_ALIGNMENT: Final = 64
+_Take = Callable[[str, Tensor], None]
+"""Gets each tensor by name, in the order of the layout."""
+
+
+class NotFinite(ValueError):
+    """A tensor of a model to import has numbers that are infinite or none."""
+
+
+class Written(NamedTuple):
+    """A start file."""
+
+    path: Path
+    digest: str
+    """BLAKE2b-256, hex."""
+    size_bytes: int
+
+
+def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path]) -> Written:
+    """Write the start of a stage, one tensor in memory at a time.
+
+    Args:
+        imported: the opened model.
+        part: the stage.
+        path: of the file with a digest, in an existing folder.
+
+    Raises:
+        NotFinite: a tensor has numbers that are infinite or none.
+        DiskError: the file could not be completed.
+    """
+    layout = stage_layout(imported.spec, part)
+    unfinished = path(f".start-{part.index}.{os.getpid()}.tmp")
+    hasher, count = hashlib.blake2b(digest_size=32), 0
+    tensors = (_bytes(imported, name) for name, _ in layout)
+    try:
+        with unfinished.open("wb") as file:
+            with at_rest.writing(file) as out:
+                pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
+                for piece in pieces:
+                    out.write(piece)
+                    hasher.update(piece)
+                    count += len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        final = path(hasher.hexdigest())
+        unfinished.replace(final)
+    except OSError as error:
+        raise DiskError(f"cannot write {unfinished}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+    return Written(final, hasher.hexdigest(), count)
+
+
+def _bytes(imported: Imported, name: str) -> memoryview:
+    tensor = imported.tensor(name)
+    if not torch.isfinite(tensor).all():
+        raise NotFinite(f"tensor {name} has numbers that are not finite")
+    return tensor.flatten().view(torch.uint8).numpy().data
+
+
+def _header(imported: Imported, layout: Layout) -> bytes:
+    offset, header = 0, {}
+    for name, shape in layout:
+        dtype = imported.dtype(name)
+        end = offset + DTYPE_BYTES[dtype] * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + LENGTH_BYTES) % _ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def load_start(replica: Replica, request: LoadStart) -> Loaded:
+    """Begin with the parameters in a file; nothing changes before all of it is verified.
+
+    Where the stage has adapters they and the version stay: the file has what is frozen beside them.
+
+    Raises:
+        CheckpointUnreadable: it cannot be read now.
+        CheckpointError: it is not the file of that digest, or of another stage.
+    """
+    take = _Base(replica) if replica.module.spec.lora is not UNSET else _Values(replica)
+    layout = stage_layout(replica.module.spec.base, replica.part)
+    _read_verified(Path(request.path), layout, request.digest, take.add)
+    take.use()
+    return Loaded(version=replica.version, hash=replica.state_hash())
+
+
+def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> State:
+    """Return the parameters of a start file by name, each in the type that it has there.
+
+    Args:
+        path: the file.
+        spec: the model; adapters are not in the file.
+        part: the stage.
+        digest: BLAKE2b-256 of the file, hex.
+
+    Raises:
+        CheckpointUnreadable: it cannot be read now.
+        CheckpointError: it is missing, or not the file of that digest, or of another stage.
+    """
+    found: State = {}
+    _read_verified(path, stage_layout(spec.base, part), digest, found.__setitem__)
+    return found
+
+
+def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None:
+    """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
+    try:
+        with at_rest.open_read(path) as file:
+            found = _read(file, layout, take)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path.name} is missing") from error
+    except at_rest.Damaged as error:
+        raise CheckpointError(f"{path.name} is damaged") from error
+    except OSError as error:
+        raise CheckpointUnreadable(f"cannot read {path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} is not the start of this stage: {error}") from error
+    if found != digest:
+        raise CheckpointError(f"{path.name} is not the start of this stage: its digest differs")
+
+
+class _Values:
+    """The parameters of version 0, as they are read."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica, self._place = replica, 0
+        self._values = torch.empty(replica.size)
+
+    def add(self, name: str, found: Tensor) -> None:
+        """Take the next tensor of the layout."""
+        end = self._place + found.numel()
+        self._values[self._place : end] = found.flatten()
+        self._place = end
+
+    def use(self) -> None:
+        """Begin with them."""
+        replica, zeros = self._replica, torch.zeros(1).expand(self._replica.size)
+        before = len(replica.slots) - 1
+        kept = len(replica.state_tensors) - 1 - before
+        replica.replace_state(0, [self._values, *[zeros] * kept, *[self._values] * before])
+
+
+class _Base:
+    """What is frozen beside adapters, as it is read."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._types = {name: each.dtype for name, each in replica.module.named_parameters()}
+        self._tensors: dict[str, Tensor] = {}
+
+    def add(self, name: str, found: Tensor) -> None:
+        """Take the next tensor of the layout, in the type in which it is kept."""
+        self._tensors[name] = found.to(self._replica.wire.device, self._types[name])
+
+    def use(self) -> None:
+        """Begin with them."""
+        self._replica.load_base(self._tensors)
+
+
+def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
+    """Give the tensors of the file to ``found``; return the digest of the file."""
+    hasher, total = hashlib.blake2b(digest_size=32), file.seek(0, 2)
+    file.seek(0)
+
+    def take(count: int) -> bytearray:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            read = file.readinto(view)  # type: ignore[attr-defined]
+            if not read:
+                raise ValueError("it is too short")
+            view = view[read:]
+        hasher.update(data)
+        return data
+
+    length = int.from_bytes(take(LENGTH_BYTES), "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, total - LENGTH_BYTES):
+        raise ValueError("the length of its header is impossible")
+    text = bytes(take(length))
+    entries = list(parse_header(text, total - LENGTH_BYTES - length).items())
+    _check_layout(entries, layout)
+    for name, entry in entries:
+        start, end = entry.data_offsets
+        tensor = torch.frombuffer(take(end - start), dtype=DTYPES[entry.dtype])
+        found(name, tensor.view(entry.shape))
+    return hasher.hexdigest()
+
+
+def _check_layout(entries: list[tuple[str, Entry]], layout: Layout) -> None:
+    offset = 0
+    if tuple((name, entry.shape) for name, entry in entries) != layout:
+        raise ValueError("its tensors are those of another model")
+    for name, entry in entries:
+        if entry.dtype not in DTYPES or entry.data_offsets[0] != offset:
+            raise ValueError(f"tensor {name} is not where it should be")
+        offset = entry.data_offsets[1]

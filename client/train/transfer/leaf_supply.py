@@ -1,0 +1,343 @@
+"""Supplies the first stage with the leaves of token data that its microbatches need.
+
+Where this machine has the whole data folder, that is all. Elsewhere the leaves of the samples that
+come next are fetched ahead of time from members, proven against the manifest's root, and kept in a
+cache with a budget. Which samples come next is known: they are numbered, whoever computes them. A
+task whose samples are not here yet waits, and no other does. What is here is given to members that
+ask for it.
+
+``protocol.transfer.leaves`` decides whom to ask for what. State: the plan (the leaves of the next
+samples), and what tasks wait for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import trio
+
+from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
+from client.store.texts import TextStore
+from client.train.ports import Copied, Ports
+from client.train.transfer.text_search import TextSearch
+from model_zoo.specs.merkle import LEAF_BYTES, is_proven
+from model_zoo.specs.windows import Windows
+from protocol.effects import Explain, Penalise, Send
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.transfer.fetch import StoreChunk
+from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict
+from protocol.wire.messages import BlobOffer, Chunk, NoBlob
+
+TICK_S = 0.5
+MOST_AHEAD = 512
+"""Leaves of the plan: 128 MiB, the places of two groups of samples."""
+SAMPLES_AHEAD = 16_384
+PLANNED_AT_ONCE = 1024
+"""Samples that are worked out in one go: some ms."""
+PROVEN_AT_ONCE = 16
+"""Leaves of an earlier process that are read again in one go: some ms."""
+DISK_AGAIN_S = 10.0
+"""Seconds after an error of the disk before leaves are fetched again."""
+
+
+class LeafSupply:
+    """See the module's docstring.
+
+    Args:
+        ports: of the node.
+        manifest: names the data; they are tokens.
+        text: knows the members that offer the data.
+        store: this volunteer's texts.
+        sources: folders that may have the whole data.
+        budget_bytes: of the cache.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        manifest: Manifest,
+        text: TextSearch,
+        store: TextStore,
+        sources: Sequence[Path],
+        budget_bytes: int,
+    ) -> None:
+        self._ports, self._data, self._text = ports, manifest.data, text
+        self._store, self._sources, self._budget = store, sources, budget_bytes
+        self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
+        self._per_step = manifest.microbatches_per_step * self._batch
+        self._width = self._data.token_bytes
+        self._windows = Windows(self._data.tokens, manifest.model.context, self._data.digest)
+        self._leaves_of = lru_cache(maxsize=4096)(self._work_out)
+        self._whole: DataFolder | None = None
+        self._cache: LeafCache | None = None
+        self._fetch = LeafFetch()
+        self._first: int | None = None
+        """The first sample of the step; None: no stage needs any."""
+        self._planned = 0
+        """The samples before this one are planned."""
+        self._plan: dict[int, int] = {}
+        """Leaf to the last planned sample that lies in it, the most urgent first."""
+        self._waiting: Counter[int] = Counter()
+        """Microbatches that tasks wait for, and how many do."""
+        self._read: Counter[int] = Counter()
+        """Microbatches that tasks read, and how many do: their leaves stay."""
+        self._rests_until = float("-inf")
+        self._changed, self._arrived = trio.Event(), trio.Event()
+        self.served_bytes = 0
+        self.waited_s = 0.0
+        """Seconds that tasks waited for their samples."""
+
+    # --- what is here -----------------------------------------------------------------------
+
+    async def open(self) -> str:
+        """Look for the data on this disk; return why not all of it is here, empty: it is.
+
+        Raises:
+            OSError: the cache cannot be read.
+        """
+        if self._whole is not None:
+            return ""
+        problem = await trio.to_thread.run_sync(self._find)
+        if self._whole is None and self._cache is None:
+            folder = self._store.leaves(self._data.digest)
+            self._cache = await trio.to_thread.run_sync(LeafCache, folder, self._data, self._budget)
+        return problem
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is here."""
+        return self._whole is not None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no leaf is here."""
+        return self._disk is None or self._disk.empty
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the worker reads samples from."""
+        whole = self._whole
+        return whole.folder if whole is not None else self._store.leaves(self._data.digest)
+
+    @property
+    def tokenizer(self) -> Path:
+        """The place of the tokenizer that the data bring."""
+        whole = self._whole
+        return whole.tokenizer if whole is not None else self._store.tokenizer(self._data.digest)
+
+    def has_tokenizer(self) -> bool:
+        """Whether the tokenizer that the data bring is here, if they bring one."""
+        brought = self._data.brought
+        if brought is None:
+            return True
+        try:
+            found = self.tokenizer.read_bytes()
+        except OSError:
+            return False
+        return blake2b(found, digest_size=32).hexdigest() == brought.digest
+
+    def offer(self) -> BlobOffer | None:
+        """Return the offer of what is here; None: there is nothing."""
+        if self.empty:
+            return None
+        return BlobOffer("data", 0, LEAVES, self._data.kept_bytes, bytes.fromhex(self._data.digest))
+
+    def read(self, index: int) -> bytes:
+        """Return a leaf for a member, with its path behind it; empty: it is not here."""
+        found = (self._disk.read(index) if self._disk is not None else None) or b""
+        self.served_bytes += len(found)
+        return found
+
+    @property
+    def _disk(self) -> LeavesOnDisk | None:
+        return self._whole if self._whole is not None else self._cache
+
+    def _find(self) -> str:
+        problem = "this machine does not have the swarm's training data"
+        for folder in (*self._sources, self._store.tokens(self._data.digest)):
+            try:
+                if not folder.is_dir():
+                    continue
+                self._whole = DataFolder(folder, self._data)
+            except WrongFolder as error:
+                problem = str(error)
+            except OSError as error:
+                problem = f"cannot read {error.filename}: {error.strerror}"
+            else:
+                if self.has_tokenizer():
+                    return ""
+                problem = f"{folder} has the swarm's tokens, but another tokenizer beside them"
+                self._whole = None
+        return problem
+
+    # --- what is needed ---------------------------------------------------------------------
+
+    def at(self, step: int) -> None:
+        """The first stage is at a step here: fetch what it and the next ones need."""
+        if self._whole is not None:
+            return
+        first = step * self._per_step
+        if self._first is None or first < self._first:
+            self._plan.clear()
+            self._planned = first
+        self._first, self._planned = first, max(first, self._planned)
+        self._changed.set()
+
+    def rest(self) -> None:
+        """No stage here needs samples any more."""
+        self._first = None
+        self._plan.clear()
+        self._read.clear()
+
+    def here(self, microbatch: int) -> bool:
+        """Whether a microbatch's samples can be read."""
+        if self._whole is not None:
+            return True
+        cache = self._cache
+        return cache is not None and all(map(cache.has, self._leaves_of(microbatch)))
+
+    async def wait(self, microbatch: int) -> None:
+        """Wait until a microbatch's samples can be read."""
+        begun = self._ports.now()
+        self._waiting[microbatch] += 1
+        try:
+            while not self.here(microbatch):
+                self._changed.set()
+                with trio.move_on_after(TICK_S):
+                    await self._arrived.wait()
+        finally:
+            self.waited_s += self._ports.now() - begun
+            self._waiting -= Counter([microbatch])
+
+    def begin(self, microbatch: int) -> None:
+        """A task reads a microbatch's samples from now on, which are here."""
+        self._read[microbatch] += 1
+
+    def end(self, microbatch: int) -> None:
+        """A task has read them."""
+        self._read -= Counter([microbatch])
+
+    def _work_out(self, microbatch: int) -> tuple[int, ...]:
+        first = microbatch * self._batch
+        return tuple(self._leaves(range(first, first + self._batch)))
+
+    def _leaves(self, samples: Iterable[int]) -> dict[int, int]:
+        """Return the leaves of samples, each with the last sample in it."""
+        return {
+            leaf: sample
+            for sample in samples
+            for leaf in self._windows.leaves_of(sample, self._seed, self._width)
+        }
+
+    # --- fetching ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch what is needed, until cancelled."""
+        while True:
+            self._look()
+            with trio.move_on_after(TICK_S):
+                await self._changed.wait()
+            self._changed = trio.Event()
+
+    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
+        """Take what a member sends; False: it is no leaf."""
+        if message.kind != "data" or message.version != LEAVES:
+            return False
+        now = self._ports.now()
+        if isinstance(message, NoBlob):
+            self._perform(self._fetch.refused(peer, now))
+        elif isinstance(message, Chunk) and message.index is not None:
+            verdict = self._verdict(message.index, payload)
+            self._perform(self._fetch.chunk(peer, message, verdict, now), payload)
+            if verdict == "lie":
+                self._text.lost(peer)
+        self._changed.set()
+        return True
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A member is gone."""
+        self._perform(self._fetch.lost(peer, self._ports.now()))
+
+    def _verdict(self, index: int, payload: bytes) -> Verdict:
+        if not payload:
+            return "lacks"
+        proven = is_proven(payload, index, self._data.size_bytes, self._data.digest)
+        return "proven" if proven else "lie"
+
+    def _look(self) -> None:
+        """Plan further, and ask for what is not here."""
+        cache, now = self._cache, self._ports.now()
+        if self._whole is not None or cache is None:
+            return
+        self._plan_further()
+        missing = self._missing(cache) if now >= self._rests_until else []
+        self._perform(self._fetch.offer(self._text.offering, now))
+        self._perform(self._fetch.want(missing, now))
+        self._perform(self._fetch.tick(now))
+        self._text.supplied(bool(self._plan), starved=self._fetch.starved(now))
+
+    def _plan_further(self) -> None:
+        if self._first is None:
+            return
+        first, most = self._first, min(MOST_AHEAD, self._budget // LEAF_BYTES // 2)
+        self._plan = {leaf: last for leaf, last in self._plan.items() if last >= first}
+        until = min(first + SAMPLES_AHEAD, self._planned + PLANNED_AT_ONCE)
+        while self._planned < until and len(self._plan) < most:
+            self._plan.update(self._leaves([self._planned]))
+            self._planned += 1
+        if self._planned == until < first + SAMPLES_AHEAD:
+            self._changed.set()
+
+    def _missing(self, cache: LeafCache) -> list[int]:
+        """Return what is not here; leaves of an earlier process are read again a few at a time."""
+        missing, read = [leaf for leaf in self._of(self._waiting) if not cache.has(leaf)], 0
+        awaited = set(missing)
+        for leaf in self._plan:
+            if leaf in awaited or cache.is_proven(leaf):
+                continue
+            if cache.has_unread(leaf):
+                read += 1
+                if read > PROVEN_AT_ONCE:
+                    self._changed.set()
+                    break
+                if cache.has(leaf):
+                    continue
+            missing.append(leaf)
+        return missing
+
+    def _of(self, microbatches: Iterable[int]) -> dict[int, None]:
+        """Return the leaves of microbatches."""
+        found = (leaf for microbatch in microbatches for leaf in self._leaves_of(microbatch))
+        return dict.fromkeys(found)
+
+    def _perform(self, effects: Sequence[LeafEffect], payload: bytes = b"") -> None:
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self._ports.send(peer, message)
+                case Penalise():
+                    self._ports.perform(effect)
+                case StoreChunk(index):
+                    self._keep(index, payload)
+
+    def _keep(self, index: int, proven: bytes) -> None:
+        if self._cache is None:
+            return
+        needed = {*self._plan, *self._of(self._waiting), *self._of(self._read)}
+        try:
+            self._cache.keep(index, proven, needed)
+        except OSError as error:
+            self._rests_until = self._ports.now() + DISK_AGAIN_S
+            words = (
+                f"training data cannot be kept in {self._cache.folder}: {error.strerror}: free "
+                "space, or lower --data-cache"
+            )
+            self._ports.perform(Explain("transfer", words, "warning"))
+            return
+        self._arrived.set()
+        self._arrived = trio.Event()

@@ -1,0 +1,639 @@
+"""Makes a data folder of text files, on all cores.
+
+The sources are cut into parts of about 16 MiB. Processes tokenize parts and write each to a file of
+its own; this process appends them to the shards in their order and hashes the leaves. What was
+appended is on disk and noted before the next part is, so a build that was interrupted goes on where
+it was. The result depends on the files and the tokenizer alone. No process holds more than a part.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from model_zoo.data import DataError
+from model_zoo.datasets import sources
+from model_zoo.datasets.conversations import BadRow, Conversation, Reader
+from model_zoo.datasets.folder import Conversations, Folder, Index, is_data_folder, open_folder
+from model_zoo.datasets.sources import Fragment, Piece, Source
+from model_zoo.specs.data import Answers
+from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher, root
+from model_zoo.specs.shards import INDEX, LEAVES, SHARD_BYTES, TOKENIZER, shard_name
+from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
+from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
+from model_zoo.tokenizers.chat import BadTemplate
+from model_zoo.tokenizers.tokenizer import Tokens
+
+PLAN, NOTE, LOCK, PARTS = ".plan.json", ".progress.json", ".lock", ".parts"
+TRAINED_ON_BYTES = 64 << 20
+"""Text that a new tokenizer is trained on, from all over the sources."""
+_BATCH_BYTES = 1 << 20
+_COPY_BYTES = 32 << 20
+_NEWLINE = b"\n"
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a build is, in bytes of the sources' files."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Counts of what was tokenized; of conversations also what `folder.Conversations` says."""
+
+    texts: int = 0
+    text_bytes: int = 0
+    replaced: int = 0
+    learned: int = 0
+    padding: int = 0
+    cut: int = 0
+    left_out: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sum."""
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Tally(*(a + b for a, b in both))
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What is on disk and counted: parts appended, bytes of all shards, leaves."""
+
+    parts: int = 0
+    size_bytes: int = 0
+    tally: Tally = Tally()
+
+
+@dataclass(frozen=True)
+class _Part:
+    number: int
+    pieces: tuple[Piece, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a process needs to know besides its part."""
+
+    folder: str
+    field: str
+    tokenizer: str
+    """Path of the tokenizer.json; empty: tokens are bytes."""
+    digest: str
+    chat: ChatFormat | None = None
+    context: int = 0
+    """Tokens of a window of conversations; 0: texts."""
+
+
+def build(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    tokenizer: Bpe | int | None = None,
+    field: str = "text",
+    context: int | None = None,
+    workers: int | None = None,
+    tell: Callable[[Progress], None] = lambda _: None,
+    left_out: Callable[[list[str]], None] = lambda _: None,
+) -> Folder:
+    """Make a data folder, or complete one that was interrupted.
+
+    Args:
+        paths: files and folders of text.
+        out: the folder.
+        tokenizer: an int trains one of so many tokens on the text; None: tokens are bytes.
+        field: of JSON lines and parquet, that has the text.
+        context: of conversations, tokens of a window; None: the sources have texts.
+        workers: processes; None: one per core.
+        tell: called with the progress.
+        left_out: called with words about files of folders that have no text.
+
+    Raises:
+        DataError: sources, tokenizer or folder cannot be used; what was built stays.
+    """
+    files, skipped = sources.find_files(paths)
+    left_out(skipped)
+    try:
+        if context is not None:
+            _check_conversations(files, tokenizer, context)
+        plan = _plan_words(files, field, tokenizer, context)
+    except (BadTokenizer, BadTemplate) as error:
+        raise DataError(str(error)) from error
+    with _building(out):
+        if is_data_folder(out) and _same_plan(out, plan):
+            return open_folder(out)
+        _begin(out, plan)
+        parts = _parts(files, field)
+        chosen = _chosen(out, parts, field, tokenizer)
+        named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
+        chat = chosen.chat if chosen else None
+        job = _Job(str(out / PARTS), field, *named, chat, context or 0)
+        note = _Assembly(out).run(parts, job, workers or _cores(), tell)
+        return _finish(out, paths, chosen, note, context)
+
+
+def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
+    """Return the tokens of a file or folder, as a data folder would have them.
+
+    Args:
+        path: text.
+        tokenizer: None: tokens are bytes.
+        field: of JSON lines and parquet, that has the text.
+
+    Raises:
+        DataError: it cannot be read or tokenized, or has tokens and no text.
+    """
+    files, _ = sources.find_files([path])
+    pieces = [piece for source in files for piece in sources.pieces(source, field)]
+    if any(piece.kind == "tokens" for piece in pieces):
+        raise DataError(f"{path} has tokens, not text")
+    job = _Job("", field, "", "")
+    try:
+        made = [data for piece in pieces for data, _ in _made(piece, job, tokenizer)]
+    except BadTokenizer as error:
+        raise DataError(str(error)) from error
+    return np.frombuffer(b"".join(made), token_dtype(tokenizer.vocab if tokenizer else 256))
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a build of a data folder was begun there and not completed."""
+    return (path / PLAN).is_file() and not is_data_folder(path)
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_conversations(
+    files: Sequence[Source], tokenizer: Bpe | int | None, context: int
+) -> None:
+    """Check what can be said before a row is read.
+
+    Raises:
+        BadTemplate: the tokenizer's template cannot be used.
+        DataError: a file cannot have conversations, or the tokenizer cannot write them.
+    """
+    for source in files:
+        if not sources.is_json_lines(source.path):
+            raise DataError(f"{source.path} cannot have conversations: they are JSON lines, .jsonl")
+    if isinstance(tokenizer, int):
+        raise DataError(
+            "a tokenizer is trained on texts, not on conversations: take bytes, a tokenizer.json "
+            "or a model's folder"
+        )
+    Reader(tokenizer, context)
+
+
+def _plan_words(
+    files: Sequence[Source], field: str, tokenizer: Bpe | int | None, context: int | None
+) -> str:
+    """Return what decides the result, as text."""
+    chosen = tokenizer.digest if isinstance(tokenizer, Bpe) else tokenizer
+    chat = tokenizer.chat if isinstance(tokenizer, Bpe) else None
+    library = library_version() if tokenizer is not None else ""  # another may cut text differently
+    found = [asdict(file) for file in files]
+    words = {"files": found, "field": field, "tokenizer": chosen, "library": library}
+    if chat is not None or context is not None:
+        words |= {"chat": msgspec.to_builtins(chat), "context": context}
+    return json.dumps(words)
+
+
+def _same_plan(out: Path, plan: str) -> bool:
+    path = out / PLAN
+    return path.is_file() and path.read_text() == blake2b(plan.encode()).hexdigest()
+
+
+def _begin(out: Path, plan: str) -> None:
+    """Note what the folder is made of, or check that it is made of the same.
+
+    Raises:
+        DataError: the folder has other files, or those of another build.
+    """
+    if (out / PLAN).exists():
+        if not _same_plan(out, plan):
+            raise DataError(
+                f"{out} was begun with other files, another tokenizer or field: choose another "
+                "folder, or remove it"
+            )
+        return
+    names = (path.name for path in out.iterdir())
+    others = [name for name in names if name != LOCK and not name.endswith(_PARTIAL)]
+    if others:
+        raise DataError(f"{out} is not empty (it has {others[0]}): choose another folder")
+    _write(out / PLAN, blake2b(plan.encode()).hexdigest().encode())
+
+
+def _parts(files: Sequence[Source], field: str) -> list[_Part]:
+    found: list[_Part] = []
+    gathered: list[Piece] = []
+    size = 0
+    for source in files:
+        cut = list(sources.pieces(source, field))
+        for piece in cut:
+            gathered.append(piece)
+            size += source.size_bytes // len(cut) if piece.kind == "parquet" else _size(piece)
+            if size >= sources.PIECE_BYTES:
+                found.append(_Part(len(found), tuple(gathered), size))
+                gathered, size = [], 0
+    if gathered:
+        found.append(_Part(len(found), tuple(gathered), size))
+    return found
+
+
+def _size(piece: Piece) -> int:
+    return piece.end - piece.start
+
+
+def _chosen(
+    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None
+) -> Bpe | None:
+    """Return the tokenizer, trained now if it has to be, and keep it in the folder."""
+    path = out / TOKENIZER
+    try:
+        if isinstance(tokenizer, int):
+            if path.exists():
+                return Bpe(path.read_bytes())
+            tokenizer = train(_training_texts(parts, field), tokenizer)
+    except BadTokenizer as error:
+        raise DataError(f"no tokenizer can be trained: {error}") from error
+    if tokenizer is not None and not path.exists():
+        _write(path, tokenizer.data)
+    return tokenizer
+
+
+def _training_texts(parts: Sequence[_Part], field: str) -> Iterator[str]:
+    """The beginning of every part, so much of each that it is `TRAINED_ON_BYTES` in all."""
+    share = max(sources.FRAGMENT_BYTES, TRAINED_ON_BYTES // max(1, len(parts)))
+    step = max(1, len(parts) * share // TRAINED_ON_BYTES)
+    for part in parts[::step]:
+        left = share
+        for piece in part.pieces:
+            if piece.kind == "tokens":
+                continue
+            for fragment in sources.fragments(piece, field):
+                if left <= 0:
+                    break
+                left -= len(fragment.text)
+                yield fragment.text.decode("utf-8", "replace")
+
+
+# --- a part, in a process of its own -------------------------------------------------------------
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed would wait for work for ever. Ctrl-C is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: str, digest: str, chat: ChatFormat | None) -> Bpe:
+    """Return the tokenizer of a file; it is read again where the digest is another."""
+    found = Bpe(Path(path).read_bytes(), chat)
+    if found.digest != digest:
+        raise DataError(f"{path} was changed while it was used")
+    return found
+
+
+def _make_part(part: _Part, job: _Job) -> Tally:
+    """Tokenize a part into its file; the file appears complete or not at all."""
+    tokenizer = _tokenizer(job.tokenizer, job.digest, job.chat) if job.tokenizer else None
+    done = _part_path(Path(job.folder), part.number)
+    partial = done.with_suffix(_PARTIAL)
+    tally = Tally()
+    with partial.open("wb") as file:
+        for piece in part.pieces:
+            if job.context:
+                made = _talked(piece, job, tokenizer)
+            elif piece.kind == "tokens":
+                made = _copied(piece, tokenizer)
+            else:
+                made = _made(piece, job, tokenizer)
+            for data, counted in made:
+                file.write(data)
+                tally = tally.plus(counted)
+    _write(done.with_suffix(".json"), msgspec.json.encode(tally))
+    partial.replace(done)
+    return tally
+
+
+def _made(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
+    for batch in _batches(sources.fragments(piece, job.field)):
+        texts = [fragment.text.decode("utf-8", "replace") for fragment in batch]
+        size = sum(len(fragment.text) for fragment in batch)
+        replaced = sum(
+            text.count("�") - fragment.text.count("�".encode())
+            for text, fragment in zip(texts, batch, strict=True)
+        )
+        ends = sum(fragment.ends for fragment in batch)
+        yield _encoded(texts, batch, tokenizer), Tally(ends, size, replaced)
+
+
+def _talked(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
+    """Make windows of conversations.
+
+    Raises:
+        DataError: a row is none; says which.
+    """
+    reader = _reader(tokenizer, job.context)
+    batch: list[Conversation] = []
+    size = 0
+    for place, row in sources.rows(piece):
+        try:
+            batch.append(reader.conversation(row))
+        except BadRow as error:
+            raise DataError(f"{sources.row_name(piece.path, place)} {error}") from error
+        size += len(batch[-1].text)
+        if size >= _BATCH_BYTES:
+            yield from _windows(reader, batch)
+            batch, size = [], 0
+    yield from _windows(reader, batch)
+
+
+@lru_cache(maxsize=1)
+def _reader(tokenizer: Bpe | None, context: int) -> Reader:
+    return Reader(tokenizer, context)
+
+
+def _windows(reader: Reader, batch: list[Conversation]) -> Iterator[tuple[bytes, Tally]]:
+    for one, window in zip(batch, reader.windows(batch), strict=True):
+        if not window.learned:
+            yield b"", Tally(left_out=1)
+            continue
+        size, cut = len(one.text.encode()), int(window.cut)
+        tally = Tally(1, size, learned=window.learned, padding=window.padding, cut=cut)
+        yield window.tokens.tobytes(), tally
+
+
+def _batches(found: Iterator[Fragment]) -> Iterator[list[Fragment]]:
+    batch: list[Fragment] = []
+    size = 0
+    for fragment in found:
+        batch.append(fragment)
+        size += len(fragment.text)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | None) -> bytes:
+    """Return the tokens of fragments; where a text ends, the token that says so follows."""
+    if tokenizer is None:
+        ends = [_NEWLINE if f.ends and not f.text.endswith(_NEWLINE) else b"" for f in batch]
+        plain = b"".join(f.text + end for f, end in zip(batch, ends, strict=True))
+        return np.frombuffer(plain, dtype=np.uint8).astype(token_dtype(256)).tobytes()
+    end = tokenizer.end_of_text
+    closing = b"" if end is None else np.array(end, token_dtype(tokenizer.vocab)).tobytes()
+    found = zip(batch, tokenizer.encode_all(texts), strict=True)
+    return b"".join(t.tobytes() + (closing if f.ends else b"") for f, t in found)
+
+
+def _copied(piece: Piece, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
+    """Copy tokens that others made, as wide as ours.
+
+    Raises:
+        DataError: they are none of the tokenizer's.
+    """
+    vocab = tokenizer.vocab if tokenizer else 256
+    tokens = np.frombuffer(sources.raw_tokens(piece), dtype=f"<u{piece.width}")
+    if tokens.size and int(tokens.max()) >= vocab:
+        raise DataError(
+            f"{piece.path} has the token {int(tokens.max())}, and the tokenizer has {vocab}: name "
+            "the one that made the file with --tokenizer"
+        )
+    size = int(tokenizer.byte_counts[tokens].sum()) if tokenizer else tokens.size
+    yield tokens.astype(token_dtype(vocab)).tobytes(), Tally(0, size)
+
+
+def _part_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:08}.tokens"
+
+
+# --- putting them together -----------------------------------------------------------------------
+
+
+class _Assembly:
+    """Appends parts to the shards of a folder in their order, and notes each."""
+
+    def __init__(self, out: Path) -> None:
+        self._out, self._parts = out, out / PARTS
+        self._note = _read_note(out)
+        self._hasher = LeafHasher()
+
+    def run(
+        self, parts: Sequence[_Part], job: _Job, workers: int, tell: Callable[[Progress], None]
+    ) -> _Note:
+        """Make and append all parts that are not yet there; return the last note."""
+        self._parts.mkdir(exist_ok=True)
+        self._resume()
+        total = sum(part.size_bytes for part in parts)
+        done = sum(part.size_bytes for part in parts[: self._note.parts])
+        tell(Progress(done, total))
+        for part, tally in _all_made(parts[self._note.parts :], job, workers):
+            self._append(part, tally)
+            done += part.size_bytes
+            tell(Progress(done, total))
+        if job.context and self._note.size_bytes:
+            self._end_conversations()
+        self._add_leaves(self._hasher.last())
+        return self._note
+
+    def _end_conversations(self) -> None:
+        """Append what the last window's last token is followed by. If the build is interrupted
+        now, it is cut off again."""
+        data = np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes()
+        number = self._note.size_bytes // SHARD_BYTES
+        _append(self._out / shard_name(number), data)
+        self._add_leaves(self._hasher.update(data))
+        size = self._note.size_bytes + len(data)
+        self._note = msgspec.structs.replace(self._note, size_bytes=size)
+
+    def _resume(self) -> None:
+        """Cut off what was appended after the last note, and hash the unfinished leaf again."""
+        size = self._note.size_bytes
+        for path in self._out.glob("shard-*.bin"):
+            number = int(path.stem.removeprefix("shard-"))
+            os.truncate(path, max(0, min(SHARD_BYTES, size - number * SHARD_BYTES)))
+        whole = size // LEAF_BYTES
+        leaves = self._out / LEAVES
+        leaves.touch()
+        os.truncate(leaves, whole * DIGEST_BYTES)
+        if rest := size % LEAF_BYTES:
+            number, place = divmod(whole * LEAF_BYTES, SHARD_BYTES)
+            with (self._out / shard_name(number)).open("rb") as file:
+                file.seek(place)
+                self._hasher.update(file.read(rest))
+
+    def _append(self, part: _Part, tally: Tally) -> None:
+        """Append a part; it counts once it is noted, when it is safely on disk."""
+        path = _part_path(self._parts, part.number)
+        with path.open("rb") as file:
+            size = self._copy(file, self._note.size_bytes)
+        self._note = _Note(part.number + 1, size, self._note.tally.plus(tally))
+        _write(self._out / NOTE, msgspec.json.encode(self._note))
+        path.unlink()
+        path.with_suffix(".json").unlink(missing_ok=True)
+
+    def _copy(self, file: BinaryIO, size: int) -> int:
+        """Copy a file behind the first ``size`` bytes of the shards; return the new size."""
+        while True:
+            number, place = divmod(size, SHARD_BYTES)
+            data = file.read(min(_COPY_BYTES, SHARD_BYTES - place))
+            if not data:
+                return size
+            _append(self._out / shard_name(number), data)
+            self._add_leaves(self._hasher.update(data))
+            size += len(data)
+
+    def _add_leaves(self, leaves: list[bytes]) -> None:
+        if leaves:
+            _append(self._out / LEAVES, b"".join(leaves))
+
+
+def _all_made(parts: Sequence[_Part], job: _Job, workers: int) -> Iterator[tuple[_Part, Tally]]:
+    """Make parts in processes, a few ahead; return each when its turn has come. A single one needs
+    no process."""
+    todo = iter(parts)
+    waiting: list[tuple[_Part, Future[Tally]]] = []
+    count = min(workers, len(parts))
+    if count <= 1:
+        yield from ((part, _make_part(part, job)) for part in parts)
+        return
+    with ProcessPoolExecutor(count, get_context("spawn"), _end_with_parent) as pool:
+        try:
+            for part in todo:
+                waiting.append((part, _begun(pool, part, job)))
+                if len(waiting) < 2 * count:
+                    continue
+                first, made = waiting.pop(0)
+                yield first, made.result()
+            for first, made in waiting:
+                yield first, made.result()
+        except BrokenProcessPool as error:
+            raise DataError(
+                "a process that tokenized was killed, perhaps for want of memory: run the same "
+                "command again, with fewer --workers; it goes on where it was"
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _begun(pool: ProcessPoolExecutor, part: _Part, job: _Job) -> Future[Tally]:
+    """Begin a part, unless an interrupted build has made it."""
+    path = _part_path(Path(job.folder), part.number)
+    if path.exists():
+        made: Future[Tally] = Future()
+        made.set_result(msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Tally))
+        return made
+    return pool.submit(_make_part, part, job)
+
+
+def _finish(
+    out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: _Note, context: int | None
+) -> Folder:
+    """Write the index and remove what only a build needs."""
+    kept = (out / LEAVES).read_bytes()
+    if not kept:
+        if note.tally.left_out:
+            raise DataError(f"no conversation has an answer within {context} tokens")
+        raise DataError("the sources have no text at all")
+    tally = note.tally
+    talked = None
+    if context is not None:
+        counts = tally.padding, tally.cut, tally.left_out
+        talked = Conversations(Answers(context, tally.learned), *counts)
+    leaves = (kept[at : at + DIGEST_BYTES] for at in range(0, len(kept), DIGEST_BYTES))
+    name = paths[0].absolute().name.lstrip(".")[:40] or "data"
+    index = Index(
+        name="".join(c if c.isprintable() else "?" for c in name),
+        size_bytes=note.size_bytes,
+        root=root(leaves).hex(),
+        tokenizer=tokenizer.spec() if tokenizer else None,
+        texts=tally.texts,
+        text_bytes=tally.text_bytes,
+        replaced=tally.replaced,
+        conversations=talked,
+    )
+    _write(out / INDEX, msgspec.json.encode(index))
+    for path in (out / PARTS).iterdir():
+        path.unlink()
+    (out / PARTS).rmdir()
+    return open_folder(out)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _building(out: Path) -> Iterator[None]:
+    """Hold a folder; errors of the disk become words with what to do."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DataError(f"another process builds {out}") from error
+            yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free space and run the same command again; it goes on where it was"
+        words = f"the disk of {out} is full: {advice}" if full else str(error)
+        raise DataError(words) from error
+
+
+def _read_note(out: Path) -> _Note:
+    try:
+        return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note)
+    except FileNotFoundError:
+        return _Note()
+
+
+def _append(path: Path, data: bytes | memoryview) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file atomically."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,189 @@
+"""Conversations as tokens: one in each window, and only its answers are learned.
+
+A window has as many tokens as the model's context. A conversation that is shorter is padded at its
+end, so it never sees another one; a longer one is cut. Rows have `messages`, whose assistant's are
+learned, or a `prompt` and a `completion`, texts or messages both, of which the completion is.
+
+What an answer is follows from the tokenizer's template: all that it writes between what it asks for
+an answer with and what follows the answer, so the end of the answer is learned, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
+from model_zoo.tokenizers.bpe import Bpe
+from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
+from model_zoo.tokenizers.tokenizer import Tokens
+
+_ASSISTANT = "assistant"
+_DTYPE = token_dtype(256, masked=True)
+
+
+class BadRow(ValueError):
+    """A row is no conversation that can be learned from; the message says why."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A text, the places of its answers in it, and whether the token for its end is to follow."""
+
+    text: str
+    answers: tuple[tuple[int, int], ...]
+    """First character of each, and the one after its last."""
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens of a conversation, as many as the context has, with the bits of `specs.tokens`.
+
+    Attributes:
+        learned: tokens that are learned; none: the answers lie beyond the window.
+        padding: tokens at the end that are nothing.
+        cut: whether the conversation goes on.
+    """
+
+    tokens: Tokens
+    learned: int
+    padding: int
+    cut: bool
+
+
+class Reader:
+    """Makes conversations of rows, and windows of conversations.
+
+    Args:
+        tokenizer: None: tokens are bytes, and rows with messages are refused.
+        context: tokens of a window.
+
+    Raises:
+        BadTemplate: the tokenizer's template cannot be used.
+    """
+
+    def __init__(self, tokenizer: Bpe | None, context: int) -> None:
+        self._tokenizer, self._context = tokenizer, context
+        chat = tokenizer.chat if tokenizer else None
+        self._template = ChatTemplate(chat) if chat else None
+        self._special = tokenizer.special_words if tokenizer else frozenset()
+        end = tokenizer.end_of_text if tokenizer else ord("\n")
+        self._ends = [] if end is None else [end]
+        self.padding = (end or 0) | NOT_LEARNED
+
+    def conversation(self, row: Any) -> Conversation:
+        """Return the conversation of a row.
+
+        Raises:
+            BadRow: it has none, or none with an answer.
+        """
+        if not isinstance(row, dict):
+            raise BadRow("is no JSON object")
+        if "messages" in row:
+            messages = self._messages(row["messages"], "messages")
+            return self._talked(messages, 0)
+        prompt, completion = row.get("prompt"), row.get("completion")
+        if isinstance(prompt, str) and isinstance(completion, str):
+            if not completion:
+                raise BadRow("has an empty completion: there is no answer to learn")
+            self._check_words(prompt + completion)
+            text = prompt + completion
+            return Conversation(text, ((len(prompt), len(text)),), ends=True)
+        if isinstance(prompt, list) and isinstance(completion, list):
+            before = self._messages(prompt, "prompt")
+            after = self._messages(completion, "completion")
+            return self._talked(before + after, len(before))
+        raise BadRow('has neither "messages" nor a "prompt" and a "completion"')
+
+    def windows(self, found: Sequence[Conversation]) -> Iterator[Window]:
+        """Return the window of each conversation."""
+        for one, (tokens, starts) in zip(found, self._encoded(found), strict=True):
+            learned = np.zeros(len(tokens), dtype=bool)
+            for first, end in one.answers:
+                learned |= (starts >= first) & (starts < end)
+            if one.ends:
+                tokens = np.concatenate([tokens, np.array(self._ends, dtype=tokens.dtype)])
+                learned = np.concatenate([learned, np.ones(len(self._ends), dtype=bool)])
+            yield self._window(tokens, learned)
+
+    def _window(self, tokens: Tokens, learned: np.ndarray[Any, Any]) -> Window:
+        size = min(len(tokens), self._context)
+        counts = learned[:size].copy()
+        counts[:1] = False  # a window's first token is the target of the window before
+        made = np.full(self._context, self.padding, dtype=_DTYPE)
+        made[:size] = tokens[:size]
+        made[:size][~counts] |= NOT_LEARNED
+        return Window(made, int(counts.sum()), self._context - size, len(tokens) > size)
+
+    def _encoded(self, found: Iterable[Conversation]) -> Iterator[tuple[Tokens, Any]]:
+        texts = [one.text for one in found]
+        if self._tokenizer is not None:
+            yield from self._tokenizer.encode_marked(texts)
+            return
+        for text in texts:
+            letters = [letter.encode() for letter in text]
+            starts = np.repeat(np.arange(len(letters)), [len(letter) for letter in letters])
+            yield np.frombuffer(text.encode(), dtype=np.uint8), starts
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def _messages(self, found: Any, where: str) -> list[Message]:
+        if not isinstance(found, list) or not found:
+            raise BadRow(f'has no messages in "{where}"')
+        for number, message in enumerate(found, start=1):
+            role = message.get("role") if isinstance(message, dict) else None
+            content = message.get("content") if isinstance(message, dict) else None
+            if not isinstance(role, str) or not isinstance(content, str):
+                raise BadRow(f"has a message {number} without a role and a content that is text")
+            self._check_words(content)
+        return found
+
+    def _check_words(self, text: str) -> None:
+        """A text must not forge the end of a message."""
+        for word in self._special:
+            if word in text:
+                raise BadRow(f"has {word} in its text, which stands for a special token")
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise BadRow("has half a character in its text")
+
+    def _talked(self, messages: list[Message], first: int) -> Conversation:
+        """Return a conversation whose assistant's messages are learned from a number on."""
+        if self._template is None:
+            raise BadRow(
+                "has messages, and the tokenizer has no chat template: take a folder with "
+                "tokenizer.json and tokenizer_config.json or chat_template.jinja as --tokenizer"
+            )
+        numbered = enumerate(messages)
+        answered = [n for n, m in numbered if n >= first and m["role"] == _ASSISTANT]
+        if not any(messages[number]["content"].strip() for number in answered):
+            raise BadRow("has no answer: no message of the assistant with a text")
+        try:
+            text = self._template.render(messages)
+            answers = tuple(self._answer(text, messages, number) for number in answered)
+        except BadTemplate as error:
+            raise BadRow(f"has messages, and {error}") from error
+        return Conversation(text, answers)
+
+    def _answer(self, text: str, messages: list[Message], number: int) -> tuple[int, int]:
+        """Return where the answer of that number is in the text of all messages."""
+        assert self._template is not None  # as its caller has seen
+        before = self._template.render(messages[:number], begin_answer=True)
+        through = self._template.render(messages[: number + 1])
+        if text.startswith(before):
+            if text.startswith(through):
+                return len(before), len(through)
+            # Some templates write an answer otherwise where another message follows it.
+            content = str(messages[number]["content"]).strip()
+            at, place = text.find(content, len(before)), through.rfind(content)
+            if content and at >= 0 and place >= 0:
+                end = at + len(through) - place
+                if text[at:end] == through[place:]:
+                    return len(before), end
+        raise BadRow(
+            f"has an answer, its message {number + 1}, whose place in the text of the chat "
+            "template cannot be told"
+        )

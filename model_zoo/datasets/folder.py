@@ -1,0 +1,178 @@
+"""A data folder: tokens in flat shards, the digests of their leaves, and an index.
+
+- `shard-00000.bin`, …: unsigned little-endian integers, 1 GiB each but the last;
+- `leaves.bin`: the digest of each 256 KiB of the shards, taken as one file;
+- `tokenizer.json`, unless tokens are bytes;
+- `index.json`: written last, so a folder with an index is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from model_zoo.data import DataError
+from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_digest, root
+from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
+from model_zoo.specs.tokens import TokenizerSpec, token_bytes
+from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
+from model_zoo.tokenizers.tokenizer import Bytes
+
+_MAX_INDEX_BYTES = 1 << 20
+
+
+class Conversations(Struct, frozen=True, forbid_unknown_fields=True):
+    """What was made of conversations.
+
+    Fields:
+        answers: for the manifest.
+        padding: tokens that stand for nothing, at the ends of windows.
+        cut: conversations that were longer than a window; their ends are left out.
+        left_out: conversations whose answers all lie beyond the window.
+    """
+
+    answers: Answers
+    padding: int
+    cut: int
+    left_out: int
+
+
+class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What `index.json` says."""
+
+    name: Annotated[str, Meta(max_length=64)]
+    size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
+    """Of all shards."""
+    root: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    tokenizer: TokenizerSpec | None
+    """None: bytes."""
+    texts: int
+    text_bytes: int
+    """Of what was tokenized, as UTF-8."""
+    replaced: int
+    """Places where a text was not UTF-8."""
+    version: Literal[1] = 1
+    conversations: Conversations | None = None
+    """None: texts, of which everything is learned."""
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens of the tokenizer."""
+        return self.tokenizer.vocab if self.tokenizer else 256
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the data."""
+        return self.size_bytes // token_bytes(self.vocab, masked=self.conversations is not None)
+
+    def spec(self) -> DataSpec:
+        """Return what a manifest says of the data."""
+        tokenizer = self.tokenizer or msgspec.UNSET
+        answers = self.conversations.answers if self.conversations else msgspec.UNSET
+        return DataSpec("tokens", self.name, self.size_bytes, self.root, tokenizer, answers)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An opened data folder; shards are mapped, not read."""
+
+    path: Path
+    index: Index
+    tokenizer: Bpe | None
+    shards: Sequence[Bytes]
+
+
+def is_data_folder(path: Path) -> bool:
+    """Whether a path is a folder of tokens that is complete."""
+    return (path / INDEX).is_file()
+
+
+def open_folder(path: Path) -> Folder:
+    """Open a data folder; that its bytes have its digests is not checked.
+
+    Raises:
+        DataError: it is not complete, damaged, or unreadable.
+    """
+    index = _read_index(path)
+    try:
+        tokenizer = _read_tokenizer(path, index)
+        sizes = shard_sizes(index.size_bytes)
+        shards = [_mapped(path, number, size) for number, size in enumerate(sizes)]
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
+    return Folder(path, index, tokenizer, shards)
+
+
+def damaged_leaves(folder: Folder) -> Iterator[int]:
+    """Read all shards; return the numbers of leaves whose bytes do not have their digest.
+
+    Raises:
+        DataError: the digests themselves do not have the root, or cannot be read.
+    """
+    try:
+        kept = (folder.path / LEAVES).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {folder.path / LEAVES}: {error.strerror}") from error
+    leaves = [kept[at : at + DIGEST_BYTES] for at in range(0, len(kept), DIGEST_BYTES)]
+    if not leaves or root(leaves).hex() != folder.index.root:
+        raise DataError(f"{folder.path / LEAVES} is damaged: it does not lead to the folder's root")
+    numbers = zip(leaves, leaves_of(folder.shards), strict=False)
+    return (number for number, (said, data) in enumerate(numbers) if leaf_digest(data) != said)
+
+
+def leaves_of(shards: Sequence[Bytes]) -> Iterator[memoryview]:
+    """Return the leaves of shards; all but the last one hold whole leaves."""
+    for shard in shards:
+        for at in range(0, shard.size, LEAF_BYTES):
+            yield shard[at : at + LEAF_BYTES].data
+
+
+def _read_index(path: Path) -> Index:
+    try:
+        with (path / INDEX).open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} has no {INDEX}: no data folder, or one not completed") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path / INDEX}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path / INDEX} is damaged: {error}") from error
+
+
+def _read_tokenizer(path: Path, index: Index) -> Bpe | None:
+    if index.tokenizer is None:
+        return None
+    with (path / TOKENIZER).open("rb") as file:
+        data = file.read(index.tokenizer.size_bytes + 1)
+    return checked_tokenizer(data, index.tokenizer, str(path / TOKENIZER))
+
+
+def checked_tokenizer(data: bytes, spec: TokenizerSpec, name: str) -> Bpe:
+    """Return the tokenizer of a file that should be the one described.
+
+    Raises:
+        DataError: it is another.
+    """
+    try:
+        found = Bpe(data, spec.chat or None)
+    except BadTokenizer as error:
+        raise DataError(f"{name}: {error}") from error
+    if found.digest != spec.digest or found.vocab != spec.vocab:
+        raise DataError(f"{name} is not the tokenizer that made the tokens")
+    return found
+
+
+def _mapped(path: Path, number: int, size: int) -> Bytes:
+    name = path / shard_name(number)
+    found = np.memmap(name, dtype=np.uint8, mode="r")
+    if found.size != size:
+        raise DataError(f"{name} has {found.size} bytes instead of {size}: it is damaged")
+    return found

@@ -1,0 +1,130 @@
+"""A model of a Hugging Face folder: its spec, and its tensors under our names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from model_zoo.huggingface.config import is_tied, to_spec
+from model_zoo.huggingface.layout import Theirs, layout, tensor_shapes
+from model_zoo.huggingface.shards import FolderError, Shards, open_shards, read_json
+from model_zoo.specs.model import ModelSpec
+
+DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Types that weights may have, as safetensors names them."""
+_BUFFERS: Final = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Endings of tensors that are no weights: older files have them."""
+_PREFIXES: Final = ("transformer.", "model.")
+"""Files of the bare model leave these out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """An opened folder.
+
+    Fields:
+        spec: the model; its output projection has weights of its own.
+        was_tied: whether the projection is a copy of the embedding.
+    """
+
+    spec: ModelSpec
+    was_tied: bool
+    shards: Shards
+    _places: dict[str, Theirs]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of our tensors, in the model's order."""
+        return list(self._places)
+
+    def place(self, name: str) -> Theirs:
+        """Return where one of our tensors is in the files."""
+        return self._places[name]
+
+    def dtype(self, name: str) -> str:
+        """Return the type of one of our tensors as it is stored; F32 if its parts differ."""
+        stored = {self.shards.entries[part][2].dtype for part, _ in self._places[name].parts}
+        return stored.pop() if len(stored) == 1 else "F32"
+
+    def tensor(self, name: str) -> Tensor:
+        """Read one of our tensors, in the type of ``dtype``.
+
+        Raises:
+            FolderError: a file has become shorter.
+            OSError: it cannot be read.
+        """
+        place, dtype = self._places[name], DTYPES[self.dtype(name)]
+        parts = [self._part(part).to(dtype) for part, _ in place.parts]
+        found = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return found.t().contiguous() if place.transposed else found
+
+    def _part(self, name: str) -> Tensor:
+        entry = self.shards.entries[name][2]
+        data = self.shards.read(name)
+        return torch.frombuffer(data, dtype=DTYPES[entry.dtype]).view(entry.shape)
+
+
+@contextmanager
+def open_folder(folder: Path, context: int | None = None) -> Iterator[Imported]:
+    """Open a folder with ``config.json`` and safetensors; check that it has just that model.
+
+    Args:
+        folder: as ``save_pretrained`` writes it.
+        context: longest sequence to train, tokens; None: the model's own.
+
+    Raises:
+        FolderError: it cannot be imported; says why.
+    """
+    if not folder.is_dir():
+        raise FolderError(f"{folder} is not a folder")
+    config = read_json(folder / "config.json")
+    try:
+        spec = to_spec(config, context)
+    except (ValueError, TypeError) as error:
+        raise FolderError(f"{folder} cannot be imported: {error}") from error
+    with open_shards(folder) as shards:
+        places = _places(spec, shards, tied=is_tied(config), folder=folder)
+        yield Imported(spec, is_tied(config), shards, places)
+
+
+def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dict[str, Theirs]:
+    """Return where each of our tensors is, under the names that this folder's files have."""
+    places, used = {}, set[str]()
+    shapes = tensor_shapes(spec)
+    table = layout(spec)
+    for name, theirs in table.items():
+        source = table["embed.token.weight"] if tied and name == "head.proj.weight" else theirs
+        parts = []
+        for part, shape in source.shapes(shapes[name]).items():
+            stored = _stored(part, shards)
+            if problem := _problem(stored, shape, shards):
+                raise FolderError(f"{folder}: tensor {part} {problem}")
+            used.add(stored)
+            parts.append((stored, shape[-1] if source.transposed else shape[0]))
+        places[name] = Theirs(tuple(parts), source.transposed)
+    allowed = {_stored("lm_head.weight", shards)} if tied else set()
+    for name in sorted(shards.entries.keys() - used - allowed):
+        if not name.endswith(_BUFFERS):
+            raise FolderError(f"{folder}: tensor {name} is not one of the model's")
+    return places
+
+
+def _stored(name: str, shards: Shards) -> str:
+    """The name that a tensor has in the files."""
+    bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
+    return name if name in shards.entries else bare
+
+
+def _problem(name: str, shape: tuple[int, ...], shards: Shards) -> str | None:
+    if name not in shards.entries:
+        return "is missing"
+    entry = shards.entries[name][2]
+    if entry.shape != shape:
+        return f"should have the shape {shape}, it has {entry.shape}"
+    if entry.dtype not in DTYPES:
+        return f"has the type {entry.dtype}; supported are {', '.join(DTYPES)}"
+    return None

@@ -1,0 +1,45 @@
+"""A tokenizer as files that `AutoTokenizer` loads: `tokenizer.json` and `tokenizer_config.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from model_zoo.huggingface.replacing import replacing
+from model_zoo.specs.tokens import ChatFormat
+from model_zoo.tokenizers.bpe import Bpe
+
+FILE: Final = "tokenizer.json"
+CONFIG: Final = "tokenizer_config.json"
+
+
+def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
+    """Write both files, each complete or not at all; the chat template is in the second one.
+
+    Args:
+        tokenizer: what made the model's tokens.
+        out_dir: the folder, which exists.
+        context: tokens that the model takes.
+
+    Raises:
+        OSError: the folder cannot be written; older files there are unchanged.
+    """
+    with replacing(out_dir / FILE) as partial:
+        partial.write_bytes(tokenizer.data)
+    with replacing(out_dir / CONFIG) as partial:
+        partial.write_text(json.dumps(_config(tokenizer, context), indent=2) + "\n")
+
+
+def _config(tokenizer: Bpe, context: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    chat = tokenizer.chat or ChatFormat("-")
+    words = {"bos_token": chat.bos, "eos_token": chat.eos or tokenizer.end_name}
+    config |= {name: word for name, word in words.items() if word}
+    if tokenizer.chat is not None:
+        config["chat_template"] = chat.template
+    return config

@@ -1,0 +1,105 @@
+"""Muon: the momentum of every matrix of a layer is made orthogonal; all else moves by signs."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model_zoo.optimizers.newton_schulz import orthogonal
+from model_zoo.optimizers.optimizer import FlatOptimizer
+from model_zoo.specs.matrices import Matrix, between
+from model_zoo.specs.optimizer import OptimizerSpec
+
+USUAL_SIZE = 0.2
+"""Root mean square of an update over the learning rate, about that of AdamW's updates, so that its
+learning rates and weight decay can be used (Liu et al., arXiv 2502.16982, section 2.2)."""
+
+
+class FlatMuon(FlatOptimizer):
+    """Muon; keeps a running mean of g.
+
+    Every replica makes the update of every matrix by itself. That needs no messages, and no replica
+    has what another lacks; it is possible because the iteration has the same bits everywhere.
+    Embedding, head, gains and shifts are updated as in Lion, with steps of `USUAL_SIZE`.
+
+    Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks".
+    """
+
+    def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
+        """See `FlatOptimizer`."""
+        self.steps_done += 1
+        self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
+        for start, end in between(self.matrices, self.values.numel()):
+            self.sweep(gradient, lr, scale, start, end)
+        for matrix in self.matrices:
+            self._update_matrix(matrix, gradient, lr, scale)
+
+    def update(
+        self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
+    ) -> None:
+        """See `FlatOptimizer`; of what is no matrix of a layer."""
+        spec, (m,) = self.spec, kept
+        torch.mul(m, spec.beta1, out=scratch)
+        scratch.add_(gradient * (1 - spec.beta1)).sign_()
+        values.add_(scratch.mul_(-lr * USUAL_SIZE))
+        m.mul_(spec.beta2).add_(gradient.mul_(1 - spec.beta2))
+
+    def _update_matrix(self, matrix: Matrix, gradient: Tensor, lr: float, scale: float) -> None:
+        (m,), beta = self.vectors, self.spec.beta1
+        part = slice(matrix.offset, matrix.end)
+        share = gradient[part].mul(scale).mul_(1 - beta)
+        m[part].mul_(beta).add_(share)
+        share.add_(m[part] * beta)  # Nesterov's
+        update = orthogonal(share.view(matrix.rows, matrix.columns)).flatten()
+        update.mul_(-lr * _factor(matrix.rows, matrix.columns))
+        self.values[part].add_(update.to(torch.float32))
+
+    @staticmethod
+    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+        """A plain reading: torch's own iterates in bfloat16, which is too coarse to compare with.
+
+        A group's ``rows`` are those of the matrices of its parameters, which have as many.
+        """
+        return _Muon(groups, {"lr": spec.lr, "betas": (spec.beta1, spec.beta2), "rows": ()})
+
+
+def _factor(rows: int, columns: int) -> float:
+    """An orthogonal matrix has the root mean square 1 / sqrt(larger side)."""
+    return USUAL_SIZE * math.sqrt(max(rows, columns))
+
+
+class _Muon(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    state = self.state[parameter]
+                    state.setdefault("momentum", torch.zeros_like(parameter))
+                    update = self._update(parameter.grad, state, group)
+                    parameter.sub_(group["lr"] * update)
+
+    def _update(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
+        (first, second), momentum = group["betas"], state["momentum"]
+        if not group["rows"]:
+            state["momentum"] = torch.lerp(gradient, momentum, second)
+            return USUAL_SIZE * torch.lerp(gradient, momentum, first).sign()
+        state["momentum"] = torch.lerp(gradient, momentum, first)
+        ahead = torch.lerp(gradient, state["momentum"], first)
+        return torch.cat([_plain(part) for part in torch.split(ahead, list(group["rows"]))])
+
+
+def _plain(matrix: Tensor) -> Tensor:
+    x = matrix.double() / (1.02 * matrix.double().norm().clamp_min(1e-300))
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    rows, columns = matrix.shape
+    scaled: Tensor = x * _factor(rows, columns)
+    return scaled.float()
+
+
+OPTIMIZER = FlatMuon

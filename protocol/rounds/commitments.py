@@ -1,0 +1,115 @@
+"""The commitments of the newest attempts, and whether contributions are what was committed to.
+
+In a run with audits every member of a plan tells all others, observers too, the digests of its
+segments before it sends any of them. A member is Ready only if it holds the commitments of all, and
+what it got for its own segments has the digests committed to; the digest that it is Ready for
+covers them. So once a step is closed, its members agree on what each has contributed to each
+segment, and a sum can be checked by any of them. State: the newest commitments and digests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from msgspec.structs import replace
+
+from protocol.ids import PeerId
+from protocol.rounds.plans import active, owner
+from protocol.wire.messages import Commitment, Plan, Segment, encode_message
+
+NEWEST: Final = 8
+"""Commitments that are kept of one member: an auditor needs those of the newest steps."""
+
+Round = tuple[int, int]
+"""Step and attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """A member has contributed something else to us than it has committed to, or has committed to
+    something else than the plan asks for."""
+
+    peer: PeerId
+
+
+class Commitments:
+    """See the module's docstring; ``me`` is our own id."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+        self._said: dict[PeerId, dict[Round, Commitment]] = {}
+        self._came: dict[PeerId, dict[Round, dict[int, bytes]]] = {}
+        """Digests of what members contributed to our segments, by segment."""
+
+    def take(self, peer: PeerId, message: Commitment) -> None:
+        """Keep a member's commitment; the first one of an attempt stands."""
+        said = self._said.setdefault(peer, {})
+        said.setdefault((message.step, message.attempt), message)
+        while len(said) > NEWEST:
+            del said[next(iter(said))]
+
+    def came(self, peer: PeerId, message: Segment, digest: bytes) -> None:
+        """Note a contribution to a segment of ours; the first one of an attempt stands."""
+        came = self._came.setdefault(peer, {})
+        came.setdefault((message.step, message.attempt), {}).setdefault(message.segment, digest)
+        while len(came) > NEWEST:
+            del came[next(iter(came))]
+
+    def of(self, peer: PeerId, step: int, attempt: int) -> Commitment | None:
+        """Return what a member has committed to."""
+        return self._said.get(peer, {}).get((step, attempt))
+
+    def digests(self, peer: PeerId, step: int, attempt: int) -> dict[int, bytes]:
+        """Return the digests of what a member has sent us, by segment."""
+        return self._came.get(peer, {}).get((step, attempt), {})
+
+    def drop(self, peer: PeerId, step: int, attempt: int) -> None:
+        """Forget a commitment, so that another one may come."""
+        self._said.get(peer, {}).pop((step, attempt), None)
+
+    def forget(self, peer: PeerId, step: int, attempt: int) -> None:
+        """A peer is lost: forget what it said of attempts later than this one, because its next
+        process has not said it."""
+        for kept in (self._said.get(peer, {}), self._came.get(peer, {})):
+            for later in [of for of in kept if of > (step, attempt)]:
+                del kept[later]
+
+    def missing(self, plan: Plan) -> list[PeerId]:
+        """Return the members of a plan whose commitments are not here."""
+        if len(plan.members) < 2:
+            return []  # nobody else counts it
+        members = (PeerId(member.peer) for member in plan.members)
+        return [peer for peer in members if self.of(peer, plan.step, plan.attempt) is None]
+
+    def false(self, plan: Plan) -> list[PeerId]:
+        """Return the members that have committed to something else than the plan asks for, or than
+        they have contributed to our segments."""
+        return [
+            PeerId(m.peer)
+            for m in plan.members
+            if m.peer != self._me and self._is_false(plan, PeerId(m.peer))
+        ]
+
+    def _is_false(self, plan: Plan, peer: PeerId) -> bool:
+        said = self.of(peer, plan.step, plan.attempt)
+        if said is None:
+            return False
+        segments = said.segments
+        if len(segments) != len(plan.bounds) - 1 or not all(segments[i] for i in active(plan)):
+            return True
+        came = self.digests(peer, plan.step, plan.attempt)
+        return any(owner(plan, i) == self._me and segments[i] != came[i] for i in came)
+
+    def fingerprint(self, plan: Plan) -> bytes | None:
+        """Return the digest of all members' commitments to a plan; None: one is missing."""
+        if len(plan.members) < 2:
+            return b""
+        summary = blake2b(digest_size=32)
+        for member in plan.members:
+            said = self.of(PeerId(member.peer), plan.step, plan.attempt)
+            if said is None:
+                return None
+            summary.update(encode_message(replace(said, signature=b"", era=0)))
+        return summary.digest()

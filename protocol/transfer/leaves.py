@@ -1,0 +1,167 @@
+"""Fetches the leaves of token data that are needed next, each from any member that has it.
+
+Unlike a blob (``fetch``), token data is never fetched whole: what is wanted is a list that changes
+as the run goes on, and a donor may have a part. The manifest's root proves each leaf by itself, so
+no offer lists digests. A leaf that is wrong costs its donor, which is not asked again; the leaf is
+fetched from another.
+
+A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``: the leaf with its path behind
+it, or nothing if it does not have that leaf. State: the leaves wanted, the most urgent first; by
+donor, what it was asked for and what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.transfer.fetch import StoreChunk
+from protocol.wire.messages import Chunk, ChunkRequest
+
+LEAVES = 2
+"""What blobs of training data have as their version where single leaves are meant."""
+WINDOW = 16
+"""Leaves in flight per donor: 4 MiB."""
+LACKS_S = 20.0
+"""A donor is not asked again within this time for a leaf that it did not have."""
+SILENT_S = 30.0
+"""A donor that sends nothing for so long while leaves are in flight is left alone for a while."""
+RESTS_S = 30.0
+REFUSED_S = 5.0
+STARVES_S = 10.0
+"""Seconds without a donor for what is wanted after which the owner is told."""
+LIE_POINTS = 100
+"""Penalty for a leaf that the root does not prove: nobody sends one by mistake."""
+
+Verdict = Literal["proven", "lacks", "lie"]
+"""What a chunk's payload is: checked by the caller, for it needs the whole payload."""
+LeafEffect = Send | Penalise | StoreChunk
+
+
+@dataclass(slots=True)
+class _Donor:
+    asked: dict[int, float] = field(default_factory=dict)
+    """Leaf to the time of its request."""
+    lacks: dict[int, float] = field(default_factory=dict)
+    """Leaf to the time of its answer."""
+    heard: float = float("-inf")
+    rests_until: float = float("-inf")
+
+
+class LeafFetch:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._donors: dict[PeerId, _Donor] = {}
+        self._liars: set[PeerId] = set()
+        self._wanted: dict[int, None] = {}
+        self._starves_since: float | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many of the leaves that are wanted are not here."""
+        return len(self._wanted)
+
+    def starved(self, now: float) -> bool:
+        """Whether nobody has given what is wanted, or said that it would, for a while."""
+        return self._starves_since is not None and now >= self._starves_since + STARVES_S
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def offer(self, donors: Collection[PeerId], now: float) -> list[LeafEffect]:
+        """Set the members that offer leaves."""
+        offering = set(donors) - self._liars
+        self._donors = {peer: d for peer, d in self._donors.items() if peer in offering}
+        for peer in offering:
+            self._donors.setdefault(peer, _Donor())
+        return self._ask(now)
+
+    def want(self, leaves: Sequence[int], now: float) -> list[LeafEffect]:
+        """Set the leaves that are wanted and not here, the most urgent first."""
+        self._wanted = dict.fromkeys(leaves)
+        for donor in self._donors.values():
+            donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if leaf in self._wanted}
+        return self._ask(now)
+
+    def chunk(self, sender: PeerId, chunk: Chunk, verdict: Verdict, now: float) -> list[LeafEffect]:
+        """Take a leaf; one that nobody asked this sender for is ignored.
+
+        Args:
+            sender: the donor.
+            chunk: names the leaf.
+            verdict: what its payload is.
+            now: monotonic seconds.
+        """
+        donor, index = self._donors.get(sender), chunk.index
+        if donor is None or index is None or donor.asked.pop(index, None) is None:
+            return []
+        donor.heard = now
+        if verdict == "lie":
+            del self._donors[sender]
+            self._liars.add(sender)
+            return [Penalise(sender, "leaf-not-proven", LIE_POINTS), *self._ask(now)]
+        if verdict == "lacks":
+            donor.lacks[index] = now
+            return self._ask(now)
+        wanted = index in self._wanted
+        self._wanted.pop(index, None)
+        return [*([StoreChunk(index)] if wanted else []), *self._ask(now)]
+
+    def refused(self, sender: PeerId, now: float) -> list[LeafEffect]:
+        """A donor gives nothing for now."""
+        self._rest(sender, now + REFUSED_S)
+        return self._ask(now)
+
+    def lost(self, peer: PeerId, now: float) -> list[LeafEffect]:
+        """A donor is gone."""
+        self._donors.pop(peer, None)
+        return self._ask(now)
+
+    def tick(self, now: float) -> list[LeafEffect]:
+        """Leave silent donors alone, and ask others."""
+        for peer, donor in self._donors.items():
+            oldest = min(donor.asked.values(), default=now)
+            if now - max(oldest, donor.heard) >= SILENT_S:
+                self._rest(peer, now + RESTS_S)
+            donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + LACKS_S}
+        return self._ask(now)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _rest(self, peer: PeerId, until: float) -> None:
+        if (donor := self._donors.get(peer)) is not None:
+            donor.asked.clear()
+            donor.rests_until = until
+
+    def _ask(self, now: float) -> list[LeafEffect]:
+        ready = [entry for entry in self._donors.items() if entry[1].rests_until <= now]
+        asked = {leaf for _, donor in ready for leaf in donor.asked}
+        effects: list[LeafEffect] = []
+        for leaf in self._wanted:
+            free = [(p, d) for p, d in ready if len(d.asked) < WINDOW]
+            if not free:
+                break
+            if leaf in asked:
+                continue
+            if (peer := _least_busy(free, leaf)) is not None:
+                self._donors[peer].asked[leaf] = now
+                effects.append(Send(peer, ChunkRequest("data", 0, LEAVES, leaf)))
+        in_flight = any(donor.asked for donor in self._donors.values())
+        if in_flight or not self._wanted:
+            self._starves_since = None
+        elif self._starves_since is None:
+            self._starves_since = now
+        return effects
+
+
+def _least_busy(free: Sequence[tuple[PeerId, _Donor]], leaf: int) -> PeerId | None:
+    """Return who is asked for a leaf; equal ones take turns."""
+    turns = [
+        (len(donor.asked), (leaf + turn) % len(free), peer)
+        for turn, (peer, donor) in enumerate(free)
+        if leaf not in donor.lacks
+    ]
+    return min(turns)[2] if turns else None

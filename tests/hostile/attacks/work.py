@@ -1,0 +1,29 @@
+"""Members whose worker computes something else than it should, and that sign it like honest work.
+
+A distorted message contradicts what its sender has committed to in an audited run; these do not.
+"""
+
+from __future__ import annotations
+
+from tests.hostile.attack import Attack
+
+WHAT = {
+    "gradients x -10": "A replica multiplies each microbatch's gradients, also those that it "
+    "returns, by -10.",
+    "gradients x -1": "A replica turns each microbatch's gradients round.",
+    "gradients x 1.02": "A replica makes each microbatch's gradients 2 % too large.",
+    "random gradients": "A replica learns another text's order: its gradients are noise.",
+    "nothing computed": "A replica answers at once with gradients of zero and a loss of 2.5.",
+    "contribution x -10": "A replica multiplies what it contributes to each sum by -10.",
+    "contribution zero": "A replica contributes nothing to each sum.",
+    "huge contribution": "A replica contributes numbers of 1e13 to each sum.",
+}
+ATTACKS = tuple(
+    Attack(
+        name=f"work-{lie.replace(' -', ' minus ').replace(' ', '-')}",
+        issue="17",
+        what=what,
+        work=lie,
+    )
+    for lie, what in WHAT.items()
+)

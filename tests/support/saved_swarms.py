@@ -1,0 +1,60 @@
+"""Small swarms whose checkpoints are on disk, as replicas write them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from client.cli.commands.create import sign
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.compute.checkpoint import build_header
+from client.store.checkpoints import CheckpointFolder
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage
+from protocol.address import Address
+from protocol.invite import SwarmFile
+from protocol.wire.envelope import Signer
+
+SIGNER = Signer(b"\x07" * 32)
+"""The founder."""
+
+
+def little_swarm(text: Path, name: str = "little", *, delayed: bool = False) -> SwarmFile:
+    """Found a swarm of two stages that trains on a text."""
+    founding = found_swarm(
+        SIGNER.peer,
+        RunChoices(name=name, data=str(text), stages=2, measure=False, delayed_update=delayed),
+        ModelChoices(layers=2, width=32, heads=2, context=16),
+        OptimizerChoices(),
+    )
+    return sign(founding.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+
+
+def write_checkpoints(
+    swarm: SwarmFile, folder: Path, version: int, stages: Sequence[int], seed: int = 1
+) -> list[Path]:
+    """Write checkpoints as a replica does, with the weights of ``seed`` and zero moments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = swarm.manifest.model
+    parts = slices(swarm.manifest.layers_per_stage)
+    paths = []
+    for stage in stages:
+        module = build_stage(spec, parts[stage], seed)
+        state = {n: p.detach() for n, p in module.named_parameters() if p.requires_grad}
+        data = b"".join(tensor.numpy().tobytes() for tensor in state.values())
+        data += bytes(swarm.manifest.state.bytes_per_parameter // 4 * len(data) - len(data))
+        digest = hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32)
+        header = build_header(
+            swarm=swarm.swarm,
+            stage=stage,
+            stages=len(parts),
+            version=version,
+            digest=digest.hexdigest(),
+            layout=tuple((name, tuple(tensor.shape)) for name, tensor in state.items()),
+            state=swarm.manifest.state,
+        )
+        paths.append(CheckpointFolder(folder).path(stage, version))
+        paths[-1].write_bytes(header + data)
+    return paths

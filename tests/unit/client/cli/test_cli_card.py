@@ -1,0 +1,94 @@
+"""Model cards say what is known, and nothing in a name becomes markup."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.models.card import Facts, card
+from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
+from protocol.ids import SwarmId
+from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
+
+
+@pytest.fixture
+def facts() -> Facts:
+    run = RunChoices(measure=False, delayed_update=True)
+    founder = Signer(b"\x07" * 32).peer
+    manifest = found_swarm(founder, run, ModelChoices(), OptimizerChoices()).manifest
+    return Facts(
+        swarm=SwarmId("ab" * 32),
+        manifest=manifest,
+        version=50,
+        has_tokenizer=False,
+        loss=1.5,
+        bits=2.1640,
+        own_microbatches=1234,
+        own_tokens=5_678_900,
+    )
+
+
+def renamed(facts: Facts, **changes: object) -> Facts:
+    manifest: Manifest = msgspec.structs.replace(facts.manifest, **changes)
+    return msgspec.structs.replace(facts, manifest=manifest)
+
+
+def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
+    text, manifest = card(facts), facts.manifest
+    tokens = 50 * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    for words in (
+        "license: #",
+        "869,504 parameters",
+        "50 of 200 steps",
+        f"{tokens:,} tokens",
+        "updates one step late",
+        "1.5000 nats a token, 2.1640 bits per byte",
+        manifest.data.digest,
+        f"founded by `{manifest.founder}`",
+        "1,234 microbatches",
+        facts.swarm,
+        "random weights",
+        "a token is a byte",
+    ):
+        assert words in text, words
+
+
+def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
+    nothing = {"loss": None, "bits": None, "own_microbatches": 0, "own_tokens": 0}
+    text = card(msgspec.structs.replace(facts, **nothing))
+    assert "held-out loss: not measured\n" in text
+    assert "who exported this" not in text
+
+
+def test_names_are_never_markup(facts: Facts) -> None:
+    name = "x` <img src=x> [a](b)"
+    text = card(renamed(facts, name=name))
+    assert "# `x' <img src=x> [a](b)`\n" in text
+
+
+def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
+    brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23")
+    data = DataSpec("tokens", "books", 2000, "ef" * 32, brought)
+    text = card(renamed(facts, data=data))
+    assert 'AutoTokenizer.from_pretrained(".")' in text
+    assert "`tokenizer.json` is missing" in text
+    there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
+    assert "is missing" not in card(there)
+    assert facts.manifest.start is UNSET
+
+
+def test_what_learned_to_talk_is_talked_to(facts: Facts) -> None:
+    brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23", ChatFormat("{{ messages }}"))
+    data = DataSpec("tokens", "talk", 4 * 641, "ef" * 32, brought, Answers(64, 160))
+    there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
+    text = card(there)
+    assert "only answers are learned, 25.0% of all tokens" in text
+    assert "apply_chat_template" in text
+    adapter = card(msgspec.structs.replace(there, adapter_alone=True))
+    assert "import AutoModelForCausalLM, AutoTokenizer" in adapter
+    assert adapter.index("PeftModel.from_pretrained") < adapter.index("apply_chat_template")

@@ -1,0 +1,201 @@
+"""``create --from``: what begins with the weights of a folder, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from safetensors.torch import load_file
+
+from client.cli.commands.create import describe
+from client.cli.consent import introduction
+from client.cli.founding.importing import check_vocabulary, with_own_tokenizer
+from client.cli.founding.manifest import Founding, found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.errors import UserError
+from client.store.texts import TextStore
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import open_folder
+from model_zoo.specs.architecture import Experts, Lora, Rope
+from model_zoo.specs.model import ModelSpec
+from model_zoo.whole import build_whole
+from protocol.ids import SwarmId
+from protocol.manifest import decode_manifest, encode_manifest
+from protocol.wire.envelope import Signer
+
+OLMO2 = ModelSpec("llama", 3, 32, 4, 4, 48, context=64, qk_norm="projection", post_norm=True)
+GPT2 = ModelSpec("gpt", 3, 32, 4, 4, 64, context=24, bias=True, gelu="new")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return export_hf(OLMO2, build_whole(OLMO2, seed=5).state_dict(), tmp_path / "olmo2")
+
+
+def found(source: Path, store: Path, choices: ModelChoices | None = None, **run: Any) -> Founding:
+    key = Signer(bytes(32)).peer
+    chosen = RunChoices(source=source, measure=False, **run)
+    return found_swarm(key, chosen, choices or ModelChoices(), OptimizerChoices(), TextStore(store))
+
+
+def test_the_manifest_has_the_model_and_what_its_stages_begin_with(
+    folder: Path, tmp_path: Path
+) -> None:
+    manifest = found(folder, tmp_path / "store", stages=3).manifest
+    assert manifest.model.post_norm is True
+    assert manifest.model.context == 64
+    assert manifest.name == "olmo2-stdlib"
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+    starts = list(manifest.start)  # type: ignore[arg-type]
+    store = TextStore(tmp_path / "store")
+    assert [store.path(start.digest).stat().st_size for start in starts] == [
+        start.size_bytes for start in starts
+    ]
+    assert store.origin(starts[0].digest) == folder
+
+
+def test_a_mixture_of_experts_begins_with_its_own(tmp_path: Path) -> None:
+    spec = ModelSpec("llama", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2, balance=0.01))
+    source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "mixtral")
+    manifest = found(source, tmp_path / "store", stages=3).manifest
+    assert manifest.model == replace(spec, rope=Rope())
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+    assert "2 of 4 experts in each layer" in describe(manifest)
+    assert f"{spec.active_parameter_count:,} parameters of all" in describe(manifest)
+
+
+def test_a_mixture_of_experts_is_not_audited(folder: Path, tmp_path: Path) -> None:
+    """Rounding decides now and then which expert a token goes to: what an honest volunteer with
+    another machine computes is then as far from the auditor's as a lie."""
+    spec = ModelSpec("llama", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2))
+    source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "mixtral")
+    founding = found(source, tmp_path / "store", audit=5)
+    assert not founding.manifest.audits
+    assert any("no audits" in warning for warning in founding.warnings)
+    dense = found(folder, tmp_path / "store", audit=5)
+    assert dense.manifest.audits == 0.05
+    assert not any("no audits" in warning for warning in dense.warnings)
+
+
+def test_the_same_folder_gives_the_same_start(folder: Path, tmp_path: Path) -> None:
+    one, two = (found(folder, tmp_path / name).manifest for name in ("one", "two"))
+    assert one.start == two.start
+
+
+def test_a_shorter_context_is_the_same_model(folder: Path, tmp_path: Path) -> None:
+    manifest = found(folder, tmp_path / "store", ModelChoices(context=16)).manifest
+    assert manifest.model.context == 16
+    with pytest.raises(UserError, match="above the model's 64"):
+        found(folder, tmp_path / "store", ModelChoices(context=65))
+    gpt2 = export_hf(GPT2, build_whole(GPT2, seed=5).state_dict(), tmp_path / "gpt2")
+    assert found(gpt2, tmp_path / "store").manifest.model == GPT2
+    with pytest.raises(UserError, match="its context is 24"):
+        found(gpt2, tmp_path / "store", ModelChoices(context=16))
+
+
+def test_a_tied_embedding_is_copied_and_the_founder_told(folder: Path, tmp_path: Path) -> None:
+    assert not any("begins as a copy" in note for note in found(folder, tmp_path / "a").warnings)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    assert any("begins as a copy" in note for note in found(folder, tmp_path / "b").warnings)
+    embedding = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    with open_folder(folder) as opened:
+        assert opened.tensor("head.proj.weight").equal(embedding)
+
+
+def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    spec = ModelSpec("llama", 2, 32, 4, 4, 48, context=16, vocab=1000)
+    folder = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "words")
+    with pytest.raises(UserError, match="1,000 tokens and the tokenizer of the text has 256"):
+        found(folder, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_flags_that_contradict_the_folder_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="what --layers and --kv-heads would change"):
+        found(folder, tmp_path / "store", ModelChoices(layers=2, kv_heads=1))
+    with pytest.raises(UserError, match="not a folder"):
+        found(tmp_path / "nowhere", tmp_path / "store")
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    with pytest.raises(UserError, match="cannot read"):
+        found(tmp_path, tmp_path / "store")
+
+
+def test_the_folders_own_tokenizer_is_taken_unless_another_is_chosen(folder: Path) -> None:
+    bare = RunChoices(source=folder)
+    assert with_own_tokenizer(bare) == bare
+    (folder / "tokenizer.json").write_text("{}")
+    assert with_own_tokenizer(bare).tokenizer == str(folder)
+    chosen = RunChoices(source=folder, tokenizer="train:300")
+    assert with_own_tokenizer(chosen) == chosen
+    assert with_own_tokenizer(RunChoices()) == RunChoices()
+
+
+def test_an_embedding_may_have_rows_to_spare_but_none_too_few(folder: Path) -> None:
+    with open_folder(folder) as opened:
+        for vocab, brought in ((256, False), (256, True), (200, True)):
+            check_vocabulary(opened, vocab, brought=brought)
+        for vocab, brought in ((200, False), (257, True)):
+            with pytest.raises(UserError, match="a vocabulary of 256 tokens"):
+                check_vocabulary(opened, vocab, brought=brought)
+
+
+class TestAdapters:
+    """``--lora``: the folder's weights are frozen, and small matrices beside them are trained."""
+
+    def test_the_manifest_has_the_model_and_its_adapters(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        plain = found(folder, tmp_path / "store").manifest
+        manifest = found(folder, tmp_path / "store", ModelChoices(lora=4)).manifest
+        lora = manifest.model.lora
+        assert lora == Lora(4, 8.0, ("q_proj", "v_proj"), "fp32")
+        assert manifest.model.base == plain.model
+        assert manifest.start == plain.start
+        assert decode_manifest(encode_manifest(manifest)) == manifest
+        trained = sum(stage.parameters for stage in manifest.stages)
+        assert trained == 3 * 4 * 2 * (32 + 32)
+        assert f"{trained:,} parameters" in describe(manifest)
+        assert "frozen weights" in describe(manifest)
+        assert any("adapters of rank 4" in line for line in introduction(manifest, SwarmId("ab")))
+
+    def test_weights_published_in_bf16_are_kept_so(self, tmp_path: Path) -> None:
+        state = build_whole(OLMO2, seed=5).state_dict()
+        source = export_hf(OLMO2, state, tmp_path / "olmo2", dtype="bf16")
+        manifest = found(source, tmp_path / "store", ModelChoices(lora=4)).manifest
+        assert isinstance(manifest.model.lora, Lora)
+        assert manifest.model.lora.base == "bf16"
+        chosen = ModelChoices(lora=4, lora_base="fp32")
+        wider = found(source, tmp_path / "store", chosen).manifest
+        assert manifest.stages[0].memory_bytes < wider.stages[0].memory_bytes
+
+    def test_targets_and_alpha_are_chosen(self, folder: Path, tmp_path: Path) -> None:
+        chosen = ModelChoices(lora=2, lora_targets="up_proj, k_proj", lora_alpha=3.0)
+        lora = found(folder, tmp_path / "store", chosen).manifest.model.lora
+        assert lora == Lora(2, 3.0, ("k_proj", "up_proj"), "fp32")
+        every = ModelChoices(lora=2, lora_targets="all")
+        lora = found(folder, tmp_path / "store", every).manifest.model.lora
+        assert isinstance(lora, Lora)
+        assert len(lora.targets) == 7
+
+    @pytest.mark.parametrize(
+        ("choices", "words"),
+        [
+            (ModelChoices(lora=33), "larger than q_proj, which is 32 x 32: take a rank of 32"),
+            (ModelChoices(lora=2, lora_targets="c_attn"), "has no linear layer 'c_attn'; it has q"),
+            (ModelChoices(lora_alpha=2.0), "--lora-alpha without --lora"),
+        ],
+    )
+    def test_what_cannot_be_is_said(
+        self, folder: Path, tmp_path: Path, choices: ModelChoices, words: str
+    ) -> None:
+        with pytest.raises(UserError, match=words):
+            found(folder, tmp_path / "store", choices)
+        assert not (tmp_path / "store").exists()
+
+    def test_random_weights_get_no_adapters(self) -> None:
+        key = Signer(bytes(32)).peer
+        with pytest.raises(UserError, match="random weights"):
+            found_swarm(key, RunChoices(measure=False), ModelChoices(lora=4), OptimizerChoices())

@@ -1,0 +1,108 @@
+"""Presets have the published shapes, and say how many stages they need."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from client.cli.founding.fitting import check_stages, fewest_stages
+from client.cli.founding.manifest import choose_model, other_vocabulary
+from client.cli.founding.options import ModelChoices
+from client.cli.founding.presets import BYTES, PRESETS, TRAINED_CONTEXT, PresetName
+from client.cli.planning.options import PlanChoices
+from client.cli.planning.setting import chosen
+from client.errors import ExitCode, UserError
+from model_zoo.huggingface.config import to_config, to_spec
+from tests.support.cli_process import Within
+
+UNTIED, TIED = False, True
+PUBLISHED: dict[PresetName, tuple[int, bool]] = {
+    "gpt2-124m": (124_439_808, TIED),
+    "smollm2-135m": (134_515_008, TIED),
+    "smollm2-360m": (361_821_120, TIED),
+    "qwen2.5-0.5b": (494_032_768, TIED),
+    "qwen3-0.6b": (596_049_920, TIED),
+    "llama-3.2-1b": (1_235_814_400, TIED),
+    "olmo-2-1b": (1_484_916_736, UNTIED),
+    "smollm2-1.7b": (1_711_376_384, TIED),
+    "llama-3.2-3b": (3_212_749_824, TIED),
+    "llama-3.1-8b": (8_030_261_248, UNTIED),
+    "qwen3-8b": (8_190_735_360, UNTIED),
+}
+"""Parameters as their makers count them: a tied output projection is not counted again."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_parameters_are_as_many_as_published(name: PresetName) -> None:
+    model, (count, tied) = PRESETS[name].model, PUBLISHED[name]
+    assert model.parameter_count - tied * model.vocab * model.width == count
+
+
+def test_no_published_shape_is_left_out() -> None:
+    shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTES}
+    assert shaped == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_class_of_transformers_has_the_same_model(name: PresetName) -> None:
+    model = PRESETS[name].model
+    assert to_spec(to_config(model)) == model
+    assert model.context in (TRAINED_CONTEXT, 1024)
+
+
+def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
+    preset = PRESETS["qwen3-0.6b"]
+    same = choose_model(preset, ModelChoices(layers=2, context=64))
+    assert (same.head_dim, same.qk_norm, same.eps) == (128, "head", 1e-6)
+    narrower = choose_model(preset, ModelChoices(width=256, heads=4))
+    assert (narrower.head_width, narrower.qk_norm) == (64, "head")
+    assert choose_model(preset, ModelChoices(architecture="gpt")).qk_norm != "head"
+
+
+LARGE = replace(PRESETS["llama-3.1-8b"].model, layers=96)
+"""22 billion parameters."""
+
+
+def test_a_model_that_is_too_large_says_how_many_stages_it_needs() -> None:
+    with pytest.raises(UserError, match="too many for --stages 2") as caught:
+        check_stages(LARGE, 2)
+    assert caught.value.exit_code == ExitCode.USAGE
+    fewest = fewest_stages(LARGE)
+    assert f"--stages {fewest} " in caught.value.next_step
+    assert fewest is not None
+    check_stages(LARGE, fewest)
+    with pytest.raises(UserError):
+        check_stages(LARGE, fewest - 1)
+
+
+def test_a_model_that_fits_no_stages_says_so() -> None:
+    with pytest.raises(UserError, match="no number of stages suffices") as caught:
+        check_stages(replace(LARGE, width=8192, vocab=1_000_000), 16)
+    assert "smaller vocabulary" in caught.value.next_step
+
+
+def test_a_model_with_the_tokens_of_another_tokenizer_says_so() -> None:
+    preset = PRESETS["smollm2-135m"]
+    (words,) = other_vocabulary("smollm2-135m", choose_model(preset, ModelChoices()))
+    assert "49,152" in words
+    assert not other_vocabulary("smollm2-135m", preset.model)
+    assert not other_vocabulary("tiny", choose_model(PRESETS["tiny"], ModelChoices(), 512))
+
+
+def test_a_plan_says_how_many_machines_a_preset_needs() -> None:
+    run = PlanChoices(preset="llama-3.1-8b", vocab=256)
+    setting = chosen(run, ModelChoices(layers=96))
+    with pytest.raises(UserError, match="need 3 stages") as caught:
+        setting.fewest(2)
+    assert "--machines 3" in caught.value.next_step
+    assert 3 in setting.counts(40)
+
+
+def test_create_refuses_at_once_and_plan_counts_the_published_vocabulary(within: Within) -> None:
+    done = within("create", "--preset", "llama-3.1-8b", "--layers", "96")
+    assert done.returncode == ExitCode.USAGE
+    assert "--stages 3 " in done.stderr
+    machines = ["--machines", "4", "--gflops", "100", "--memory", "16GB"]
+    done = within("plan", "--preset", "smollm2-135m", "--no-measure", *machines)
+    assert done.returncode == 0, done.stderr
+    assert "49,152 tokens" in done.stderr

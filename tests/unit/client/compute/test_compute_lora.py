@@ -1,0 +1,130 @@
+"""A worker's stage with adapters: what is loaded, kept, saved, audited and counted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from client.compute.checkpoint import read_info
+from client.compute.memory import required_bytes
+from client.compute.requests import (
+    ApplyLocal,
+    ForwardBackward,
+    KeepVersion,
+    Load,
+    LoadStart,
+    Recompute,
+    Save,
+)
+from client.compute.starting import Written, write_start
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import Imported, open_folder
+from model_zoo.specs.architecture import Lora
+from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
+from model_zoo.specs.state import ADAMW_STATE
+from model_zoo.whole import build_whole
+from tests.support.compute_stages import MODELS, LocalWorker, opened, tokens_of
+
+WHOLE = [4]
+BASE = MODELS["llama"]
+ADAPTED = MODELS["lora"]
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Iterator[Imported]:
+    state = build_whole(BASE, seed=99).state_dict()
+    with open_folder(export_hf(BASE, state, tmp_path / "model", dtype="bf16")) as found:
+        yield found
+
+
+@pytest.fixture
+def start(imported: Imported, tmp_path: Path) -> Written:
+    return write_start(imported, slices(WHOLE)[0], lambda digest: tmp_path / digest)
+
+
+def adapted(start: Written, **changes: Any) -> LocalWorker:
+    worker = opened(0, WHOLE, model="lora", imported=True, **changes)
+    worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    return worker
+
+
+def train(worker: LocalWorker, step: int) -> str:
+    worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
+    found: str = worker.call(ApplyLocal(step=step, tokens=100))[0].hash
+    return found
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_what_is_frozen_is_loaded_as_it_is_and_stays(
+    imported: Imported, start: Written, delayed: bool
+) -> None:
+    worker = adapted(start, delayed=delayed)
+    for step in range(2):
+        train(worker, step)
+    for slot in worker.replica.slots:
+        named = dict(slot.module.named_parameters())
+        for name in imported.names:
+            assert torch.equal(named[name].float(), imported.tensor(name).float()), name
+        matrix = named["embed.token.weight"]
+        assert matrix.dtype == torch.bfloat16
+        assert matrix.data_ptr() == worker.replica.module.embed.token.weight.data_ptr()
+
+
+def test_the_state_is_that_of_the_adapters_alone(start: Written, tmp_path: Path) -> None:
+    worker = adapted(start)
+    count = stage_parameters(ADAPTED, WHOLE, 0)
+    assert worker.replica.size == count
+    first = train(worker, 0)
+    saved, _ = worker.call(Save(version=1, path=str(tmp_path / "saved")))
+    assert saved.size_bytes < 3 * 4 * count + 16_384
+    assert all(".lora." in name for name, _ in read_info(tmp_path / "saved").layout)
+    other = adapted(start)
+    assert other.call(Load(path=str(tmp_path / "saved"), version=1))[0].hash == first
+    assert train(other, 1) == train(worker, 1)
+
+
+def test_what_is_frozen_may_come_after_the_state(start: Written) -> None:
+    """It is fetched whenever a stage is opened; a version that was loaded stays."""
+    worker = adapted(start)
+    digest = train(worker, 0)
+    loaded, _ = worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    assert (loaded.version, loaded.hash) == (1, digest)
+
+
+def test_a_wrong_file_changes_nothing(start: Written) -> None:
+    worker = adapted(start)
+    before = worker.replica.module.embed.token.weight.clone()
+    start.path.write_bytes(start.path.read_bytes()[:-1] + b"\x01")
+    failed = worker.fails(LoadStart(path=str(start.path), digest=start.digest))
+    assert failed.kind == "checkpoint"
+    assert torch.equal(worker.replica.module.embed.token.weight, before)
+
+
+def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> None:
+    worker = adapted(start)
+    worker.call(KeepVersion(step=0))
+    worker.call(Recompute(step=0, microbatch=0, tokens=tokens_of(0)))
+    assert train(worker, 0) == train(adapted(start), 0)
+
+
+def test_memory_is_that_of_the_frozen_weights_and_little_more() -> None:
+    def total(spec: Any, layers: list[int]) -> int:
+        return required_bytes(
+            spec,
+            layers_per_stage=layers,
+            stage=0,
+            sequences=1,
+            tokens=16,
+            graphs_kept=1,
+            averaging_codec="s8",
+            state=ADAMW_STATE,
+        ).total_bytes
+
+    wide = replace(BASE, width=512, ffn_width=1024, heads=8, kv_heads=8)
+    small = replace(wide, lora=Lora(4, 8.0, ("q_proj", "v_proj")))
+    frozen = frozen_bytes(small, slices([2, 2])[0])
+    assert frozen == 2 * stage_parameters(wide, [2, 2], 0)
+    assert frozen < total(small, [2, 2]) < total(wide, [2, 2]) / 3

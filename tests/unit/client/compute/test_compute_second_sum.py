@@ -1,0 +1,89 @@
+"""A segment that is summed again by another replica than its owner, with every rule and codec."""
+
+import pytest
+import torch
+
+from client.compute.requests import Apply, Contribute, Reduce, SumAgain, UsualNorm
+from model_zoo.specs.aggregation import RULES
+from protocol.audit.record import Grade, grade
+from tests.support.compute_rounds import CODECS, accumulate, bounds_of
+from tests.support.compute_stages import opened
+
+CLEAR = [name for name, rule in RULES.items() if not rule.secret]
+TOKENS = 1000
+
+
+class Round:
+    """Three replicas that have contributed to a step; the first owns segment 1."""
+
+    def __init__(self, rule: str, codec: str) -> None:
+        self.workers = [opened(0, [4], averaging=codec, aggregation=rule) for _ in range(3)]
+        self.bounds = bounds_of(self.workers[0], 3)
+        self.close(0)
+        accumulate(self.workers, 1)
+        self.sent = self.contribute(1)
+        self.sum = self.reduce(1, 1)
+
+    def contribute(self, step: int) -> list[list[bytes]]:
+        request = Contribute(step=step, attempt=1, bounds=self.bounds)
+        return [list(map(bytes, worker.call(request)[1])) for worker in self.workers]
+
+    def reduce(self, step: int, segment: int) -> bytes:
+        request = Reduce(step=step, attempt=1, segment=segment, microbatches=[2] * 3, own=0)
+        others = [parts[segment] for parts in self.sent[1:]]
+        reply, (payload,) = self.workers[0].call(request, *others)
+        self.norm = reply.squared_norm
+        return bytes(payload)
+
+    def close(self, step: int) -> None:
+        """Close a step, so that the second moment knows what is usual."""
+        accumulate(self.workers, step)
+        self.sent = self.contribute(step)
+        sums, norms = [], []
+        for segment in range(3):
+            sums.append(self.reduce(step, segment))
+            norms.append(self.norm)
+        request = Apply(
+            step=step, attempt=1, bounds=self.bounds, squared_norms=norms, tokens=TOKENS
+        )
+        for worker in self.workers:
+            worker.call(request, *sums)
+
+    def again(self, claimed: bytes, parts: list[bytes] | None = None) -> float:
+        """Have the third replica sum segment 1 again."""
+        usual, _ = self.workers[2].call(UsualNorm(step=1, bounds=self.bounds, segment=1))
+        size = self.bounds[2] - self.bounds[1]
+        request = SumAgain(step=1, size=size, microbatches=[2] * 3, usual=usual.norm)
+        parts = parts or [one[1] for one in self.sent]
+        reply, _ = self.workers[2].call(request, *parts, claimed)
+        return reply.deviation
+
+    def scaled(self, times: float) -> bytes:
+        """What an owner sends that lies about its sum."""
+        wire, size = self.workers[0].replica.wire, self.bounds[2] - self.bounds[1]
+        numbers = torch.empty(size)
+        wire.segment_back(self.sum, numbers)
+        return bytes(wire.segment_out(numbers * times))
+
+
+@pytest.mark.parametrize("rule", CLEAR)
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_honest_sum_agrees_and_a_false_one_does_not(rule: str, codec: str) -> None:
+    one = Round(rule, codec)
+    assert one.again(one.sum) == 0.0, "to the bit, on one machine"
+    for times in (-10.0, -1.0, 0.0, 1.5):
+        assert grade(one.again(one.scaled(times))) is Grade.LIES
+
+
+def test_a_contribution_that_is_left_out_is_found() -> None:
+    one = Round("sum", "s8")
+    twice = [one.sent[0][1], one.sent[1][1], one.sent[1][1]]
+    assert grade(one.again(one.sum, twice)) is Grade.LIES
+
+
+def test_a_check_changes_nothing_at_the_replica_that_makes_it() -> None:
+    one = Round("sum", "s8")
+    before = one.workers[2].replica.state_hash(), one.workers[2].replica.gradient_sum.clone()
+    one.again(one.scaled(-10.0))
+    assert one.workers[2].replica.state_hash() == before[0]
+    assert torch.equal(one.workers[2].replica.gradient_sum, before[1])

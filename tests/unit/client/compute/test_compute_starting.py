@@ -1,0 +1,138 @@
+"""Stages begin with the weights of an imported model, verified, and with nothing else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from client.compute.requests import ApplyLocal, ForwardBackward, LoadStart
+from client.compute.starting import NotFinite, Written, write_start
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import Imported, open_folder
+from model_zoo.specs.slices import slices
+from model_zoo.whole import build_whole
+from tests.support.compute_stages import MODELS, opened, tokens_of
+
+CUT = [1, 2, 1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in bf16, as most models are published."""
+    model = MODELS["llama"]
+    folder = export_hf(model, build_whole(model, seed=99).state_dict(), tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    halved = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    save_file(halved, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def imported(folder: Path) -> Iterator[Imported]:
+    with open_folder(folder) as opened:
+        yield opened
+
+
+def written(imported: Imported, folder: Path, stage: int) -> Written:
+    return write_start(imported, slices(CUT)[stage], lambda digest: folder / f"{digest}.bin")
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("stage", range(len(CUT)))
+def test_a_stage_begins_with_its_tensors(
+    imported: Imported, tmp_path: Path, stage: int, delayed: bool
+) -> None:
+    start = written(imported, tmp_path, stage)
+    worker = opened(stage, CUT, model="llama", delayed=delayed)
+    seeded = worker.replica.flat.values.clone()
+    loaded, _ = worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    replica = worker.replica
+    assert (loaded.version, loaded.hash) == (0, replica.state_hash())
+    assert not torch.equal(replica.flat.values, seeded)
+    for name, tensor in replica.flat.state().items():
+        assert torch.equal(tensor, imported.tensor(name).float()), name
+    newest, first, second, *before = replica.state_tensors
+    assert not first.any()
+    assert not second.any()
+    assert all(torch.equal(newest, previous) for previous in before)
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_no_weights_are_drawn_for_a_stage_that_is_imported(
+    imported: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
+    start = written(imported, tmp_path, 0)
+    drawn = opened(0, CUT, model="llama", delayed=delayed)
+    drawn.call(LoadStart(path=str(start.path), digest=start.digest))
+
+    def refuse(*_: object) -> torch.Tensor:
+        raise AssertionError("weights were drawn")
+
+    monkeypatch.setattr("model_zoo.stages.initial_tensor", refuse)
+    worker = opened(0, CUT, model="llama", delayed=delayed, imported=True)
+    assert not worker.replica.flat.values.any()
+    worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    assert worker.replica.state_hash() == drawn.replica.state_hash()
+
+
+def test_it_reads_and_writes_no_more_than_the_stages_own_tensors(
+    imported: Imported, tmp_path: Path
+) -> None:
+    for stage in range(len(CUT)):
+        before = imported.shards.bytes_read
+        start = written(imported, tmp_path, stage)
+        parameters = opened(stage, CUT, model="llama").replica.size
+        assert imported.shards.bytes_read - before == 2 * parameters
+        assert start.size_bytes == start.path.stat().st_size
+        assert start.size_bytes < 2 * parameters + 4096
+
+
+def test_training_that_went_on_is_given_up(imported: Imported, tmp_path: Path) -> None:
+    whole = [sum(CUT)]
+    start = write_start(imported, slices(whole)[0], lambda digest: tmp_path / digest)
+    request = LoadStart(path=str(start.path), digest=start.digest)
+    worker, fresh = opened(0, whole, model="llama"), opened(0, whole, model="llama")
+    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(ApplyLocal(step=0, tokens=100))
+    worker.call(ForwardBackward(step=1, microbatch=1, tokens=tokens_of(1)))
+    assert worker.call(request)[0].hash == fresh.call(request)[0].hash
+    assert not worker.replica.counted
+
+
+def damaged(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_other_bytes_change_nothing(imported: Imported, tmp_path: Path) -> None:
+    start, other = (written(imported, tmp_path, stage) for stage in (0, 1))
+    worker = opened(0, CUT, model="llama")
+    before = worker.replica.state_hash()
+
+    def refused(path: Path, digest: str, words: str) -> None:
+        failed = worker.fails(LoadStart(path=str(path), digest=digest))
+        assert failed.kind == "checkpoint"
+        assert words in failed.message
+        assert worker.replica.state_hash() == before
+
+    refused(other.path, other.digest, "of another model")
+    refused(start.path, other.digest, "its digest differs")
+    refused(tmp_path / "nowhere", start.digest, "missing")
+    damaged(start.path, -1)
+    refused(start.path, start.digest, "its digest differs")
+    start.path.write_bytes(start.path.read_bytes()[:-2])
+    refused(start.path, start.digest, "where the file does")
+    start.path.write_bytes(b"\xff" * 64)
+    refused(start.path, start.digest, "length of its header")
+
+
+def test_numbers_that_are_not_finite_are_refused(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = torch.nan
+    save_file(tensors, folder / "model.safetensors")
+    with open_folder(folder) as opened, pytest.raises(NotFinite, match=r"head\.norm\.weight"):
+        written(opened, tmp_path, 2)
+    assert not list(tmp_path.glob("*.tmp*"))

@@ -1,0 +1,220 @@
+"""Leaves on disk: proven when they are read, within a budget, encrypted where the home is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client import at_rest
+from client.compute.samples import token_corpus
+from client.store.leaves import DataFolder, LeafCache, WrongFolder
+from client.store.texts import TextStore, is_founders, keep_folder
+from model_zoo.datasets.build import build
+from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.folder import open_folder
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.merkle import (
+    DIGEST_BYTES,
+    LEAF_BYTES,
+    Tree,
+    is_proven,
+    leaf_count,
+    leaf_digest,
+)
+from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name, shard_sizes
+
+COUNT = 6
+ROOM = 3 * (LEAF_BYTES + 3 * DIGEST_BYTES)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of six leaves."""
+    place = tmp_path_factory.mktemp("data")
+    book = place / "book.txt"
+    letters = random.Random(1).choices("abcdefgh \n", k=700_000)
+    book.write_text("".join(letters))
+    return build([book], place / "tokens", workers=1).path
+
+
+@pytest.fixture
+def data(folder: Path) -> DataSpec:
+    return open_folder(folder).index.spec()
+
+
+@pytest.fixture
+def key() -> Iterator[None]:
+    at_rest.use(bytes(range(32)))
+    yield
+    at_rest.use(None)
+
+
+def proven(folder: Path, data: DataSpec) -> list[bytes]:
+    whole = DataFolder(folder, data)
+    return [whole.read(index) or b"" for index in range(COUNT)]
+
+
+def test_every_leaf_of_a_folder_is_given_with_its_proof(folder: Path, data: DataSpec) -> None:
+    leaves = proven(folder, data)
+    assert leaf_count(data.size_bytes) == COUNT
+    for index, leaf in enumerate(leaves):
+        assert is_proven(leaf, index, data.size_bytes, data.digest)
+    whole = DataFolder(folder, data)
+    assert whole.read(COUNT) is None
+    assert whole.read(-1) is None
+    assert not whole.empty
+
+
+def test_a_damaged_leaf_is_not_given(folder: Path, data: DataSpec, tmp_path: Path) -> None:
+    """Whoever gives a wrong one pays for it."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    with (copy / shard_name(0)).open("r+b") as file:
+        file.seek(LEAF_BYTES + 9)
+        file.write(b"\xff")
+    found = [leaf is None for leaf in map(DataFolder(copy, data).read, range(COUNT))]
+    assert found == [False, True, False, False, False, False]
+    with (copy / LEAVES).open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(WrongFolder, match="has the root"):
+        DataFolder(copy, data)
+    os.truncate(copy / shard_name(0), 100)
+    with pytest.raises(WrongFolder, match="has 100 bytes"):
+        DataFolder(copy, data)
+    (copy / shard_name(0)).unlink()
+    with pytest.raises(FileNotFoundError):
+        DataFolder(copy, data)
+
+
+def test_a_cache_keeps_to_its_budget(folder: Path, data: DataSpec, tmp_path: Path) -> None:
+    """What was used longest ago goes first, and nothing that is needed."""
+    leaves = proven(folder, data)
+    cache = LeafCache(tmp_path / "cache", data, ROOM)
+    assert cache.empty
+    for index in (0, 1, 2):
+        cache.keep(index, leaves[index], [])
+    assert cache.has(0)
+    cache.keep(3, leaves[3], [])
+    assert [cache.has(index) for index in range(COUNT)] == [True, False, True, True, False, False]
+    cache.keep(4, leaves[4], [0, 2])
+    assert [cache.has(index) for index in range(COUNT)] == [True, False, True, False, True, False]
+    assert cache.size_bytes <= ROOM
+    assert len(list(cache.folder.iterdir())) == 3
+    assert cache.read(0) == leaves[0]
+    assert cache.read(1) is None
+
+
+def test_a_cache_is_found_again_and_proven_anew(
+    folder: Path, data: DataSpec, tmp_path: Path
+) -> None:
+    leaves = proven(folder, data)
+    first = LeafCache(tmp_path / "cache", data, ROOM)
+    for index in (0, 1, 2):
+        first.keep(index, leaves[index], [])
+    damaged, torn = first.path(1), first.path(2)
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    torn.write_bytes(torn.read_bytes()[:99])
+    (first.folder / "99.leaf").write_bytes(b"of no such place")
+    (first.folder / ".5.tmp").write_bytes(b"interrupted")
+    again = LeafCache(tmp_path / "cache", data, ROOM)
+    assert [again.has_unread(index) for index in range(3)] == [True] * 3
+    assert [again.has(index) for index in range(3)] == [True, False, False]
+    assert again.is_proven(0)
+    assert not damaged.exists()
+    smaller = LeafCache(tmp_path / "cache", data, 1)
+    assert smaller.empty
+
+
+def test_a_full_disk_leaves_no_half_leaf(
+    folder: Path, data: DataSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = LeafCache(tmp_path / "cache", data, ROOM)
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        cache.keep(0, proven(folder, data)[0], [])
+    assert cache.empty
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_the_worker_reads_the_same_samples_from_both(
+    folder: Path, data: DataSpec, tmp_path: Path
+) -> None:
+    cache = LeafCache(tmp_path / "cache", data, 10 * LEAF_BYTES)
+    for index, leaf in enumerate(proven(folder, data)):
+        cache.keep(index, leaf, [])
+    whole = TokenCorpus.from_folder(open_folder(folder))
+    for place in (folder, cache.folder):
+        found = token_corpus(place, data).sample(3, 4, 3000, seed=1)
+        assert found.tolist() == whole.sample(3, 4, 3000, seed=1).tolist()
+
+
+@pytest.mark.usefixtures("key")
+def test_an_encrypted_home_has_no_plain_tokens(
+    folder: Path, data: DataSpec, tmp_path: Path
+) -> None:
+    """Neither in its cache nor in what it keeps of a founder's folder."""
+    leaves = proven(folder, data)
+    cache = LeafCache(tmp_path / "cache", data, ROOM)
+    cache.keep(0, leaves[0], [])
+    assert at_rest.is_encrypted(cache.path(0))
+    assert LeafCache(tmp_path / "cache", data, ROOM).read(0) == leaves[0]
+    kept = keep_folder(folder, data, TextStore(tmp_path))
+    assert at_rest.is_encrypted(kept / shard_name(0))
+    assert proven(kept, data) == leaves
+    found = token_corpus(kept, data).sample(3, 4, 3000, seed=1)
+    at_rest.use(None)
+    assert found.tolist() == token_corpus(folder, data).sample(3, 4, 3000, seed=1).tolist()
+
+
+def test_a_folder_on_another_disk_is_used_where_it_is(
+    folder: Path, data: DataSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    store = TextStore(tmp_path / "texts")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        assert keep_folder(folder, data, store) == folder
+    assert list(store.folder.iterdir()) == []
+    kept = keep_folder(folder, data, store)
+    assert kept == store.tokens(data.digest)
+    assert keep_folder(folder, data, store) == kept
+    store.remember(data.digest, folder)
+    assert is_founders(kept / shard_name(0))
+
+
+def test_a_hundred_gigabytes_are_proven_leaf_by_leaf(tmp_path: Path) -> None:
+    """A sparse folder: nothing is read but the digests and the leaf."""
+    size = 100 * 10**9
+    count = leaf_count(size)
+    zeros, written = leaf_digest(bytes(LEAF_BYTES)), leaf_digest(b"w" * LEAF_BYTES)
+    last = leaf_digest(bytes(size - (count - 1) * LEAF_BYTES))
+    marked = 5 * SHARD_BYTES // LEAF_BYTES + 3
+    digests = [zeros] * (count - 1) + [last]
+    digests[marked] = written
+    for number, shard in enumerate(shard_sizes(size)):
+        with (tmp_path / shard_name(number)).open("wb") as file:
+            file.truncate(shard)
+            if number == 5:
+                file.seek(3 * LEAF_BYTES)
+                file.write(b"w" * LEAF_BYTES)
+    (tmp_path / LEAVES).write_bytes(b"".join(digests))
+    data = DataSpec("tokens", "zeros", size, Tree(digests).root.hex())
+    whole = DataFolder(tmp_path, data)
+    for index in (0, 1, marked, count // 2, count - 1):
+        leaf = whole.read(index)
+        assert leaf is not None
+        assert is_proven(leaf, index, size, data.digest)
+        assert leaf.startswith(b"w") == (index == marked)

@@ -1,0 +1,214 @@
+"""Token data, leaf by leaf: who has not the whole fetches what it needs, and trains the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from client.control.snapshot import Snapshot
+from client.node.status import take_snapshot
+from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.text_search import ASK_AGAIN_S
+from model_zoo.datasets.build import build
+from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
+from protocol.effects import Effect, Explain
+from protocol.transfer.leaves import STARVES_S
+from tests.support.train_swarm import ADVERT, RecordingEngine, Volunteer, open_swarm
+
+LEAVES = 14
+BUDGET_BYTES = 10 * LEAF_BYTES
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of fourteen leaves; of no two are the bytes the same."""
+    folder = tmp_path_factory.mktemp("data")
+    book = folder / "book.txt"
+    book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
+    made = build([book], folder / "tokens", workers=1)
+    assert leaf_count(made.index.size_bytes) == LEAVES
+    return made.path
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Warnings about transfers."""
+    words: list[str] = []
+    perform = RecordingEngine.perform
+
+    def listen(engine: RecordingEngine, effect: Effect) -> None:
+        if isinstance(effect, Explain) and (effect.topic, effect.level) == ("transfer", "warning"):
+            words.append(effect.words)
+        perform(engine, effect)
+
+    monkeypatch.setattr(RecordingEngine, "perform", listen)
+    return words
+
+
+def supply(volunteer: Volunteer) -> LeafSupply:
+    found = volunteer.held_stages._context.terms.leaves
+    assert found is not None
+    return found
+
+
+def cached(volunteer: Volunteer) -> Sequence[Path]:
+    return sorted(supply(volunteer).folder.glob("*.leaf"))
+
+
+async def enter(volunteer: Volunteer) -> None:
+    """Look for the data, as on entering the swarm."""
+    problem = await volunteer.held_stages.text_problem()
+    volunteer.engine.describe(ADVERT, has_text=not problem)
+
+
+def snapshot(volunteer: Volunteer) -> Snapshot:
+    return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
+
+
+async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        founder = await swarm.add(1)
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until_done()
+        assert not first.held_stages.failure
+        assert len(cached(first)) == LEAVES
+        assert supply(founder).served_bytes >= (LEAVES - 1) * LEAF_BYTES
+        assert not first.engine.penalties
+        swarm.assert_exact()
+
+
+async def test_a_budget_is_kept_and_what_is_needed_again_is_fetched_again(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        swarm.cache_bytes = BUDGET_BYTES
+        founder = await swarm.add(1)
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        swarm.start()
+        most = 0
+
+        def done() -> bool:
+            nonlocal most
+            most = max(most, len(cached(first)))
+            return all(map(swarm._is_done, swarm.volunteers))
+
+        await swarm.until(done)
+        assert 0 < most <= BUDGET_BYTES // LEAF_BYTES
+        assert supply(founder).served_bytes > LEAVES * LEAF_BYTES
+        swarm.assert_exact()
+
+
+async def test_what_one_has_fetched_it_gives_to_others(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens), steps=200) as swarm:
+        founder = await swarm.add()
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        await swarm.add(1, text=False)
+        swarm.start()
+        await swarm.until(lambda: len(cached(first)) == LEAVES)
+        swarm.vanish(founder)
+        second = await swarm.add(0, text=False)
+        await swarm.until(lambda: len(cached(second)) == LEAVES)
+        assert supply(first).served_bytes >= (LEAVES - 1) * LEAF_BYTES
+
+
+async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        liar, founder = await swarm.add(text=False), await swarm.add(1)
+        await enter(founder)
+
+        class Lies:
+            def offer(self) -> object:
+                return supply(founder).offer()
+
+            def read(self, index: int) -> bytes:
+                right = supply(founder).read(index)
+                return right[:77] + bytes([right[77] ^ 1]) + right[78:]
+
+        liar.engine.shelf.leaves = Lies()  # type: ignore[assignment]
+        first = await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until(lambda: first.engine.penalties["leaf-not-proven"])
+        swarm.vanish(liar)  # it is banned, and would never see the end
+        await swarm.until_done()
+        assert first.engine.penalties == {"leaf-not-proven": 1}
+        swarm.assert_exact()
+
+
+async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_again(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        founder = await swarm.add(1)
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until(lambda: len(cached(first)) == LEAVES)
+        before = supply(founder).served_bytes
+        damaged = cached(first)[3]
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+        swarm.vanish(first)
+        same = supply(first)
+        again = LeafSupply(
+            same._ports, swarm.manifest, same._text, same._store, [], swarm.cache_bytes
+        )
+        assert "does not have" in await again.open()
+        found = [bool(again.read(index)) for index in range(LEAVES)]
+        assert found.count(False) == 1
+        assert not damaged.exists(), "what is damaged is removed, and fetched when it is needed"
+        assert before == supply(founder).served_bytes
+
+
+async def test_where_nobody_has_the_data_everybody_is_told_the_same(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock, warned: list[str]
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        alone, other = await swarm.add(text=False), await swarm.add(text=False)
+        for volunteer in (alone, other):
+            await enter(volunteer)
+        await trio.sleep(2 * ASK_AGAIN_S)
+        words = snapshot(alone).reason
+        assert "the text book.txt is missing: join with --data" in words
+        assert "root begins with " + swarm.manifest.data.digest[:12] in words
+        assert snapshot(alone).state == snapshot(other).state == "waiting"
+        assert set(warned) == {words}
+        founder = await swarm.add(1)
+        await enter(founder)
+        await swarm.until(lambda: not alone.engine.text.problem)
+
+
+async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_one_comes(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock, warned: list[str]
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens), steps=40) as swarm:
+        swarm.cache_bytes = 3 * LEAF_BYTES
+        founder = await swarm.add()
+        await enter(founder)
+        first, last = await swarm.add(0, text=False), await swarm.add(1, text=False)
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 2)
+        swarm.vanish(founder)
+        await swarm.until(lambda: snapshot(first).state == "waiting")
+        words = snapshot(first).reason
+        assert "is missing: join with --data" in words
+        assert words in warned
+        step = first.step(0)
+        await trio.sleep(STARVES_S)
+        assert first.step(0) == step
+        back = await swarm.add()
+        await enter(back)
+        await swarm.until(lambda: first.step(0) > step + 1)
+        assert snapshot(first).state != "waiting"
+        assert last.step(1) >= step

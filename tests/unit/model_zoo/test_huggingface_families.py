@@ -1,0 +1,187 @@
+"""Checkpoints that transformers makes compute here what its own classes do, cut or exported."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import open_folder
+from model_zoo.models.family import State
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices
+from model_zoo.stages import load_stage
+from model_zoo.whole import load_whole
+
+pytestmark = pytest.mark.filterwarnings("default")
+transformers = pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+
+"""Compared bit by bit, in fp32 on one thread."""
+VOCAB, CONTEXT, LAYERS = 300, 48, 4
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 500_000.0,
+}
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.2,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GPT2 = {
+    "vocab_size": VOCAB,
+    "n_positions": CONTEXT,
+    "n_embd": 64,
+    "n_layer": LAYERS,
+    "n_head": 4,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+QWEN3_MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-2": ("llama", COMMON | {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama-3.1": ("llama", COMMON | {"rope_parameters": LLAMA3, "rms_norm_eps": 1e-5}),
+    "llama-3.2, tied": ("llama", COMMON | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama, linear": (
+        "llama",
+        COMMON
+        | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}},
+    ),
+    "llama, head_dim": ("llama", COMMON | {"head_dim": 24}),
+    "smollm2": ("llama", COMMON | {"tie_word_embeddings": True, "num_attention_heads": 8}),
+    "smollm3": ("smollm3", COMMON | {"no_rope_layer_interval": 4, "tie_word_embeddings": True}),
+    "smollm3, every other": ("smollm3", COMMON | {"no_rope_layers": [1, 0, 1, 0]}),
+    "qwen2": ("qwen2", COMMON | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen2.5, tied": ("qwen2", COMMON | {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", COMMON | {"head_dim": 32}),
+    "qwen3, tied": ("qwen3", COMMON | {"head_dim": 16, "tie_word_embeddings": True}),
+    "mistral": ("mistral", COMMON | {"sliding_window": 16, "head_dim": 16}),
+    "mistral, no window": ("mistral", COMMON | {"sliding_window": None, "head_dim": 32}),
+    "olmo-2": ("olmo2", COMMON | {"num_key_value_heads": 4}),
+    "olmo-2, grouped": ("olmo2", COMMON),
+    "mixtral": ("mixtral", COMMON | {"num_local_experts": 4}),
+    "mixtral, head_dim, tied": (
+        "mixtral",
+        COMMON | {"num_local_experts": 3, "head_dim": 24, "tie_word_embeddings": True},
+    ),
+    "qwen3-moe": ("qwen3_moe", COMMON | QWEN3_MOE | {"norm_topk_prob": True, "head_dim": 16}),
+    "qwen3-moe, of all": ("qwen3_moe", COMMON | QWEN3_MOE | {"head_dim": 32}),
+    "olmoe": ("olmoe", COMMON | {"num_experts": 6, "num_experts_per_tok": 3}),
+    "gpt-2": ("gpt2", GPT2),
+    "gpt-2, tanh": ("gpt2", GPT2 | {"activation_function": "gelu_pytorch_tanh"}),
+    "gpt-2, eps": ("gpt2", GPT2 | {"layer_norm_epsilon": 1e-6, "tie_word_embeddings": False}),
+}
+
+Theirs = tuple[Any, Path]
+
+
+def one_expert_at_a_time(model: Any) -> None:
+    """The usual way multiplies the matrices of all experts in one call, which rounds otherwise."""
+    if model.config.model_type in ("mixtral", "qwen3_moe", "olmoe"):
+        model.set_experts_implementation("eager")
+
+
+@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
+def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Theirs:
+    """A model with random weights, also in its norms and biases, and the folder it is in."""
+    kind, settings = request.param
+    torch.manual_seed(3)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    one_expert_at_a_time(model)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.2 * torch.randn(parameter.shape)
+    folder = tmp_path_factory.mktemp(kind)
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return torch.randint(0, VOCAB, (2, CONTEXT), generator=torch.Generator().manual_seed(5))
+
+
+def imported(folder: Path) -> tuple[ModelSpec, State]:
+    with open_folder(folder) as opened:
+        return opened.spec, {name: opened.tensor(name) for name in opened.names}
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: Tensor) -> Tensor:
+    found: Tensor = model(ids).logits
+    return found
+
+
+@torch.no_grad()
+def staged(spec: ModelSpec, state: State, ids: Tensor) -> Tensor:
+    x = ids
+    for part in slices((1, 2, 1)):
+        x = load_stage(spec, part, state)(x)
+    return x
+
+
+@torch.no_grad()
+def test_logits_are_those_of_transformers(theirs: Theirs, ids: Tensor) -> None:
+    model, folder = theirs
+    spec, state = imported(folder)
+    expected = logits_of(model, ids)
+    assert expected.abs().max() > 1
+    whole = load_whole(spec, state)(ids)
+    assert torch.equal(staged(spec, state, ids), whole)
+    assert torch.equal(whole, expected)
+
+
+def test_every_tensor_is_that_of_safe_open(theirs: Theirs) -> None:
+    _, folder = theirs
+    with open_folder(folder) as opened, safe_open(folder / "model.safetensors", "pt") as file:
+        used = set()
+        for name in opened.names:
+            place = opened.place(name)
+            used |= {part for part, _ in place.parts}
+            expected = torch.cat([file.get_tensor(part) for part, _ in place.parts])
+            assert torch.equal(opened.tensor(name), expected.t() if place.transposed else expected)
+        assert used == set(file.keys())
+
+
+def test_the_export_is_the_model_that_was_imported(
+    theirs: Theirs, ids: Tensor, tmp_path: Path
+) -> None:
+    model, folder = theirs
+    spec, state = imported(folder)
+    export_hf(spec, state, tmp_path)
+    again, info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys"))
+    one_expert_at_a_time(again)
+    assert torch.equal(logits_of(again.eval(), ids), logits_of(model, ids))
+    assert imported(tmp_path)[0] == spec
+
+
+def test_a_mixture_is_theirs_in_their_usual_way_within_rounding(
+    ids: Tensor, tmp_path: Path
+) -> None:
+    kind, settings = CASES["olmoe"]
+    torch.manual_seed(3)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    expected, actual = logits_of(model, ids), load_whole(*imported(tmp_path))(ids)
+    assert (actual - expected).abs().max() <= 1e-6 * expected.abs().max()

@@ -1,0 +1,240 @@
+"""Folders that cannot be imported: hostile, damaged or of a model that is not known."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
+
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import open_folder
+from model_zoo.huggingface.shards import FolderError
+from model_zoo.specs.architecture import Rope
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.tensor_headers import parse_header
+from model_zoo.whole import build_whole
+
+SPEC = ModelSpec("llama", 2, 16, 2, 2, 32, context=8)
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return export_hf(SPEC, build_whole(SPEC, seed=0).state_dict(), tmp_path / "model")
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(FolderError, match=message), open_folder(folder):
+        raise AssertionError("opened")
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "qwen3_next"}, r"'qwen3_next' is unknown; the nearest is qwen3"),
+        ({"model_type": "olmo3"}, "the nearest is olmo2"),
+        ({"model_type": "gemma3_text"}, "is unknown; the nearest is"),
+        ({"model_type": None}, "is unknown"),
+        ({"hidden_size": None}, "hidden_size should be an integer"),
+        ({"hidden_size": 1 << 40}, "width must be"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn'"),
+        ({"rope_scaling": 3}, "should be an object"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"vocab_size": 300}, r"embed_tokens.weight should have the shape \(300, 16\)"),
+        ({"num_hidden_layers": 3}, "layers.2.input_layernorm.weight is missing"),
+        ({"num_hidden_layers": 1}, "layers.1.* is not one of the model's"),
+    ],
+)
+def test_a_configuration_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    configure(folder, **changes)
+    refused(folder, message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("mixtral", {"num_experts_per_tok": 9}, "active must lie between 1 and count"),
+        ("mixtral", {"num_local_experts": 1 << 50}, "count must lie between 2 and 512"),
+        ("mixtral", {"num_local_experts": "8"}, "num_local_experts should be an integer"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
+        ("mixtral", {"sliding_window": 4}, "sliding_window"),
+        ("mixtral", {"router_aux_loss_coef": -1.0}, "balance must lie between 0 and 1"),
+        ("mixtral", {}, "layers.0.block_sparse_moe.gate.weight is missing"),
+        (
+            "qwen3_moe",
+            {"moe_intermediate_size": None},
+            "moe_intermediate_size should be an integer",
+        ),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+    ],
+)
+def test_a_mixture_is_refused(
+    folder: Path, kind: str, changes: dict[str, Any], message: str
+) -> None:
+    configure(folder, **{"model_type": kind, "moe_intermediate_size": 8} | changes)
+    refused(folder, message)
+
+
+def test_a_context_above_the_model_s_is_refused(folder: Path) -> None:
+    with pytest.raises(FolderError, match="above the model's 8"), open_folder(folder, context=9):
+        pass
+
+
+def test_files_that_are_missing_are_named(folder: Path, tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "not a folder")
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    refused(folder, "pickle")
+    (folder / "pytorch_model.bin").unlink()
+    refused(folder, "neither model.safetensors nor")
+    (folder / "config.json").write_text("[]")
+    refused(folder, "not a JSON object")
+    (folder / "config.json").unlink()
+    refused(folder, r"cannot read .*config\.json")
+
+
+def sharded(folder: Path) -> dict[str, str]:
+    """Cut the weights into two files by turns; return the index."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    placed = {name: f"part-{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for part in set(placed.values()):
+        save_file({n: t for n, t in tensors.items() if placed[n] == part}, folder / part)
+    (folder / INDEX).write_text(json.dumps({"weight_map": placed}))
+    return placed
+
+
+def test_shards_are_read_as_one_file_is(folder: Path) -> None:
+    with open_folder(folder) as opened:
+        whole = {name: opened.tensor(name) for name in opened.names}
+    sharded(folder)
+    with open_folder(folder) as opened:
+        assert all(torch.equal(opened.tensor(name), whole[name]) for name in opened.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../secret.safetensors", "no file beside it"),
+        ("/etc/passwd", "no file beside it"),
+        ("part-7.safetensors", "part-7.safetensors is missing"),
+        ("part-0.safetensors", "where model.safetensors.index.json says"),
+    ],
+)
+def test_an_index_is_refused(folder: Path, name: str, message: str) -> None:
+    placed = sharded(folder)
+    moved = next(tensor for tensor, part in placed.items() if part == "part-1.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": placed | {moved: name}}))
+    refused(folder, message)
+
+
+def test_a_type_that_is_no_weight_is_refused(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "model.norm.weight"
+    save_file(tensors | {name: tensors[name].to(torch.int64)}, folder / WEIGHTS)
+    refused(folder, r"model\.norm\.weight has the type I64; supported are F32, BF16, F16")
+
+
+@pytest.mark.parametrize("length", [0, 1, 1 << 20, 1 << 40, (1 << 64) - 1])
+def test_a_header_of_impossible_length_is_refused(folder: Path, length: int) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", length) + data[8:])
+    refused(folder, "the length of its header is impossible")
+
+
+def test_a_truncated_file_is_refused(folder: Path) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[:-4])
+    refused(folder, "overlap, leave gaps, or do not end where the file does")
+    (folder / WEIGHTS).write_bytes(data[:5])
+    refused(folder, "impossible")
+
+
+def entry(start: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def test_a_header_is_parsed() -> None:
+    header = {"__metadata__": {"format": "pt"}, "b": entry(8, 12, []), "a": entry(0, 8, [2])}
+    found = parse_header(json.dumps(header).encode() + b"  ", 12)
+    assert {name: tensor.shape for name, tensor in found.items()} == {"a": (2,), "b": ()}
+
+
+HOSTILE: dict[str, tuple[Callable[[], str], str]] = {
+    "overlap": (lambda: json.dumps({"a": entry(0, 8, [2]), "b": entry(4, 8, [1])}), "overlap"),
+    "gap": (lambda: json.dumps({"a": entry(0, 4, [1]), "b": entry(8, 12, [1])}), "gaps"),
+    "beyond the end": (lambda: json.dumps({"a": entry(0, 1 << 40, [1 << 38])}), "end where"),
+    "backwards": (lambda: json.dumps({"a": entry(8, 0, [2])}), "another size than its shape"),
+    "negative": (lambda: json.dumps({"a": entry(-8, 0, [2])}), "malformed"),
+    "dtype": (lambda: json.dumps({"a": entry(0, 8, [2], "F31")}), "unknown type 'F31'"),
+    "rank": (lambda: json.dumps({"a": entry(0, 4, [1] * 400_000)}), "malformed"),
+    "dimension": (lambda: json.dumps({"a": entry(0, 4, [1 << 50])}), "malformed"),
+    "number": (lambda: '{"a":{"dtype":"F32","shape":[' + "9" * 10_000 + "]}}", "digits|malformed"),
+    "tensors": (lambda: json.dumps({f"{i}": entry(0, 0, []) for i in range(17_000)}), "more than"),
+    "name": (lambda: json.dumps({"a" * 300: entry(0, 4, [1])}), "name is too long"),
+    "name twice": (
+        lambda: '{"a":%s,"a":%s}' % ((json.dumps(entry(0, 4, [1])),) * 2),
+        "name twice",
+    ),
+    "list": (lambda: "[]", "malformed"),
+    "depth": (lambda: "[" * 100_000, "malformed"),
+    "text": (lambda: "{", "Expecting"),
+    "more fields": (lambda: json.dumps({"a": entry(0, 4, [1]) | {"x": 1}}), "malformed"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_header_is_refused(make: Callable[[], str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_header(make().encode(), 12)
+
+
+def test_bf16_and_fp16_stay_what_they_are(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors = {n: t.to(torch.float16 if n == name else torch.bfloat16) for n, t in tensors.items()}
+    save_file(tensors, folder / WEIGHTS)
+    with open_folder(folder) as opened:
+        assert opened.dtype("head.proj.weight") == "BF16"
+        again = opened.tensor("head.proj.weight").float().to(torch.bfloat16)
+        assert torch.equal(again, tensors["lm_head.weight"])
+        assert opened.dtype("blocks.0.attn.qkv.weight") == "F32"  # of fp16 and bf16
+        parts = [f"model.layers.0.self_attn.{q}_proj.weight" for q in "qkv"]
+        joined = torch.cat([tensors[part].float() for part in parts])
+        assert torch.equal(opened.tensor("blocks.0.attn.qkv.weight"), joined)
+
+
+def test_a_model_trained_on_shorter_sequences_is_exported_with_its_own_limit(
+    tmp_path: Path,
+) -> None:
+    own = ModelSpec("llama", 2, 16, 2, 2, 32, context=64, rope=Rope(), window=32)
+    folder = export_hf(own, build_whole(own, seed=1).state_dict(), tmp_path / "own")
+    with open_folder(folder, context=8) as opened:
+        shorter = opened.spec
+        state = {name: opened.tensor(name) for name in opened.names}
+    assert (shorter.context, shorter.longest, shorter.window) == (8, 64, 32)
+    again = export_hf(shorter, state, tmp_path / "again")
+    assert (again / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    with open_folder(again) as opened:
+        assert opened.spec == own
+
+
+@pytest.mark.parametrize("longest", [7, 8, 1 << 25, "9"])
+def test_a_limit_that_is_no_longer_than_what_is_trained_is_refused(longest: object) -> None:
+    with pytest.raises(ValueError, match="max_context"):
+        replace(SPEC, max_context=longest)

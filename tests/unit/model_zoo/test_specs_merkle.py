@@ -1,0 +1,108 @@
+"""The root of a token file's leaves: the shape of the tree, and streams cut anyhow."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from model_zoo.specs.merkle import (
+    LEAF_BYTES,
+    LeafHasher,
+    Tree,
+    _join,
+    climb,
+    is_proven,
+    leaf_digest,
+    path_length,
+    proven_size,
+    root,
+)
+
+
+def _by_definition(leaves: list[bytes]) -> bytes:
+    if len(leaves) == 1:
+        return leaves[0]
+    left = 1
+    while 2 * left < len(leaves):
+        left *= 2
+    return _join(_by_definition(leaves[:left]), _by_definition(leaves[left:]))
+
+
+@pytest.mark.parametrize("count", range(1, 20))
+def test_the_left_half_is_a_power_of_two(count: int) -> None:
+    leaves = [leaf_digest(bytes([number])) for number in range(count)]
+    assert root(iter(leaves)) == _by_definition(leaves)
+
+
+def test_nothing_has_no_root() -> None:
+    with pytest.raises(ValueError, match="needs a leaf"):
+        root([])
+
+
+def test_order_and_number_of_leaves_count() -> None:
+    one, two = leaf_digest(b"one"), leaf_digest(b"two")
+    roots = [root(leaves) for leaves in ([one], [one, one], [one, two], [two, one])]
+    assert len(set(roots)) == 4
+    assert root([root([one, two]), one]) == root([one, two, one])  # peaks are what RFC 6962 joins
+
+
+def test_a_leaf_is_no_inner_node() -> None:
+    one, two = leaf_digest(b"one"), leaf_digest(b"two")
+    assert leaf_digest(one + two) != root([one, two])
+
+
+def test_a_stream_may_be_cut_anywhere() -> None:
+    draw = random.Random(1)
+    data = draw.randbytes(3 * LEAF_BYTES + 17)
+    expected = [leaf_digest(data[at : at + LEAF_BYTES]) for at in range(0, len(data), LEAF_BYTES)]
+    hasher, found, at = LeafHasher(), list[bytes](), 0
+    while at < len(data):
+        size = draw.choice([1, 100, LEAF_BYTES, 2 * LEAF_BYTES + 3])
+        found += hasher.update(data[at : at + size])
+        at += size
+    assert found + hasher.last() == expected
+
+
+def test_bytes_that_end_with_a_leaf_have_no_shorter_one() -> None:
+    hasher = LeafHasher()
+    assert len(hasher.update(bytes(LEAF_BYTES))) == 1
+    assert hasher.last() == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 11, 16, 19])
+def test_every_leaf_leads_to_the_root_by_its_own_path(count: int) -> None:
+    leaves = [leaf_digest(bytes([number])) for number in range(count)]
+    tree = Tree(leaves)
+    assert tree.root == root(leaves)
+    for index, leaf in enumerate(leaves):
+        path = tree.path(index)
+        assert len(path) == path_length(index, count)
+        assert climb(leaf, index, count, path) == tree.root
+        others = {
+            climb(leaf, other, count, path)
+            for other in range(count)
+            if other != index and path_length(other, count) == len(path)
+        }
+        assert tree.root not in others
+        with pytest.raises(ValueError, match="zip"):
+            climb(leaf, index, count, [*path, leaf])
+
+
+def test_a_leaf_is_proven_for_its_place_only() -> None:
+    data = random.Random(2).randbytes(2 * LEAF_BYTES + 100)
+    parts = [data[at : at + LEAF_BYTES] for at in range(0, len(data), LEAF_BYTES)]
+    tree = Tree(map(leaf_digest, parts))
+    proven = [part + b"".join(tree.path(index)) for index, part in enumerate(parts)]
+    of = len(data), tree.root.hex()
+    assert [len(leaf) for leaf in proven] == [proven_size(index, len(data)) for index in range(3)]
+    for index, leaf in enumerate(proven):
+        assert [is_proven(leaf, at, *of) for at in range(-1, 4)] == [
+            at == index for at in range(-1, 4)
+        ]
+        for wrong in (leaf[:-1], leaf + b"x", b"x" + leaf[1:], leaf[:-1] + b"x", b""):
+            assert not is_proven(wrong, index, *of)
+
+
+def test_ten_terabytes_need_less_than_a_kilobyte_of_path() -> None:
+    assert proven_size(5, 10 * 10**12) - LEAF_BYTES == 26 * 32

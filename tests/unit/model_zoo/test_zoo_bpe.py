@@ -1,0 +1,155 @@
+"""Byte-pair encoding from a `tokenizer.json`: texts come back, and hostile files are refused."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_zoo.data import DataError
+from model_zoo.datasets.choice import parse_tokenizer
+from model_zoo.specs.tokens import MAX_TOKENIZER_BYTES
+from model_zoo.tokenizers.bpe import END_OF_TEXT, BadTokenizer, Bpe, train
+
+pytest.importorskip("tokenizers")
+TEXT = "the quick brown fox, über «40» lazy dogs\n\tand 日本\r\n" * 9
+
+
+@cache
+def _trained() -> Bpe:
+    return train([TEXT], 300)
+
+
+def _file() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_trained().data)
+    return found
+
+
+def _decoded(tokenizer: Bpe, tokens: Any) -> bytes:
+    return b"".join(tokenizer.decode(int(token)) for token in tokens)
+
+
+def test_a_text_comes_back_in_fewer_tokens() -> None:
+    tokenizer = _trained()
+    tokens = tokenizer.encode(np.frombuffer(TEXT.encode(), np.uint8))
+    assert 280 < tokenizer.vocab <= 300
+    assert len(tokens) < len(TEXT.encode()) / 1.5
+    assert _decoded(tokenizer, tokens) == TEXT.encode()
+    assert int(tokenizer.byte_counts[tokens].sum()) == len(TEXT.encode())
+
+
+@pytest.mark.parametrize("text", ["\0\x01\x7f", "é", "🙂🙂", " ", "\n\n\n"])
+def test_every_text_has_tokens(text: str) -> None:
+    tokens = _trained().encode(np.frombuffer(text.encode(), np.uint8))
+    assert _decoded(_trained(), tokens) == text.encode()
+
+
+def test_the_words_for_the_end_of_a_text_are_plain_text_in_it() -> None:
+    tokenizer = _trained()
+    tokens = tokenizer.encode(np.frombuffer(END_OF_TEXT.encode(), np.uint8))
+    assert tokenizer.end_of_text == 0
+    assert 0 not in tokens
+    assert tokenizer.decode(0) == b""
+
+
+def test_training_twice_gives_the_same_file() -> None:
+    assert train([TEXT], 300).data == _trained().data
+
+
+def test_a_small_text_has_fewer_tokens_than_asked_for() -> None:
+    assert 257 <= train(["aaa"], 5000).vocab < 300
+
+
+def test_the_manifest_names_the_library() -> None:
+    spec = _trained().spec()
+    assert (spec.vocab, spec.size_bytes) == (_trained().vocab, len(_trained().data))
+    assert spec.library.count(".") >= 1
+
+
+def test_bytes_that_fall_back_are_read() -> None:
+    """As in the files of Llama 2: a mark for spaces, and words for bytes."""
+    words = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
+    model = {"type": "BPE", "vocab": {w: n for n, w in enumerate(words)}, "merges": ["▁ a"]}
+    file = {
+        "model": model,
+        "added_tokens": [{"id": 1, "content": "</s>", "special": True}],
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]},
+    }
+    tokenizer = Bpe(json.dumps(file).encode())
+    assert [tokenizer.decode(n) for n in (1, 2 + 200, 258, 260)] == [b"", b"\xc8", b" ", b" a"]
+    assert tokenizer.end_of_text == 1
+
+
+def _changed(**changes: Any) -> bytes:
+    return json.dumps(_file() | changes).encode()
+
+
+def _model(**changes: Any) -> bytes:
+    return _changed(model=_file()["model"] | changes)
+
+
+def _nested(depth: int) -> Any:
+    return {"type": "Sequence", "decoders": [_nested(depth - 1)]} if depth else None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "no tokenizer.json"),
+        (b"[" * 100_000, "no tokenizer.json"),
+        (b"\xff\xfe", "no tokenizer.json"),
+        (b"{}", "no tokenizer.json"),
+        (_model(type="Unigram"), "only BPE"),
+        (_model(vocab={"a": 0, "b": 2**20}), "not below"),
+        (_model(vocab={"a": -1, "b": 1}), "not below"),
+        (_model(vocab={"a": 5, "b": 5}), "two words"),
+        (_model(vocab={"a": 0, "b" * 5000: 1}), "5000 characters"),
+        (_model(vocab={}), "no vocabulary"),
+        (_model(vocab={"a": "0"}), "no tokenizer.json"),
+        (_changed(added_tokens=[{"id": 9, "content": ""}]), "0 characters"),
+        (_changed(pre_tokenizer={"type": "Evil"}), "Evil is not supported"),
+        (_changed(normalizer={"type": "Replace", "pattern": "a" * 5000}), "too long"),
+        (_changed(decoder=_nested(40)), "nested too deeply"),
+        (_changed(pre_tokenizer=None, decoder=None), "neither byte-level"),
+    ],
+)
+def test_hostile_files_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(BadTokenizer, match=words):
+        Bpe(data)
+
+
+def test_a_file_that_is_too_large_is_not_parsed() -> None:
+    with pytest.raises(BadTokenizer, match="bytes; "):
+        Bpe(b" " * (MAX_TOKENIZER_BYTES + 1))
+
+
+def test_what_the_library_refuses_is_an_error_with_words() -> None:
+    data = _model(merges=["never seen"])
+    with pytest.raises(BadTokenizer, match="refuses it"):
+        Bpe(data).encode(np.frombuffer(b"a", np.uint8))
+
+
+@pytest.mark.parametrize("vocab", [0, 256, 2**20 + 1])
+def test_vocabularies_out_of_range_are_refused(vocab: int) -> None:
+    with pytest.raises(BadTokenizer, match="257 to"):
+        train([TEXT], vocab)
+
+
+def test_a_tokenizer_is_named_in_four_ways(tmp_path: Any) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(_trained().data)
+    assert parse_tokenizer("bytes") is None
+    assert parse_tokenizer("train:512") == 512
+    for name in (path, tmp_path):
+        found = parse_tokenizer(str(name))
+        assert isinstance(found, Bpe)
+        assert found.digest == _trained().digest
+
+
+@pytest.mark.parametrize("name", ["train:", "train:-3", "no/such/file"])
+def test_other_names_are_refused_with_words(name: str) -> None:
+    with pytest.raises(DataError, match="train:16384"):
+        parse_tokenizer(name)

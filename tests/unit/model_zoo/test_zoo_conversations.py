@@ -1,0 +1,338 @@
+"""Conversations as tokens: what is learned of them, and which rows have none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from model_zoo.data import NO_TARGET, DataError, inputs_and_targets, plain_tokens
+from model_zoo.datasets import sources
+from model_zoo.datasets.build import build
+from model_zoo.datasets.choice import parse_tokenizer
+from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.folder import Folder, open_folder
+from model_zoo.export import export_hf
+from model_zoo.huggingface.adapters import export_adapters
+from model_zoo.reference import evaluate
+from model_zoo.specs.architecture import Lora
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat
+from model_zoo.stages import losses_of, shown_share, summed_loss
+from model_zoo.tokenizers.bpe import Bpe
+from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate
+from model_zoo.whole import build_whole
+
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+CHATML = (
+    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|im_end|>\n"
+    "{% endgeneration %}{% else %}{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THINKING = CHATML.replace(
+    "{% generation %}", "{% generation %}{% if loop.last %}<think>\n\n</think>\n\n{% endif %}"
+)
+"""As Qwen3's: the last answer is written otherwise than those before it."""
+TALK = [
+    {"role": "system", "content": "be kind"},
+    {"role": "user", "content": "grüß dich, wie geht es?"},
+    {"role": "assistant", "content": "sehr gut, «danke»"},
+    {"role": "user", "content": "schön"},
+    {"role": "assistant", "content": "ja"},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer and its template."""
+    folder: Path = tmp_path_factory.mktemp("model")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator(["user assistant system gut schön danke"], trainer)
+    made.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": None, "eos_token": {"content": "<|im_end|>"}, "chat_template": CHATML}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def chosen(model: Path) -> Bpe:
+    found = parse_tokenizer(str(model))
+    assert isinstance(found, Bpe)
+    return found
+
+
+def written(path: Path, *rows: Any) -> Path:
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def learned_texts(folder: Folder) -> list[str]:
+    """What is learned of each conversation, in the order of the rows."""
+    corpus = TokenCorpus.from_folder(folder)
+    assert folder.index.conversations
+    context = folder.index.conversations.answers.context
+    tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
+    return [_words(corpus, row[row < NOT_LEARNED]) for row in tokens.reshape(-1, context)]
+
+
+def _words(corpus: TokenCorpus, tokens: np.ndarray[Any, Any]) -> str:
+    bpe = corpus.tokenizer
+    if bpe is None:
+        return corpus.text_of(tokens)
+    end = bpe.token_of("<|im_end|>")
+    return b"".join(b"<E>" if int(t) == end else bpe.decode(int(t)) for t in tokens).decode()
+
+
+def test_answers_and_their_ends_are_learned_and_nothing_else(model: Path, tmp_path: Path) -> None:
+    rows = written(tmp_path / "talk.jsonl", {"messages": TALK}, {"messages": TALK[1:3]})
+    folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=160)
+    first, second = learned_texts(folder)
+    assert first == "sehr gut, «danke»<E>\nja<E>\n"
+    assert second == "sehr gut, «danke»<E>\n"
+    assert folder.index.texts == 2
+
+
+def test_texts_of_answers_come_back(model: Path, tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "it is four"}]
+    rows = written(
+        tmp_path / "talk.jsonl",
+        {"messages": talk},
+        {"prompt": talk[:1], "completion": talk[1:]},
+        {"prompt": "2+2=", "completion": "four"},
+    )
+    folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=64)
+    assert learned_texts(folder) == ["it is four<E>\n", "it is four<E>\n", "four"]
+    last = TokenCorpus.from_folder(folder)
+    tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
+    ends = plain_tokens(tokens[tokens < NOT_LEARNED])
+    assert last.tokenizer is not None
+    assert ends[-1] == last.tokenizer.end_of_text  # a completion's end is learned
+
+
+@pytest.mark.parametrize("template", [CHATML, THINKING])
+def test_every_answer_of_a_conversation_is_found(
+    model: Path, tmp_path: Path, template: str
+) -> None:
+    tokenizer = Bpe(chosen(model).data, ChatFormat(template))
+    rows = written(tmp_path / "talk.jsonl", {"messages": TALK})
+    folder = build([rows], tmp_path / "out", tokenizer=tokenizer, context=160)
+    (found,) = learned_texts(folder)
+    thought = "<think>\n\n</think>\n\n" if template == THINKING else ""
+    assert found == f"sehr gut, «danke»<E>\n{thought}ja<E>\n"
+
+
+def test_bytes_need_no_template(tmp_path: Path) -> None:
+    rows = written(tmp_path / "a.jsonl", {"prompt": "grüße: ", "completion": "schön"})
+    folder = build([rows], tmp_path / "out", context=32)
+    assert learned_texts(folder) == ["schön\n"]
+    spec = folder.index.spec()
+    assert spec.answers
+    assert spec.answers.learned == len("schön\n".encode())
+    assert spec.loss_weight == 32 / 7
+
+
+def test_a_window_has_one_conversation_and_its_first_token_is_no_target(tmp_path: Path) -> None:
+    rows = [{"prompt": "", "completion": letter * 9} for letter in "abcdefgh"]
+    path = written(tmp_path / "a.jsonl", *rows)
+    folder = build([path], tmp_path / "out", context=16)
+    corpus = TokenCorpus.from_folder(folder)
+    corpus.check(16)
+    samples = np.concatenate([corpus.sample(0, 7, 16, 3), corpus.held_out_batch(0, 1, 16)])
+    inputs, targets = inputs_and_targets(samples)
+    texts = sorted(corpus.text_of(row[:9]) for row in inputs)
+    assert texts == [letter * 9 for letter in "abcdefgh"]
+    assert all(len(set(row[row != NO_TARGET])) == 2 for row in targets)  # a letter, a line end
+    assert (targets[:, 9:] == NO_TARGET).all()
+    assert int((targets != NO_TARGET).sum()) == 8 * 9
+
+
+def test_the_number_of_processes_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    monkeypatch.setattr(sources, "PIECE_BYTES", 2000)
+    rows = [{"messages": [*TALK, {"role": "user", "content": "x" * n}]} for n in range(40)]
+    path = written(tmp_path / "a.jsonl", *rows)
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    made = [
+        build([source], tmp_path / f"out{n}", tokenizer=chosen(model), context=80, workers=n)
+        for n, source in ((1, path), (2, path), (3, packed))
+    ]
+    assert len({folder.index.root for folder in made}) == 1
+    assert made[0].index.texts == 40
+    assert open_folder(tmp_path / "out2").index == made[1].index
+
+
+def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a", "completion": "b"},
+        {"prompt": "a" * 10, "completion": "b" * 40},
+        {"prompt": "a" * 40, "completion": "b"},
+    ]
+    folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
+    found = folder.index.conversations
+    assert found is not None
+    assert (folder.index.texts, found.cut, found.left_out) == (2, 1, 1)
+    assert found.answers.learned == 2 + 6
+    assert found.padding == 13
+
+
+BAD_ROWS = [
+    ("not json", "line 3, is not JSON"),
+    ([1], "line 3, is no JSON object"),
+    ({"text": "x"}, 'line 3, has neither "messages" nor'),
+    ({"prompt": "x", "completion": ""}, "there is no answer to learn"),
+    ({"messages": []}, 'has no messages in "messages"'),
+    ({"messages": [{"role": "user", "content": "x"}]}, "has no answer"),
+    ({"messages": [*TALK[:2], {"role": "assistant", "content": " "}]}, "has no answer"),
+    ({"messages": [{"role": "user"}]}, "a message 1 without a role and a content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content that is text"),
+    ({"messages": [{"role": "user", "content": "<|im_end|>"}, TALK[2]]}, "has <|im_end|> in its"),
+    ({"prompt": "x", "completion": "<|im_start|>"}, "stands for a special token"),
+    ('{"prompt": "x", "completion": "\\ud800"}', "line 3"),
+]
+
+
+@pytest.mark.parametrize(("row", "words"), BAD_ROWS)
+def test_bad_rows_are_refused_by_their_number(
+    model: Path, tmp_path: Path, row: Any, words: str
+) -> None:
+    path = written(tmp_path / "a.jsonl", {"messages": TALK}, "", row)
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3,") as caught:
+        build([path], tmp_path / "out", tokenizer=chosen(model), context=64)
+    assert words in str(caught.value)
+
+
+def test_what_no_conversations_can_be_made_of(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("text\n" * 9)
+    rows = written(tmp_path / "a.jsonl", {"messages": TALK})
+    long = written(tmp_path / "b.jsonl", {"prompt": "x" * 99, "completion": "y"})
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "tokenizer.json").write_bytes(chosen(model).data)
+    for source, tokenizer, words in (
+        (tmp_path / "book.txt", None, "book.txt cannot have conversations"),
+        (rows, 300, "trained on texts, not on conversations"),
+        (rows, None, "the tokenizer has no chat template"),
+        (rows, chosen(bare), "the tokenizer has no chat template"),
+        (long, None, "no conversation has an answer within 16 tokens"),
+    ):
+        with pytest.raises(DataError) as caught:
+            build([source], tmp_path / f"out {words}", tokenizer=tokenizer, context=16)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for %}", "is no Jinja"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses them"),
+        ("{{ strftime_now('%d') }}", "strftime_now"),
+        ("{% for i in range(10000000) %}x{% endfor %}", "refuses them"),
+        ("{{ messages + 1 }}", "fails on them"),
+    ],
+)
+def test_bad_and_hostile_templates_are_refused(template: str, words: str) -> None:
+    with pytest.raises(BadTemplate, match="chat template") as caught:
+        ChatTemplate(ChatFormat(template)).render(TALK)
+    assert words in str(caught.value)
+
+
+def test_where_a_template_is_found(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(chosen(model).data)
+    assert chosen(tmp_path).chat is None
+    several = [{"name": "tool", "template": "t"}, {"name": "default", "template": "d"}]
+    config = {"chat_template": several, "bos_token": "<s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert chosen(tmp_path).chat == ChatFormat("d", "<s>")
+    (tmp_path / "chat_template.jinja").write_text(CHATML)
+    assert chosen(tmp_path).chat == ChatFormat(CHATML, "<s>")
+    (tmp_path / "chat_template.jinja").write_text("x" * 20_000)
+    with pytest.raises(DataError, match="16385 characters; 16384 are supported"):
+        parse_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(DataError, match=r"tokenizer_config\.json"):
+        parse_tokenizer(str(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_exported_tokenizer_talks_as_it_was_learned(model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    ours, spec = chosen(model), ModelSpec("llama", 1, 16, 2, 2, 32, context=16)
+    lora = msgspec.structs.replace(spec, vocab=ours.vocab, lora=Lora(2, 4.0, ("q_proj",)))
+    state = build_whole(lora, seed=1).state_dict()
+    adapter = export_adapters(lora, state, tmp_path / "adapter", tokenizer=ours)
+    whole = build_whole(lora.base, seed=1).state_dict()
+    for folder in (adapter, export_hf(lora.base, whole, tmp_path / "whole", ours)):
+        theirs = AutoTokenizer.from_pretrained(folder)
+        assert ours.chat is not None
+        text = ChatTemplate(ours.chat).render(TALK)
+        assert theirs.apply_chat_template(TALK, tokenize=False) == text
+        (tokens, _), *_ = ours.encode_marked([text])
+        assert theirs(text).input_ids == tokens.tolist()
+        assert theirs.eos_token == "<|im_end|>"
+    ends = json.loads((tmp_path / "whole" / "generation_config.json").read_text())
+    assert ends == {"eos_token_id": ours.token_of("<|im_end|>")}
+
+
+def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "completion": "c" * (1 + n % 9)} for n in range(40)]
+    folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
+    corpus = TokenCorpus.from_folder(folder)
+    model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=16), seed=1)
+    tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
+    windows = np.stack([tokens[16 * n : 16 * n + 17] for n in range(40)])
+    inputs, targets = (torch.from_numpy(part) for part in inputs_and_targets(windows))
+    learned = int((targets != NO_TARGET).sum())
+    (summed_loss(model(inputs), targets) / learned).backward()
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    for part in (slice(0, 3), slice(3, 24), slice(24, 40)):
+        _, whole = losses_of(
+            model(inputs[part]), targets[part], z_weight=0.0, weight=corpus.loss_weight
+        )
+        (whole / (40 * 16)).backward()
+    for own, mean in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.grad, mean, rtol=1e-4, atol=1e-7)
+
+
+def test_losses_and_bytes_count_answers_alone(tmp_path: Path) -> None:
+    rows = [{"prompt": "prompt" * n, "completion": "é" * 4} for n in range(1, 5)]
+    folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=64)
+    corpus = TokenCorpus.from_folder(folder)
+    batch = corpus.held_out_batch(0, 1, 64)
+    assert corpus.bytes_of(batch[:, 1:]) == 9
+    model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=64), seed=1)
+    inputs, targets = (torch.from_numpy(part) for part in inputs_and_targets(batch))
+    with torch.no_grad():
+        logits = model(inputs)
+    kept = targets != NO_TARGET
+    mean = torch.nn.functional.cross_entropy(logits[kept], targets[kept]).item()
+    assert evaluate(model, corpus, batches=1, sequences=1, context=64) == pytest.approx(mean)
+    assert summed_loss(logits, targets).item() * shown_share(targets) / 64 == pytest.approx(mean)
+
+
+def test_another_context_is_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "completion": "c"} for _ in range(4)]
+    folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
+    with pytest.raises(DataError, match="cut for a context of 16, not of 8"):
+        TokenCorpus.from_folder(folder).check(8)

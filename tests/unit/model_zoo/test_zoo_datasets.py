@@ -1,0 +1,385 @@
+"""Data folders: the same tokens however they are built, and every bad input has its words."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_zoo.data import DataError
+from model_zoo.datasets import build as building
+from model_zoo.datasets import sources
+from model_zoo.datasets.build import build, is_unfinished
+from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
+from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
+from model_zoo.specs.merkle import LEAF_BYTES
+
+pytest.importorskip("tokenizers")
+LINE = "{n}: the quick brown fox, über «40» lazy dogs\n"
+TEXT = "".join(LINE.format(n=n) for n in range(4000))
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE_BYTES", 20_000)
+
+
+def _text(folder: Folder) -> str:
+    width = "<u2" if folder.index.vocab <= 1 << 16 else "<u4"
+    tokens = np.concatenate([np.frombuffer(shard, width) for shard in folder.shards])
+    if folder.tokenizer is None:
+        return tokens.astype(np.uint8).tobytes().decode()
+    return b"".join(folder.tokenizer.decode(int(token)) for token in tokens).decode()
+
+
+def test_the_text_comes_back(book: Path, tmp_path: Path) -> None:
+    folder = build([book], tmp_path / "out", tokenizer=400)
+    assert _text(folder) == TEXT
+    assert folder.index.text_bytes == len(TEXT.encode())
+    assert (folder.index.texts, folder.index.replaced) == (1, 0)
+    assert list(damaged_leaves(folder)) == []
+
+
+def test_the_number_of_processes_does_not_matter(
+    book: Path, tmp_path: Path, small_pieces: None
+) -> None:
+    one = build([book], tmp_path / "one", tokenizer=400, workers=1)
+    three = build([book], tmp_path / "three", tokenizer=400, workers=3)
+    assert one.index == three.index
+    assert _text(three) == TEXT
+
+
+def test_pieces_do_not_change_bytes(book: Path, tmp_path: Path, small_pieces: None) -> None:
+    book.write_text(TEXT.replace("\n", "é") + "no line ends here")  # cuts would be within letters
+    folder = build([book], tmp_path / "out", workers=1)
+    assert _text(folder) == book.read_text() + "\n"
+    assert folder.index.replaced == 0
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from model_zoo.datasets import sources
+from model_zoo.datasets.build import build
+
+sources.PIECE_BYTES = 20_000
+told = []
+
+def tell(progress):
+    told.append(progress)
+    if len(told) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+build([Path(sys.argv[1])], Path(sys.argv[2]), tokenizer=400, workers=1, tell=tell)
+"""
+
+
+def test_a_killed_build_goes_on_where_it_was(
+    book: Path, tmp_path: Path, small_pieces: None
+) -> None:
+    whole = build([book], tmp_path / "whole", tokenizer=400, workers=1)
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", INTERRUPTED, str(book), str(out)]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    assert is_unfinished(out)
+    assert not is_data_folder(out)
+    with (out / "shard-00000.bin").open("ab") as file:
+        file.write(b"half a part that was not noted")
+    told: list[building.Progress] = []
+    folder = build([book], out, tokenizer=400, workers=1, tell=told.append)
+    assert folder.index == whole.index
+    assert list(damaged_leaves(folder)) == []
+    assert told[0].done_bytes == 4 * 20_000
+    assert told[-1].done_bytes == told[-1].total_bytes
+
+
+def test_a_full_disk_loses_nothing(
+    book: Path, tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, calls = building._append, Counter[str]()
+
+    def full(path: Path, data: bytes) -> None:
+        calls[path.name] += 1
+        if calls[path.name] == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        append(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_append", full)
+        with pytest.raises(DataError, match="full: free space and run the same command again"):
+            build([book], tmp_path / "out", workers=1)
+    told: list[building.Progress] = []
+    folder = build([book], tmp_path / "out", workers=1, tell=told.append)
+    assert told[0].done_bytes > 0
+    assert _text(folder) == TEXT
+
+
+def test_a_complete_folder_is_not_built_again(book: Path, tmp_path: Path) -> None:
+    before = build([book], tmp_path / "out").index
+    assert build([book], tmp_path / "out").index == before
+    with pytest.raises(DataError, match="begun with other files"):
+        build([book], tmp_path / "out", tokenizer=400)
+    book.write_text("changed")
+    with pytest.raises(DataError, match="begun with other files"):
+        build([book], tmp_path / "out")
+
+
+def test_a_folder_with_other_files_is_left_alone(book: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not empty"):
+        build([book], tmp_path)
+
+
+def test_a_folder_of_many_kinds(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"row {n}"}) for n in range(3)]
+    files = tmp_path / "files"
+    (files / "b").mkdir(parents=True)
+    (files / ".hidden").mkdir()
+    (files / "a.txt").write_text("plain\n")
+    (files / "b" / "rows.jsonl").write_text("\n".join(rows))
+    (files / "b" / "rows.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    (files / "c.txt.gz").write_bytes(gzip.compress(b"packed"))
+    (files / "empty.txt").touch()
+    (files / "picture.png").write_bytes(b"\x89PNG\0\0\0")
+    (files / ".hidden" / "d.txt").write_text("hidden")
+    left_out: list[str] = []
+    folder = build([files], tmp_path / "out", left_out=left_out.extend)
+    row = "row 0\nrow 1\nrow 2\n"
+    assert _text(folder) == f"plain\n{row}{row}packed\n"
+    assert folder.index.texts == 8
+    assert [words.split("/")[-1] for words in left_out] == [
+        "empty.txt is empty",
+        "picture.png is binary: it is no text",
+    ]
+
+
+def test_lines_are_read_once_wherever_pieces_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"body": f"<{n}>"}) for n in range(200)]
+    path.write_text("\n".join(lines))
+    expected = "".join(f"<{n}>" for n in range(200))
+    source = sources.find_files([path])[0][0]
+    for size in (7, 16, 17, 1000):
+        monkeypatch.setattr(sources, "PIECE_BYTES", size)
+        cut = sources.pieces(source, "body")
+        texts = [found.text for piece in cut for found in sources.fragments(piece, "body")]
+        assert b"".join(texts).decode() == expected
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"text": [f"row {n}" for n in range(9)] + [None], "n": list(range(10))})
+    parquet.write_table(table, path, row_group_size=4)
+    folder = build([path], tmp_path / "out")
+    assert _text(folder) == "".join(f"row {n}\n" for n in range(9))
+    with pytest.raises(DataError, match=r'no text column "n"; its columns are text, n'):
+        build([path], tmp_path / "other", field="n")
+
+
+def test_zstandard(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "rows.jsonl.zst"
+    path.write_bytes(zstandard.compress(b'{"text": "a"}\n' * 9999))
+    assert _text(build([path], tmp_path / "out")) == "a\n" * 9999
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"cannot (be )?read"):
+        build([path], tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("name", "needs"), [("rows.parquet", "pyarrow"), ("a.zst", "zstandard")])
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needs: str
+) -> None:
+    for module in ("pyarrow", "pyarrow.parquet", "zstandard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(b"any")
+    with pytest.raises(DataError, match=f"pip install {needs}"):
+        build([tmp_path / name], tmp_path / "out")
+
+
+def _tokens(path: Path, tokens: list[int], magic: int = 0) -> Path:
+    head = struct.pack("<256i", magic, 1, len(tokens), *[0] * 253) if magic else b""
+    path.write_bytes(head + np.array(tokens, "<u4" if magic == 20240801 else "<u2").tobytes())
+    return path
+
+
+@pytest.mark.parametrize("magic", [0, 20240520, 20240801])
+def test_tokens_of_others_are_taken(tmp_path: Path, magic: int) -> None:
+    path = _tokens(tmp_path / "train.bin", list(b"tokens of others"), magic)
+    assert _text(build([path], tmp_path / "out")) == "tokens of others"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (np.array([1, 256], "<u2").tobytes(), "has the token 256, and the tokenizer has 256"),
+        (b"abc", "ends within a token"),
+        (struct.pack("<i", 20240520), "ends within its header"),
+    ],
+)
+def test_bad_tokens_of_others(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=words):
+        build([path], tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.txt", b"", "a.txt is empty"),
+        ("a.txt", b"\x7fELF\0\0", "a.txt is binary"),
+        ("a.txt.gz", b"no gzip", "a.txt.gz cannot be read"),
+        ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2, is not JSON"),
+        ("a.jsonl", b'{"body": "a"}\n', 'no string field "text"; name it with --field'),
+        ("a.jsonl", b"\n\n", "no text at all"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cannot be read"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=words):
+        build([tmp_path / name], tmp_path / "out")
+
+
+def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        build([tmp_path / "nothing"], tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="has no file with text"):
+        build([tmp_path / "empty"], tmp_path / "out")
+
+
+def test_stray_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"plain text " * 50 + b"caf\xe9\n")
+    folder = build([path], tmp_path / "out", tokenizer=300)
+    assert folder.index.replaced == 1
+    assert _text(folder).endswith("caf\ufffd\n")
+
+
+def test_a_damaged_folder_is_found(book: Path, tmp_path: Path) -> None:
+    book.write_text(TEXT * 3)
+    out = tmp_path / "out"
+    build([book], out)
+    shard = out / "shard-00000.bin"
+    with shard.open("r+b") as file:
+        file.seek(LEAF_BYTES + 5)
+        file.write(b"x")
+    assert list(damaged_leaves(open_folder(out))) == [1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(DataError, match="it is damaged"):
+        open_folder(out)
+    (out / "leaves.bin").write_bytes(b"x" * 32)
+
+
+def test_a_folder_without_an_index_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no data folder, or one not completed"):
+        open_folder(tmp_path)
+
+
+def test_another_tokenizer_in_the_folder_is_refused(book: Path, tmp_path: Path) -> None:
+    build([book], tmp_path / "out", tokenizer=400)
+    other = build([book], tmp_path / "other", tokenizer=300).tokenizer
+    assert other is not None
+    (tmp_path / "out" / "tokenizer.json").write_bytes(other.data)
+    with pytest.raises(DataError, match="not the tokenizer that made the tokens"):
+        open_folder(tmp_path / "out")
+
+
+# --- samples -------------------------------------------------------------------------------------
+
+
+def _corpus(source: Path) -> TokenCorpus:
+    found = open_source(str(source))
+    assert isinstance(found, TokenCorpus)
+    return found
+
+
+def test_an_epoch_has_every_window_once(book: Path, tmp_path: Path) -> None:
+    build([book], tmp_path / "out", tokenizer=400)
+    corpus = _corpus(tmp_path / "out")
+    windows = corpus._windows_of(32)
+    rows = [corpus.sample(n, 2, 32, seed=1) for n in range(windows.training // 2)]
+    held_out = corpus.held_out_batch(0, windows.held_out, 32)
+    seen: Counter[Any] = Counter(row.tobytes() for row in (*np.concatenate(rows), *held_out))
+    assert len(seen) == 2 * (windows.training // 2) + windows.held_out
+    assert set(seen.values()) == {1}
+    assert corpus.bytes_of(held_out[:, 1:]) == sum(
+        len(corpus.text_of(row[1:]).encode()) for row in held_out
+    )
+
+
+def test_samples_are_read_from_single_leaves(book: Path, tmp_path: Path) -> None:
+    """Of those that they lie in, and no others."""
+    book.write_text(TEXT * 9)
+    corpus = _corpus(build([book], tmp_path / "out").path)
+    data = corpus.read(0, corpus.size)
+    windows, read = corpus._windows_of(5000), set()
+
+    def read_leaf(index: int, offset: int, size: int) -> bytes:
+        read.add(index)
+        assert offset + size <= LEAF_BYTES
+        return data[index * LEAF_BYTES + offset :][:size]
+
+    parts = LeafCorpus("parts", corpus.spec, read_leaf)
+    assert parts.digest == corpus.digest
+    crossed = 0
+    for number in range(20):
+        sample = parts.sample(number, 1, 5000, seed=5)
+        assert np.array_equal(sample, corpus.sample(number, 1, 5000, seed=5))
+        assert read == set(windows.leaves_of(number, 5, 2))
+        crossed += len(read) > 1
+        read.clear()
+    assert crossed
+
+
+def test_without_the_library_there_are_words(
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match="pip install tokenizers"):
+        build([book], tmp_path / "out", tokenizer=400)
+    assert not (tmp_path / "out").exists()
+    assert _text(build([book], tmp_path / "out")) == TEXT
+
+
+def test_shards_are_one_file(book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (building, sys.modules["model_zoo.specs.shards"]):
+        monkeypatch.setattr(module, "SHARD_BYTES", LEAF_BYTES)
+    folder = build([book], tmp_path / "out")
+    assert len(folder.shards) == 2
+    assert _text(folder) == TEXT
+    assert list(damaged_leaves(folder)) == []
+    corpus = _corpus(tmp_path / "out")
+    assert all(corpus.sample(n, 1, 999, seed=1).shape == (1, 1000) for n in range(99))
+    assert corpus.digest == folder.index.root
+
+
+def test_too_little_text_has_words(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("short")
+    build([path], tmp_path / "out")
+    with pytest.raises(DataError, match="6 tokens, and a sample needs 33"):
+        _corpus(tmp_path / "out").check(32)

@@ -1,0 +1,247 @@
+"""Adapters beside frozen weights: what is trained, where it begins, and that `peft` agrees."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from model_zoo.data import Corpus
+from model_zoo.export import export_hf
+from model_zoo.flat import FlatParameters
+from model_zoo.huggingface.adapters import export_adapters, merge_adapters
+from model_zoo.models.lora import FrozenLinear, multiply
+from model_zoo.reference import TrainingPlan, train_reference
+from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
+from model_zoo.specs.slices import (
+    frozen_bytes,
+    slices,
+    stage_parameters,
+    stage_tensors,
+    whole_slice,
+)
+from model_zoo.stages import Stage, build_stage, twin
+from model_zoo.whole import build_whole
+
+LLAMA = ModelSpec("llama", 3, 32, 4, 2, 48, context=16)
+GPT = ModelSpec("gpt", 3, 32, 4, 4, 64, context=16, bias=True)
+ALL = {"llama": LLAMA, "gpt": GPT}
+
+
+def adapted(base: ModelSpec, *targets: str, rank: int = 4, kept: Any = "fp32") -> ModelSpec:
+    chosen = targets or tuple(base.facts.linear_parts(base))
+    return replace(base, lora=Lora(rank, 2.0 * rank, chosen, kept))
+
+
+def moved(stage: Stage) -> Stage:
+    """The stage with adapters that change something."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            if name.endswith(".b"):
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return stage
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_the_adapters_are_trained(name: str) -> None:
+    spec = adapted(ALL[name])
+    for part in (whole_slice(spec), *slices((1, 2))):
+        stage = build_stage(spec, part, seed=1)
+        trained = {n: tuple(p.shape) for n, p in stage.named_parameters() if p.requires_grad}
+        assert list(trained.items()) == list(stage_tensors(spec, part).items())
+        frozen = {n: tuple(p.shape) for n, p in stage.named_parameters() if not p.requires_grad}
+        assert frozen == stage_tensors(spec.base, part)
+        flat = FlatParameters(stage)
+        assert flat.values.numel() == sum(map(torch.Size.numel, map(torch.Size, trained.values())))
+    cut = (1, 2)
+    assert stage_parameters(spec, cut, 1) == 2 * stage_parameters(spec, cut, 0)
+    assert frozen_bytes(spec, slices(cut)[1]) == 4 * stage_parameters(spec.base, cut, 1)
+    assert spec.parameter_count == spec.base.parameter_count
+    assert frozen_bytes(spec.base, slices(cut)[1]) == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_model_begins_as_its_base(name: str, tokens: Tensor) -> None:
+    spec = adapted(ALL[name])
+    x = tokens[:, :16]
+    ours, base = build_whole(spec, 1), build_whole(spec.base, 1)
+    assert torch.equal(ours(x), base(x))
+    drawn = {n: p for n, p in ours.named_parameters() if n.endswith(".a")}
+    deviation = torch.cat([p.flatten() for p in drawn.values() if p.shape[1] == 32]).detach().std()
+    assert float(deviation) == pytest.approx((3 * 32) ** -0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_adapter_adds_a_product_to_its_rows(name: str, tokens: Tensor) -> None:
+    spec = adapted(ALL[name])
+    ours = moved(build_whole(spec, 1))
+    merged = build_whole(spec.base, 1)
+    state = ours.state_dict()
+    with torch.no_grad():
+        for target, part in spec.facts.linear_parts(spec).items():
+            for layer in range(spec.layers):
+                prefix = f"blocks.{layer}.{part.module}"
+                adapter = f"{prefix}.lora.{target.replace('.', '_')}"
+                weight = merged.get_parameter(f"{prefix}.weight")
+                rows = weight[part.first_row : part.first_row + part.rows]
+                rows += 2.0 * state[f"{adapter}.b"] @ state[f"{adapter}.a"]
+    torch.testing.assert_close(ours(tokens[:, :16]), merged(tokens[:, :16]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", ALL)
+def test_stages_make_the_whole(name: str, kept: str, tokens: Tensor) -> None:
+    spec = adapted(ALL[name], kept=kept)
+    x = tokens[:, :16]
+    expected = moved(build_whole(spec, 1))(x)
+    stages = [build_stage(spec, part, seed=1) for part in slices((1, 1, 1))]
+    whole = moved(build_whole(spec, 1)).state_dict()
+    for stage in stages:
+        stage.load_state_dict({n: whole[n] for n in stage.state_dict()})
+        x = stage(x)
+    assert torch.equal(x, expected)
+
+
+def test_a_frozen_matrix_passes_the_gradient_on_as_any(tokens: Tensor) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((5, 8), (6, 8), (6,)))
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    halved = weight.bfloat16()
+    result = multiply(ours, halved, bias)
+    expected = torch.nn.functional.linear(theirs, halved.float(), bias)
+    assert torch.equal(result, expected)
+    result.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
+
+
+def test_the_base_is_kept_in_its_type_and_shared_by_copies() -> None:
+    stage = build_stage(adapted(LLAMA, kept="bf16"), whole_slice(LLAMA), 1)
+    copied = twin(stage)
+    for name, parameter in stage.named_parameters():
+        other = copied.get_parameter(name)
+        assert (other is parameter) == (not parameter.requires_grad), name
+        matrix = not parameter.requires_grad and parameter.ndim == 2
+        assert parameter.dtype == (torch.bfloat16 if matrix else torch.float32), name
+
+
+def test_layers_that_are_no_target_have_no_adapter() -> None:
+    stage = build_stage(adapted(LLAMA, "q_proj", "v_proj"), whole_slice(LLAMA), 1)
+    adapters = {n for n, m in stage.named_modules() if isinstance(m, FrozenLinear) and len(m.lora)}
+    assert adapters == {f"blocks.{layer}.attn.qkv" for layer in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rank": 17}, "rank 17 is larger than k_proj, which is 16 x 32: take a rank of 16 or"),
+        ({"rank": 0}, "between 1 and"),
+        ({"alpha": 0.0}, "above 0"),
+        ({"alpha": float("nan")}, "above 0"),
+        ({"targets": ()}, "no linear layer"),
+        ({"targets": ("q_proj", "wte")}, "no linear layer 'wte'; it has q_proj, k_proj"),
+        ({"targets": ("v_proj", "q_proj")}, "order"),
+        ({"targets": ("q_proj", "q_proj")}, "order"),
+        ({"base": "int4"}, "bf16 or fp32"),
+    ],
+)
+def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str) -> None:
+    usual = {"rank": 4, "alpha": 8.0, "targets": tuple(LLAMA.facts.linear_parts(LLAMA))}
+    with pytest.raises(ValueError, match=words):
+        replace(LLAMA, lora=Lora(**(usual | changes)))
+
+
+def test_a_mixture_of_experts_has_no_adapters() -> None:
+    spec = ModelSpec("llama", 3, 32, 4, 2, 24, context=16, experts=Experts(4, 2))
+    with pytest.raises(ValueError, match="a mixture of experts cannot"):
+        adapted(spec, "q_proj")
+
+
+OPTIMIZER = OptimizerSpec(1e-2, 1e-3, warmup_steps=3, decay_steps=30, beta2=0.95, clip=0.0)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads what transformers renames
+@pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
+@pytest.mark.parametrize("name", ALL)
+def test_the_losses_are_those_of_peft(name: str, corpus: Corpus, tmp_path: Path) -> None:
+    spec = adapted(ALL[name])
+    plan = TrainingPlan(spec, (3,), OPTIMIZER, 11, 20, 2, 3)
+    base = build_whole(spec.base, 5).state_dict()
+    ours = train_reference(plan, corpus, start=base).losses
+    theirs = peft_losses(plan, corpus, export_hf(spec.base, base, tmp_path / "base"))
+    assert ours[0] - ours[-1] > 0.1
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-3
+
+
+def peft_losses(plan: TrainingPlan, corpus: Corpus, folder: Path) -> list[float]:
+    """The run of `plan` in `peft`, from adapters with the same first numbers."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    spec, lora = plan.spec, plan.spec.lora
+    assert isinstance(lora, Lora)
+    config = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        fan_in_fan_out=spec.architecture == "gpt",
+    )
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
+    first = build_whole(spec, plan.seed).state_dict()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                layer = next(int(each) for each in name.split(".") if each.isdigit())
+                target = next(each for each in lora.targets if f"{each}.lora_" in name)
+                module = spec.facts.linear_parts(spec)[target].module
+                letter = "a" if ".lora_A." in name else "b"
+                ours = f"blocks.{layer}.{module}.lora.{target.replace('.', '_')}.{letter}"
+                parameter.copy_(first[ours])
+    config_ = plan.optimizer
+    trained = [each for each in model.parameters() if each.requires_grad]
+    betas = (config_.beta1, config_.beta2)
+    optimizer = torch.optim.AdamW(trained, betas=betas, weight_decay=config_.weight_decay)
+    losses = []
+    for step in range(plan.steps):
+        total = 0.0
+        for microbatch in (2 * step, 2 * step + 1):
+            rows = corpus.sample(microbatch, 3, spec.context, plan.seed).astype("int64")
+            tokens = torch.from_numpy(rows)
+            logits = model(input_ids=tokens[:, :-1]).logits.flatten(0, 1)
+            loss = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten()) / 2
+            loss.backward()
+            total += loss.item()
+        optimizer.param_groups[0]["lr"] = learning_rate(config_, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
+@pytest.mark.parametrize("name", ALL)
+def test_peft_loads_what_is_exported(name: str, tokens: Tensor, tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    spec = adapted(ALL[name])
+    ours = moved(build_whole(spec, 1))
+    base = export_hf(spec.base, build_whole(spec.base, 1).state_dict(), tmp_path / "base")
+    out = export_adapters(spec, ours.state_dict(), tmp_path / "adapter", str(base))
+    merged = merge_adapters(spec, build_whole(spec.base, 1).state_dict(), ours.state_dict())
+    whole = export_hf(spec.base, merged, tmp_path / "merged")
+    theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), out)
+    x = tokens[:, :16]
+    with torch.no_grad():
+        expected = ours(x)
+        assert not torch.allclose(expected, build_whole(spec.base, 1)(x), atol=1e-2)
+        torch.testing.assert_close(theirs(input_ids=x).logits, expected, rtol=1e-4, atol=1e-5)
+        logits = AutoModelForCausalLM.from_pretrained(whole)(input_ids=x).logits
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)

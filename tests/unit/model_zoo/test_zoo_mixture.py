@@ -1,0 +1,175 @@
+"""A mixture of experts: tokens find theirs, and the loss of balance enters the gradient once."""
+
+from typing import Literal
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+from torch.nn import functional as F
+
+from model_zoo.huggingface.config import to_config
+from model_zoo.models.mixture import Mixture, imbalance
+from model_zoo.specs.architecture import Experts, Rope
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import whole_slice
+from model_zoo.stages import Stage, load_stage, summed_loss
+from model_zoo.whole import build_whole
+
+COUNT, ACTIVE, BALANCE, LAYERS = 5, 2, 0.5, 3
+SPEC = ModelSpec(
+    "llama",
+    LAYERS,
+    32,
+    4,
+    2,
+    24,
+    context=16,
+    rope=Rope(),
+    experts=Experts(COUNT, ACTIVE, balance=BALANCE),
+)
+UNBALANCED = replace(SPEC, experts=Experts(COUNT, ACTIVE, balance=0.0))
+
+
+def mixture(shares: Literal["chosen", "all"] = "chosen", balance: float = BALANCE) -> Mixture:
+    """With weights large enough to tell experts apart."""
+    ffn = Mixture(SPEC, Experts(COUNT, ACTIVE, shares, balance))
+    generator = torch.Generator().manual_seed(3)
+    for parameter in ffn.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
+    return ffn
+
+
+def hidden(sequences: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(sequences, 7, SPEC.width, generator=generator)
+
+
+@pytest.mark.parametrize("shares", ["chosen", "all"])
+@torch.no_grad()
+def test_a_token_becomes_the_weighted_sum_of_its_experts(shares: Literal["chosen", "all"]) -> None:
+    ffn, x = mixture(shares), hidden()
+    gates, ups = ffn.gate_up.weight.view(COUNT, 2, SPEC.ffn_width, SPEC.width).unbind(1)
+    downs = ffn.down.weight.chunk(COUNT)
+    for token, actual in zip(x.flatten(0, 1), ffn(x).flatten(0, 1), strict=True):
+        share = ffn.router(token).softmax(0)
+        best = share.argsort(descending=True)[:ACTIVE].tolist()
+        total = sum(share[i] for i in best) if shares == "chosen" else 1.0
+        outputs = [downs[i] @ (F.silu(gates[i] @ token) * (ups[i] @ token)) for i in best]
+        weighted = [share[i] / total * out for i, out in zip(best, outputs, strict=True)]
+        torch.testing.assert_close(actual, torch.stack(weighted).sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_of_balance_is_that_of_transformers() -> None:
+    modeling = pytest.importorskip(
+        "transformers.models.mixtral.modeling_mixtral", reason="needs the extra volunteer[hf]"
+    )
+    logits = mixture().router(hidden(4))  # (B, T, E)
+    probabilities = logits.softmax(-1)
+    ours = imbalance(probabilities, probabilities.topk(ACTIVE).indices)
+    for sequence, actual in zip(logits, ours, strict=True):
+        expected = modeling.load_balancing_loss_func((sequence,), COUNT, ACTIVE)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_equally_busy_experts_are_best() -> None:
+    chosen = torch.tensor([[0, 1], [2, 3]]).view(1, 2, 2)
+    even = torch.full((1, 2, 4), 0.25)
+    assert imbalance(even, chosen).tolist() == [2.0]
+    one = F.one_hot(torch.zeros(1, 2, dtype=torch.int64), 4).float()
+    assert imbalance(one, chosen[..., :1]).tolist() == [2.0]
+    assert imbalance(one, torch.zeros(1, 2, 1, dtype=torch.int64)).tolist() == [4.0]
+
+
+def loss_of(model: Stage, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross-entropy, and what the routers' choices say of balance, worked out anew: the
+    mean over the layers for each sequence, times its tokens."""
+    terms = list[Tensor]()
+
+    def note(router: torch.nn.Module, given: tuple[Tensor, ...], logits: Tensor) -> None:
+        for sequence in logits.softmax(-1):  # (T, E)
+            busy = torch.zeros(COUNT)
+            for expert in sequence.topk(ACTIVE).indices.flatten().tolist():
+                busy[expert] += 1 / len(sequence)
+            terms.append(COUNT * (busy * sequence.mean(0)).sum() * len(sequence) / LAYERS)
+
+    hooks = [block.ffn.router.register_forward_hook(note) for block in model.blocks.values()]  # type: ignore[union-attr,operator]
+    loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:])
+    for hook in hooks:
+        hook.remove()
+    return loss, torch.stack(terms).sum()
+
+
+def test_it_enters_the_gradient_once_and_the_shown_loss_not_at_all(tokens: Tensor) -> None:
+    model = build_whole(SPEC, seed=1)
+    plain = load_stage(UNBALANCED, whole_slice(SPEC), model.state_dict())
+    loss, _ = loss_of(model, tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    expected, balance = loss_of(plain, tokens)
+    assert torch.equal(loss, expected)
+    (expected + BALANCE * balance).backward()  # type: ignore[no-untyped-call]
+    theirs = {name: p.grad for name, p in plain.named_parameters()}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name], rtol=1e-4, atol=1e-6)
+    # and it matters
+    plain.zero_grad()
+    loss_of(plain, tokens)[0].backward()  # type: ignore[no-untyped-call]
+    routed = "blocks.1.ffn.router.weight"
+    ours, without = (dict(each.named_parameters())[routed].grad for each in (model, plain))
+    assert ours is not None
+    assert without is not None
+    assert (ours - without).norm() > 0.1 * without.norm()
+
+
+def test_sequences_are_independent() -> None:
+    """So a microbatch that does not fit in memory is run in slices, with the same gradient."""
+
+    def gradient(x: list[Tensor]) -> Tensor:
+        ffn = mixture()
+        for part in x:
+            ffn(part).sum().backward()
+        assert ffn.router.weight.grad is not None
+        return ffn.router.weight.grad
+
+    x = hidden(4)
+    torch.testing.assert_close(gradient([x]), gradient([x[:1], x[1:]]), rtol=1e-4, atol=1e-4)
+
+
+def test_training_on_balance_makes_experts_equally_busy() -> None:
+    ffn, x = mixture(balance=1.0), hidden(8)
+    with torch.no_grad():
+        x[..., 0] = 3.0
+        ffn.router.weight[0, 0] = 1.0  # one expert is everybody's favourite
+
+    def found() -> float:
+        probabilities = ffn.router(x).softmax(-1)
+        return imbalance(probabilities, probabilities.topk(ACTIVE).indices).mean().item()
+
+    before = found()
+    for _ in range(60):
+        ffn.zero_grad()
+        (ffn(x) * 0).sum().backward()
+        with torch.no_grad():
+            ffn.router.weight -= 0.05 * ffn.router.weight.grad  # type: ignore[operator]
+    assert before > 1.3 * ACTIVE
+    assert found() < 1.05 * ACTIVE + 0.1
+
+
+def test_what_transformers_has_not_is_not_exported() -> None:
+    assert to_config(SPEC)["model_type"] == "mixtral"
+    with pytest.raises(ValueError, match="only shares of the chosen"):
+        to_config(replace(SPEC, experts=Experts(COUNT, ACTIVE, "all")))
+    with pytest.raises(ValueError, match="no model with experts and window"):
+        to_config(replace(SPEC, window=4))
+
+
+def test_two_backward_passes_give_the_same_bits() -> None:
+    def gradients() -> list[Tensor | None]:
+        ffn, x = mixture(), hidden().requires_grad_()
+        ffn(x).square().sum().backward()
+        return [x.grad, *(parameter.grad for parameter in ffn.parameters())]
+
+    for one, other in zip(gradients(), gradients(), strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)

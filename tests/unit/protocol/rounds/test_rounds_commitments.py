@@ -1,0 +1,171 @@
+"""What members commit to before they contribute, and what becomes of a round if they lie."""
+
+import pytest
+from msgspec.structs import replace
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.pipeline.effects import ContributeTask, DecodeTask, Outcome, PayloadKey, ReduceTask
+from protocol.pipeline.place import Place
+from protocol.rounds.commitments import NEWEST, Commitments
+from protocol.rounds.member import RoundMember
+from protocol.rounds.plans import REFUSED
+from protocol.rounds.progress import Progress
+from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
+from protocol.wire.parts import PlanMember
+
+ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
+BOUNDS = [0, 128, 256, 384]
+MEMBERS = [PlanMember(ME, b"\1"), PlanMember(OTHER, b"\2"), PlanMember(THIRD, b"\4")]
+PLAN = Plan(0, 0, 1, MEMBERS, BOUNDS, [])
+DIGESTS = {
+    peer: tuple(bytes([n, i]) * 16 for i in range(3)) for n, peer in enumerate((ME, OTHER, THIRD))
+}
+
+
+def said(peer: PeerId, **changes: object) -> Commitment:
+    return replace(Commitment(0, 0, 1, bytes(32), DIGESTS[peer]), **changes)
+
+
+def committed() -> Commitments:
+    kept = Commitments(ME)
+    for peer in DIGESTS:
+        kept.take(peer, said(peer))
+    return kept
+
+
+def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
+    kept = committed()
+    whole = kept.fingerprint(PLAN)
+    assert whole
+    assert kept.fingerprint(replace(PLAN, attempt=2)) is None
+    partial = Commitments(ME)
+    partial.take(ME, said(ME))
+    assert partial.fingerprint(PLAN) is None
+    assert partial.missing(PLAN) == [OTHER, THIRD]
+    other = Commitments(ME)
+    for peer in DIGESTS:
+        other.take(peer, said(peer, root=b"x" * 32) if peer == OTHER else said(peer))
+    assert other.fingerprint(PLAN) not in (whole, None)
+
+
+def test_signatures_and_eras_are_no_part_of_it() -> None:
+    other = Commitments(ME)
+    for peer in DIGESTS:
+        other.take(peer, said(peer, signature=b"s" * 64, era=3))
+    assert other.fingerprint(PLAN) == committed().fingerprint(PLAN)
+
+
+def test_a_replica_alone_commits_to_nobody() -> None:
+    alone = replace(PLAN, members=PLAN.members[:1])
+    assert Commitments(ME).fingerprint(alone) == b""
+    assert Commitments(ME).missing(alone) == []
+
+
+def test_the_first_word_stands_and_a_flood_displaces_the_sender_s_own_only() -> None:
+    kept = committed()
+    kept.take(OTHER, said(OTHER, root=b"x" * 32))
+    assert kept.of(OTHER, 0, 1) == said(OTHER)
+    for attempt in range(2, 2 + NEWEST):
+        kept.take(OTHER, said(OTHER, attempt=attempt, step=10**6))
+    assert kept.of(OTHER, 0, 1) is None
+    assert kept.missing(PLAN) == [OTHER]
+
+
+def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
+    kept = committed()
+    kept.take(OTHER, said(OTHER, attempt=2))
+    kept.came(OTHER, Segment(0, 0, 2, 0), b"d" * 32)
+    kept.forget(OTHER, 0, 1)
+    assert kept.of(OTHER, 0, 1) is not None
+    assert kept.of(OTHER, 0, 2) is None
+    assert not kept.digests(OTHER, 0, 2)
+
+
+@pytest.mark.parametrize("segments", [(), DIGESTS[OTHER][:2], (*DIGESTS[OTHER][:2], b"")])
+def test_a_commitment_that_does_not_fit_the_plan_is_false(segments: tuple[bytes, ...]) -> None:
+    kept = Commitments(ME)
+    kept.take(OTHER, said(OTHER, segments=segments))
+    assert kept.false(PLAN) == [OTHER]
+
+
+def test_so_is_one_to_something_else_than_was_contributed() -> None:
+    kept = committed()
+    kept.came(OTHER, Segment(0, 0, 1, 0), DIGESTS[OTHER][0])
+    assert kept.false(PLAN) == []
+    kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
+    assert kept.false(PLAN) == [THIRD]
+    kept.came(OTHER, Segment(0, 0, 1, 1), b"x" * 32)  # not a segment of ours
+    assert kept.false(PLAN) == [THIRD]
+
+
+class Accumulator:
+    accumulating = False
+
+    def done(self) -> set[int]:
+        return {0}
+
+    def drop(self, microbatch: int) -> list[Send]:
+        return []
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        return 1.0
+
+    def close(self) -> None:
+        pass
+
+
+def exchanging(kept: Commitments) -> RoundMember:
+    """A member that holds every sum of the plan."""
+    place = Place(ME, 0, 1, 3)
+    member = RoundMember(place, 384, 0, accumulator=Accumulator(), loaded=True, commitments=kept)
+    member.plan(OTHER, PLAN)
+    member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
+    for peer in (OTHER, THIRD):
+        member.segment(peer, Segment(0, 0, 1, 0))
+    keys = tuple(part(peer) for peer in DIGESTS)
+    member.computed(ReduceTask(0, 1, 0, keys, 128, (1, 1, 1)), Outcome(digests=(b"r" * 32,)))
+    for i, peer in ((1, OTHER), (2, THIRD)):
+        member.reduced(peer, Reduced(0, 0, 1, i, 1.0), bytes([i]) * 32)
+    return member
+
+
+def part(peer: PeerId) -> PayloadKey:
+    return PayloadKey(0, "segment", 0, 1, peer)
+
+
+def decoded(member: RoundMember) -> list[object]:
+    effects: list[object] = []
+    for i, peer in ((1, OTHER), (2, THIRD)):
+        key = part(peer)
+        effects += member.computed(DecodeTask(0, 1, i, key, 1.0), Outcome())
+    return effects
+
+
+def readies(effects: list[object]) -> list[Ready]:
+    sent = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sent if isinstance(message, Ready)]
+
+
+def test_a_member_is_ready_only_with_every_commitment() -> None:
+    kept = Commitments(ME)
+    for peer in (ME, OTHER):
+        kept.take(peer, said(peer))
+    member = exchanging(kept)
+    assert not readies(decoded(member))
+    assert member.awaited() == [("contribution", THIRD)], "so it can be seen who holds us up"
+    kept.take(THIRD, said(THIRD))
+    [ready] = readies(member.committed_to())
+    assert ready.digest != REFUSED
+    assert member.progress is Progress.READY
+
+
+def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None:
+    kept = committed()
+    kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
+    member = exchanging(kept)
+    effects = decoded(member)
+    assert [ready.digest for ready in readies(effects)] == [REFUSED]
+    assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
+    assert member.committed_to() == []
+    assert member.progress is Progress.EXCHANGING

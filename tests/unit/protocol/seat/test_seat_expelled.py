@@ -1,0 +1,103 @@
+"""A member is expelled while its round is open: its contribution is in no sum from then on."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges
+from protocol.effects import Explain
+from protocol.pipeline.effects import Compute, ContributeTask
+from protocol.pipeline.place import Place
+from protocol.rounds.progress import Progress
+from protocol.seat.auditing import AuditTerms
+from protocol.seat.effects import Convicted
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.envelope import sign
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Charged, Plan, Returned
+from protocol.wire.parts import PlanMember
+from tests.support.protocol_examples import SWARM, peer, signer
+
+ME, SIBLING, LIAR, UPSTREAM = (peer(n) for n in (1, 2, 3, 4))
+NUMBER = {ME: 1, SIBLING: 2, LIAR: 3}
+STAGE, STEP = 1, 3
+
+
+@pytest.fixture
+def seat() -> Seat:
+    charges = Charges(SWARM)
+    made = Seat(
+        Place(ME, STAGE, 2, 4),
+        size=384,
+        steps=100,
+        tokens_per_step=1,
+        step=STEP,
+        serving=True,
+        audits=AuditTerms(0.1, bytes(32), coarse=False, swarm=SWARM, charges=charges),
+    )
+    ours = [Replica(member, STEP, True) for member in NUMBER]
+    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
+    made.quorum.settle(tuple(NUMBER), tuple(NUMBER), 0.0)
+    made.allow_training(0.0)
+    made.receive(UPSTREAM, Returned(STAGE, STEP, b"\x0f"), 0.0)
+    return made
+
+
+def plan(attempt: int, *, liar: bool) -> Plan:
+    """A plan in which our siblings have counted the step, and we nothing."""
+    members = [PlanMember(ME, b"\x00"), PlanMember(SIBLING, b"\x03" if liar else b"\x0f")]
+    members += [PlanMember(LIAR, b"\x0c")] if liar else []
+    bounds = [0, 128, 256, 384] if liar else [0, 256, 384]
+    return Plan(STAGE, STEP, attempt, members, bounds, [])
+
+
+def charge(author: int) -> Envelope:
+    """Return a charge of the liar about the step before."""
+    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, b"r" * 32, "lies"))
+    return sign(signer(author), KIND, body, SWARM)
+
+
+def expel(seat: Seat) -> list[object]:
+    """Two of the three members have charged the liar, we among them."""
+    assert not any(isinstance(e, Convicted) for e in seat.charged(charge(1), 1.0))
+    effects = list(seat.receive(SIBLING, Charged(STAGE, charge(2)), 2.0))
+    assert [e.member for e in effects if isinstance(e, Convicted)] == [LIAR]
+    return effects
+
+
+def contributes(effects: list[object]) -> list[int]:
+    tasks = [effect.task for effect in effects if isinstance(effect, Compute)]
+    return [task.attempt for task in tasks if isinstance(task, ContributeTask)]
+
+
+def test_the_open_attempt_is_given_up_and_one_without_it_is_followed(seat: Seat) -> None:
+    assert contributes(list(seat.receive(SIBLING, plan(1, liar=True), 0.5))) == [1]
+    words = [e.words for e in expel(seat) if isinstance(e, Explain)]
+    assert any("is taken out" in said for said in words)
+    assert seat.member.progress is Progress.WAITING
+    assert seat.member.promised == 1, "an older plan is not followed either"
+    assert contributes(list(seat.receive(SIBLING, plan(2, liar=False), 3.0))) == [2]
+
+
+def test_no_later_plan_with_it_is_followed_whoever_leads(seat: Seat) -> None:
+    """Its accomplice leads the step: it waits for us, and is named for the plan that we lack."""
+    expel(seat)
+    effects = list(seat.receive(SIBLING, plan(1, liar=True), 3.0))
+    assert contributes(effects) == []
+    assert seat.member.plan_followed is None
+    assert contributes(list(seat.receive(SIBLING, plan(1, liar=False), 4.0))) == [1]
+
+
+def test_one_charge_takes_nothing_out(seat: Seat) -> None:
+    order = plan(1, liar=True)
+    seat.receive(SIBLING, order, 0.5)
+    seat.receive(SIBLING, Charged(STAGE, charge(2)), 1.0)
+    assert seat.member.plan_followed is order
+
+
+def test_the_plan_of_a_step_that_is_closed_is_followed_all_the_same(seat: Seat) -> None:
+    """All were Ready for it: another attempt would be a second version of the step."""
+    expel(seat)
+    seat.member.committed(1, b"d" * 32)
+    assert contributes(list(seat.receive(SIBLING, plan(1, liar=True), 3.0))) == [1]

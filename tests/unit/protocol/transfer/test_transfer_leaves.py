@@ -1,0 +1,125 @@
+"""Fetching leaves: what is urgent first, from whoever has it; a wrong one costs its giver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.transfer.fetch import StoreChunk
+from protocol.transfer.leaves import (
+    LACKS_S,
+    LEAVES,
+    LIE_POINTS,
+    RESTS_S,
+    SILENT_S,
+    STARVES_S,
+    WINDOW,
+    LeafEffect,
+    LeafFetch,
+)
+from protocol.wire.messages import Chunk, ChunkRequest
+
+A, B = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
+
+
+def leaf(index: int) -> Chunk:
+    return Chunk("data", 0, LEAVES, index)
+
+
+def asked(effects: Sequence[LeafEffect]) -> list[tuple[PeerId, int]]:
+    return [
+        (effect.peer, effect.message.index)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, ChunkRequest)
+    ]
+
+
+def begin(*donors: PeerId) -> LeafFetch:
+    fetch = LeafFetch()
+    assert fetch.offer(donors, 0.0) == []
+    return fetch
+
+
+def test_the_most_urgent_are_asked_for_within_the_window() -> None:
+    fetch = begin(A)
+    wanted = [7, 3, *range(100, 200)]
+    assert asked(fetch.want(wanted, 0.0)) == [(A, index) for index in wanted[:WINDOW]]
+    effects = fetch.chunk(A, leaf(7), "proven", 1.0)
+    assert effects[0] == StoreChunk(7)
+    assert asked(effects) == [(A, wanted[WINDOW])]
+    assert fetch.missing == len(wanted) - 1
+
+
+def test_donors_share_the_work_and_no_leaf_is_asked_for_twice() -> None:
+    fetch = begin(A, B)
+    requests = asked(fetch.want(range(20), 0.0))
+    assert sorted(index for _, index in requests) == list(range(20))
+    assert [sum(peer == donor for peer, _ in requests) for donor in (A, B)] == [10, 10]
+    assert asked(fetch.want(range(20), 1.0)) == []
+
+
+def test_a_wrong_leaf_costs_its_giver_and_is_fetched_elsewhere() -> None:
+    fetch = begin(A, B)
+    requests = asked(fetch.want(range(4), 0.0))
+    lied = [index for peer, index in requests if peer == A]
+    effects = fetch.chunk(A, leaf(lied[0]), "lie", 1.0)
+    assert effects[0] == Penalise(A, "leaf-not-proven", LIE_POINTS)
+    assert sorted(asked(effects)) == [(B, index) for index in lied]
+    assert asked(fetch.offer([A, B], 2.0)) == []
+    fetch.lost(B, 3.0)
+    assert asked(fetch.offer([A], 3.0)) == [], "who has lied is not asked again"
+
+
+def test_who_lacks_a_leaf_is_asked_for_it_later() -> None:
+    fetch = begin(A)
+    fetch.want([5], 0.0)
+    assert asked(fetch.chunk(A, leaf(5), "lacks", 1.0)) == []
+    assert asked(fetch.tick(1.0 + LACKS_S / 2)) == []
+    assert asked(fetch.offer([A, B], 2.0)) == [(B, 5)]
+    fetch.lost(B, 3.0)
+    assert asked(fetch.tick(1.0 + LACKS_S)) == [(A, 5)]
+
+
+def test_the_leaves_of_a_lost_donor_are_asked_for_elsewhere() -> None:
+    fetch = begin(A)
+    fetch.want([1, 2], 0.0)
+    assert sorted(asked(fetch.offer([B], 1.0))) == [(B, 1), (B, 2)]
+    assert fetch.chunk(A, leaf(1), "proven", 2.0) == []
+
+
+def test_a_silent_donor_rests() -> None:
+    fetch = begin(A)
+    fetch.want([1], 0.0)
+    assert asked(fetch.tick(SILENT_S)) == []
+    assert asked(fetch.tick(SILENT_S + RESTS_S)) == [(A, 1)]
+
+
+def test_one_that_refuses_rests_for_a_while() -> None:
+    fetch = begin(A, B)
+    requests = asked(fetch.want([1], 0.0))
+    other = B if requests == [(A, 1)] else A
+    assert asked(fetch.refused(requests[0][0], 1.0)) == [(other, 1)]
+
+
+def test_leaves_that_nobody_asked_for_are_ignored() -> None:
+    fetch = begin(A)
+    fetch.want([1], 0.0)
+    assert fetch.chunk(B, leaf(1), "proven", 1.0) == []
+    assert fetch.chunk(A, leaf(2), "lie", 1.0) == []
+    fetch.want([], 2.0)
+    assert fetch.chunk(A, leaf(1), "proven", 3.0) == [], "it is not wanted any more"
+
+
+def test_it_starves_where_nobody_gives_what_is_wanted() -> None:
+    fetch = begin()
+    fetch.want([1], 5.0)
+    assert not fetch.starved(4.0 + STARVES_S)
+    assert fetch.starved(5.0 + STARVES_S)
+    fetch.offer([A], 30.0)
+    assert not fetch.starved(60.0)
+    fetch.chunk(A, leaf(1), "lacks", 60.0)
+    assert not fetch.starved(61.0)
+    assert fetch.starved(60.0 + STARVES_S)
+    fetch.want([], 99.0)
+    assert not fetch.starved(200.0)

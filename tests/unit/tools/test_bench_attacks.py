@@ -1,0 +1,102 @@
+"""The tables of liars and of honest audits: what is missed, measured next, shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.audit.record import Grade
+from tests.bench import attacks, honest_audits
+from tests.bench.attacks import HONEST, LAYOUTS, STEPS, Row, misses, missing, now, todo, wanted
+from tests.bench.honest_audits import Seen
+from tests.bench.machines import this_machine
+from tests.hostile.attack import attack_named
+from tests.support.audited_stage import Audited
+
+BEFORE = Row(
+    attack=HONEST,
+    layout="1x4",
+    rule="centred-clipping",
+    audits=0.03,
+    steps=STEPS,
+    reached=STEPS,
+    lied_from=60,
+    loss=2.5,
+    rate=8.0,
+    honest=4,
+    alive=4,
+    machine=this_machine(),
+)
+LIAR = replace(BEFORE, attack="work-contribution-zero", loss=2.52, rate=7.5, honest=3, alive=3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_wanted_row_is_an_attack_that_fits_the_layout(layout: str) -> None:
+    for name in wanted(layout):
+        attack = attack_named(name)
+        assert not attack.within or attack.stage in (0, 1)
+
+
+def test_what_is_asked_for_is_compared_with_the_honest_runs() -> None:
+    assert misses(LIAR, [BEFORE]) == []
+    assert misses(replace(LIAR, loss=2.53), [BEFORE]) == ["loss"]
+    assert misses(replace(LIAR, rate=7.0), [BEFORE]) == ["rate"]
+    stood = replace(LIAR, reached=99, loss=None, wrongly=("v1",), alive=2)
+    assert misses(stood, [BEFORE])[0] == "stood at step 99"
+    assert len(misses(stood, [BEFORE])) == 4
+
+
+def test_measured_rows_of_the_same_setting_are_not_measured_again() -> None:
+    assert BEFORE.setting == now("1x4")
+    runs = list(todo([], ["1x4"], [BEFORE, LIAR], honest=1))
+    assert runs == [(name, "1x4") for name in missing("1x4", [LIAR.attack])]
+    older = replace(LIAR, rule="sum")
+    assert (LIAR.attack, "1x4") in todo([], ["1x4"], [BEFORE, older], honest=1)
+    assert list(todo([LIAR.attack], ["1x4"], [BEFORE, LIAR], honest=1)) == [(LIAR.attack, "1x4")]
+
+
+def test_rows_of_every_machine_are_shown_each_beside_its_own_honest_runs() -> None:
+    elsewhere = {"machine": "another one", "rate": 4.0}
+    slow = [
+        replace(BEFORE, **elsewhere),
+        replace(LIAR, **elsewhere, attack="work-contribution-zero"),
+    ]
+    other = replace(LIAR, attack="work-random-gradients", rate=4.0)
+    page = attacks.markdown([*slow, BEFORE, other])
+    zero, noise = (
+        next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        for name in ("work-contribution-zero", "work-random-gradients")
+    )
+    assert "| 1.00 |" in zero
+    assert "| 0.50 |" in noise
+    assert zero.endswith("| another one |")
+
+
+def test_the_page_shows_the_newest_run_of_each_attack(tmp_path: Path) -> None:
+    caught = replace(LIAR, expelled=1, expelled_after=12, why="it lied", shut_out=("liar",))
+    page = attacks.markdown([BEFORE, replace(LIAR, loss=9.0), caught])
+    assert "12 steps, 1" in page
+    assert "9.0000" not in page
+    assert "+0.80%" in page
+
+
+def test_honest_audits_are_counted_by_their_distance() -> None:
+    seen = Seen("width 8", "s8", "s8", 1)
+    seen.note(Audited(grade=Grade.AGREES))
+    seen.note(Audited(grade=Grade.DOUBTFUL, boundary=2e-3))
+    assert (seen.audits, seen.nearest) == (2, 2.0)
+    assert (seen.near[0], seen.near[-1]) == (1, 1)
+    assert "2 audits, 1 of which do not agree" in honest_audits.markdown([seen])
+
+
+def test_the_page_says_what_the_rule_makes_of_doubts() -> None:
+    before = Seen("width 8", "s8", "s8", 1, audits=1000, grades={"AGREES": 999, "DOUBTFUL": 1})
+    before.version = honest_audits.BEFORE_THE_MENDS[0]
+    now = Seen("width 8", "s8", "s8", 1, audits=5, grades={"AGREES": 5})
+    page = honest_audits.markdown([before, now])
+    assert "5 audits, 0 of which do not agree" in page
+    assert "Before the mends: 1,000, 1 doubtful and 0 lies" in page
+    assert honest_audits.charged_every(1e-3) == pytest.approx(1 / (1e-3 * 49 * 48 / 2 * 1e-6))
+    assert "once in 850,340 audits" in page
