@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,19 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str) -> tuple[list[Member], P
     )
     honest = [first, swarm.start("honest-2", FLAGS)]
 
-    def all_serve() -> Snapshot | None:
-        now = first.snapshot()
+    def all_serve(member: Member) -> Snapshot | None:
+        now = member.snapshot()
         serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
         return now if serving and len(serving) == 3 else None
 
-    wait_for(all_serve, "three replicas", honest)
+    def has_closed(member: Member, step: int) -> bool | None:
+        now = member.snapshot()
+        return True if now is not None and now.step > step else None
+
+    # those two that a plan names before the third one has come could not decide against each other
+    for member in honest:
+        seen = wait_for(partial(all_serve, member), "three replicas", honest)
+        wait_for(partial(has_closed, member, seen.step + 1), "a step of all three", honest)
     return honest, begin
 
 
