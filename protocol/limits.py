@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-MAX_HEADER_BYTES = 64 * 1024
-"""A frame's header: the largest is a plan of 32 members with two bitmaps of 4096 ids each."""
+MAX_HEADER_BYTES = 128 * 1024
+"""A frame's header: the largest is a plan of 32 members with a bitmap of 16,384 ids each."""
 
-MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
-"""A frame's payload: a boundary tensor of 16 Mi elements in fp32; S8 carries four times as many."""
+MAX_PAYLOAD_BYTES = 3 * 2**30
+"""A frame's payload: a boundary tensor of 131,072 tokens of width 4,096 in fp32, with its tokens.
+A run takes none that is larger than its own."""
+USUAL_PAYLOAD_BYTES = 64 * 2**20
+"""The same before the run is known."""
 
 MAX_CONTROL_PAYLOAD_BYTES = 0
 """Messages of the control lane carry no payload: tensors must not delay them."""
@@ -23,7 +26,7 @@ MAX_LEAVES = 2**26
 """Leaves of token data: 17.6 TB."""
 
 MAX_STAGES = 256
-MAX_MICROBATCHES_PER_STEP = 4096
+MAX_MICROBATCHES_PER_STEP = 16_384
 MAX_REPLICAS_IN_ROUND = 32
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""

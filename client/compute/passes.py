@@ -31,8 +31,8 @@ from model_zoo.stages import losses_of, shown_share
 
 Payloads = Sequence[Buffer]
 
-LARGEST_GRADIENT = 2.0**33
-"""Bound of a gradient's element in one microbatch. The sum of 4096 such elements can still be
+LARGEST_GRADIENT = 2.0**31
+"""Bound of a gradient's element in one microbatch. The sum of 16,384 such elements can still be
 averaged: it is far below the largest number that the codecs send."""
 
 LARGEST_LOSS = 1e24

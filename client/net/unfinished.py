@@ -1,16 +1,15 @@
 """Limits unfinished frames: the bytes they may hold, and the time they may take.
 
-A peer may announce a frame of 64 MiB and never finish it. Three rules bound that:
+A peer may announce a large frame and never finish it. Three rules bound that:
 
 - Patience. Between two frames a lane waits without limit; inside a frame, for 60 s. The time runs
   only while no data is ready to be read, so that neither our own pacing nor a busy client counts
   against the sender. Received data earns time back at 4 kB/s: a sender of that speed may take as
   long as it needs, and pauses of a minute are forgiven.
-- Size. A frame is no larger than any that the run can need, once that is known.
+- Size. A frame is no larger than any that the run can need; before that is known, than 64 MiB.
 - Budget. All connections share a budget of bytes, for some of the run's usual frames. When it is
-  exceeded, the
-  oldest unfinished frame is dropped with its connection: idle holders do not shut out a newcomer,
-  and an honest frame is seldom the oldest.
+  exceeded, the oldest unfinished frame is dropped with its connection: idle holders do not shut out
+  a newcomer, and an honest frame is seldom the oldest.
 
 State: for each lane, the patience left; for the network, the bytes that lanes hold, oldest frame
 first.
@@ -33,7 +32,10 @@ PATIENCE_S = 60.0
 FLOOR_BYTES_PER_S = 4000
 """32 kbit/s on one lane."""
 BUDGET_BYTES = 512 * 1024 * 1024
-"""Eight of the largest frames; of the usual ones, hundreds."""
+"""For usual frames: hundreds of them."""
+LARGE_FRAMES = 4
+"""Of the largest frames so many always have room: what a replica is sent and gives back at a time.
+"""
 
 LEAST_BUDGET_BYTES = 32 * 1024 * 1024
 USUAL_FRAMES = 32
@@ -45,7 +47,7 @@ class UnfinishedFrames:
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
-        self.payload_limit = limits.MAX_PAYLOAD_BYTES
+        self.payload_limit = limits.USUAL_PAYLOAD_BYTES
         """Most bytes of any payload."""
         self._held: dict[Arrival, int] = {}  # the frame begun first comes first
         self.held_bytes = 0
@@ -54,7 +56,7 @@ class UnfinishedFrames:
         """Take frames only as the run needs them. See `Network.expect_payloads`."""
         self.payload_limit = min(largest_bytes, limits.MAX_PAYLOAD_BYTES)
         wanted = max(LEAST_BUDGET_BYTES, USUAL_FRAMES * usual_bytes)
-        self._budget_bytes = min(wanted, BUDGET_BYTES)
+        self._budget_bytes = max(min(wanted, BUDGET_BYTES), LARGE_FRAMES * self.payload_limit)
 
     @contextmanager
     def lane(self, evict: Callable[[], None]) -> Iterator[Arrival]:

@@ -48,6 +48,19 @@ async def test_messages_arrive_typed_whole_and_in_order(networks: Networks) -> N
             a.send_nowait(b.peer_id, Goodbye("no payload in this lane"), b"x")
 
 
+async def test_a_boundary_larger_than_any_queue_arrives_whole(networks: Networks) -> None:
+    """A context of 131,072 tokens makes such tensors; queues hold half as much."""
+    payload = os.urandom(2**20) * 130
+    async with networks() as a, networks() as b:
+        for network in (a, b):
+            network.expect_payloads(len(payload), len(payload))
+        await b.connect(a.addresses[0])
+        await b.send(a.peer_id, backward(0), payload)
+        await b.send(a.peer_id, backward(1), b"after it")
+        assert (await next_inbound(a)).payload == payload
+        assert (await next_inbound(a)).payload == b"after it"
+
+
 async def test_statistics_and_round_trip(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
+from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import encode_message
 from tests.support.arrivals import backward
@@ -127,3 +128,20 @@ def test_what_has_ended_is_held_no_more() -> None:
             lane.took(90, completed=False, held_bytes=90)
             lane.took(10, completed=True, held_bytes=0)
             assert lanes.held_bytes == 0
+
+
+def test_of_the_largest_tensors_some_have_room_however_large_they_are() -> None:
+    evicted: list[str] = []
+    lanes, large = UnfinishedFrames(), 2**30
+    assert lanes.payload_limit == USUAL_PAYLOAD_BYTES  # the run is not known yet
+    lanes.expect(large, large)
+    assert lanes.payload_limit == large
+    with (
+        lanes.lane(lambda: evicted.append("a")) as a,
+        lanes.lane(lambda: evicted.append("b")) as b,
+    ):
+        for lane in (a, b):
+            lane.took(large - 1, completed=False, held_bytes=large - 1)
+        assert not evicted
+    lanes.expect(2 * MAX_PAYLOAD_BYTES, large)
+    assert lanes.payload_limit == MAX_PAYLOAD_BYTES

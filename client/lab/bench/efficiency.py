@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from client.cli.commands.create import sign, write_swarm_file
+from client.cli.commands.create import keep_text, sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm, open_corpus
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import free_port
@@ -24,6 +24,7 @@ from client.errors import ExitCode, UserError
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
+from client.store.texts import TextStore
 from model_zoo.reference import TrainingPlan, train_reference
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -74,7 +75,9 @@ def measure_efficiency() -> tuple[float, float]:
 def found(homes: Path, run: RunChoices = RUN, model: ModelChoices = MODEL) -> SwarmFile:
     """Found the swarm whose file and first home lie in ``homes``."""
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
+    founding = found_swarm(founder.peer, run, model, OptimizerChoices())
+    keep_text(founding.corpus, run.data, TextStore(home_folders(homes / NAMES[0]).texts))
+    manifest = founding.manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
     write_swarm_file(homes / "bench.swarm", swarm)
     return swarm
