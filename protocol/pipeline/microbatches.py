@@ -66,6 +66,7 @@ class _Step:
         self.ledger = bytearray((per_step + 7) // 8)
         """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
+        self.in_flight_bits = bytearray((per_step + 7) // 8)
         self.revision = 0
         self.waiting: list[tuple[bool, int]] = []
         """A heap of all that have waited; what does no more is dropped when it comes to the top."""
@@ -143,6 +144,11 @@ class Microbatches:
         """Return the ids of a step that are held and not counted."""
         return self._steps[step].in_flight if step in self._steps else frozenset()
 
+    def in_flight_bits(self, step: int) -> bytes:
+        """Return ``in_flight`` as a bitmap."""
+        known = self._steps.get(step)
+        return bytes(known.in_flight_bits if known else (self._per_step + 7) // 8)
+
     def revision(self, step: int) -> int:
         """Return a number that rises when what is counted of a step, or in flight, changes."""
         return self._steps[step].revision if step in self._steps else 0
@@ -172,22 +178,29 @@ class Microbatches:
             heapq.heappush(step.waiting, (state.phase is Phase.QUEUED, state.microbatch))
         if state.phase is not Phase.DONE and state.microbatch not in step.in_flight:
             step.in_flight.add(state.microbatch)
+            self._flip(step.in_flight_bits, state)
             step.revision += 1
         elif state.phase is Phase.DONE:
-            step.in_flight.discard(state.microbatch)
-            self._mark(step, state)
+            self._land(step, state)
+            self._flip(step.ledger, state)
             step.revision += 1
 
     def _leave(self, state: MicrobatchState) -> None:
         step = self._steps[state.step]
         step.phases[state.phase].discard(state.microbatch)
         if state.phase is Phase.DONE:
-            self._mark(step, state)
+            self._flip(step.ledger, state)
         if state.microbatch not in self._by_id:  # it is not about to come to another phase
-            step.in_flight.discard(state.microbatch)
+            self._land(step, state)
             step.revision += 1
 
-    def _mark(self, step: _Step, state: MicrobatchState) -> None:
-        """Count it in the ledger, or no more."""
+    def _land(self, step: _Step, state: MicrobatchState) -> None:
+        """It is in flight no more."""
+        if state.microbatch in step.in_flight:
+            step.in_flight.remove(state.microbatch)
+            self._flip(step.in_flight_bits, state)
+
+    def _flip(self, bitmap: bytearray, state: MicrobatchState) -> None:
+        """Say of it in a bitmap the opposite of what it said."""
         offset = state.microbatch - state.step * self._per_step
-        step.ledger[offset >> 3] ^= 1 << (offset & 7)
+        bitmap[offset >> 3] ^= 1 << (offset & 7)

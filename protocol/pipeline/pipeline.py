@@ -107,6 +107,11 @@ class Pipeline:
         return self._microbatches.in_flight(self.step if step is None else step)
 
     @property
+    def in_flight_bits(self) -> bytes:
+        """What is in flight of the current step, as a bitmap."""
+        return self._microbatches.in_flight_bits(self.step)
+
+    @property
     def ledger(self) -> bytes:
         """The ledger of the current step as a bitmap."""
         return self._microbatches.ledger(self.step)

@@ -8,11 +8,9 @@ unchanged ledger is repeated now and then while the step stays open, in case the
 from __future__ import annotations
 
 import math
-from collections.abc import Set
 from typing import NamedTuple
 
 from protocol.ids import PeerId
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.wire.messages import LedgerReport
 
@@ -45,7 +43,7 @@ class LedgerReporter:
         """When the next report goes out if nothing else happens, in monotonic seconds."""
 
     def report(
-        self, news: News, now: float, *, done: bytes, in_flight: Set[int], said: tuple[int, bytes]
+        self, news: News, now: float, *, done: bytes, in_flight: bytes, said: tuple[int, bytes]
     ) -> LedgerReport:
         """Return the report to send now.
 
@@ -53,7 +51,7 @@ class LedgerReporter:
             news: as for ``is_due``.
             now: monotonic seconds.
             done: bitmap of the counted microbatches.
-            in_flight: ids that we hold and have not counted.
+            in_flight: bitmap of those that we hold and have not counted.
             said: the promised attempt, and the digest of our version's state.
         """
         self._last, self.due = news, now + REPEAT_S
@@ -63,7 +61,7 @@ class LedgerReporter:
             step=news.step,
             seq=self._seq,
             done=done,
-            in_flight=to_bitmap(in_flight, news.step, self._place.per_step),
+            in_flight=in_flight,
             promised=said[0],
             state=said[1],
             ready=news.ready,

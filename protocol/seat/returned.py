@@ -13,14 +13,14 @@ earlier. A step closed by most of the stage before counts as returned completely
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from protocol.answer import YES, Answer, no
 from protocol.effects import Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.ledger import count_of, from_bitmap
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Plan, Returned
@@ -42,13 +42,13 @@ class Telling:
         """When to look again."""
 
     def tell(
-        self, view: SwarmView, ledgers: Mapping[int, Collection[int]], *, idle: bool, now: float
+        self, view: SwarmView, ledgers: Mapping[int, bytes], *, idle: bool, now: float
     ) -> list[Send]:
         """Report newly counted microbatches, and repeat reports that may have been lost.
 
         Args:
             view: the live replicas.
-            ledgers: ids that we have counted, for our step and the previous one.
+            ledgers: bitmaps of what we have counted, for our step and the previous one.
             idle: whether no more results of our step are expected for now.
             now: monotonic seconds.
         """
@@ -56,7 +56,7 @@ class Telling:
         if self._place.last:
             return effects
         newest, told = max(ledgers), dict[tuple[PeerId, int], tuple[int, float]]()
-        counted = [(of, ids, len(ids)) for of, ids in ledgers.items() if ids]
+        counted = [(of, ids, count) for of, ids in ledgers.items() if (count := count_of(ids))]
         for replica in view.serving(self._place.stage + 1) if counted else ():
             for of, ids, count in counted:
                 if replica.version > of:
@@ -66,8 +66,7 @@ class Telling:
                 new = count != known
                 due = now if new and (idle or of < newest) else at + (TELL_S if new else REPEAT_S)
                 if due <= now:
-                    bitmap = to_bitmap(ids, of, self._place.per_step)
-                    effects.append(Send(to[0], Returned(self._place.stage + 1, of, bitmap)))
+                    effects.append(Send(to[0], Returned(self._place.stage + 1, of, ids)))
                     known, at, due = count, now, now + REPEAT_S
                 told[to] = known, at
                 self.due = due if self.due is None or due < self.due else self.due

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -171,7 +171,7 @@ class Seat:
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
         self._made_by: tuple[int, bytes] = (0, b"")
-        self._ledger_before: frozenset[int] = frozenset()
+        self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left)
@@ -688,7 +688,7 @@ class Seat:
         self._made_by = self.member.applied
         if plan is not None:
             self.quorum.settle(roll, plan.electors, now)
-        self._ledger_before = frozenset(self.pipeline.done())
+        self._ledger_before = self.pipeline.ledger
         self.step, self._open = self.step + 1, _OpenStep()
         self._confirmed.start_step(self.step)
         self._following.caught_up()
@@ -779,19 +779,19 @@ class Seat:
             effects += self._lease(now)
         if not self.finished and (to := self.current_leader()) is not None:
             in_flight = self.pipeline.in_flight()
-            ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.done()}
+            ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
             effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
-            effects += self._report(to, in_flight, now)
+            effects += self._report(to, busy=bool(in_flight), now=now)
         return effects
 
-    def _report(self, led_by: PeerId, in_flight: Set[int], now: float) -> list[SeatEffect]:
+    def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
         of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
         news = News(led_by, self.step, of.revision, member.ready, len(others))
-        if not self._reporter.is_due(news, now, busy=bool(in_flight)):
+        if not self._reporter.is_due(news, now, busy=busy):
             return []
-        said = member.promised, member.state
-        report = self._reporter.report(news, now, done=of.ledger, in_flight=in_flight, said=said)
+        said, done, in_flight = (member.promised, member.state), of.ledger, of.in_flight_bits
+        report = self._reporter.report(news, now, done=done, in_flight=in_flight, said=said)
         return [Send(peer, report) for peer in (led_by, *others)]
 
     def _part(self) -> OwnPart:

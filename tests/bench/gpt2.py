@@ -203,3 +203,7 @@ def _figure(part: str, what: str, value: str, spread: str) -> Figure:
     return figure(
         "large models", what, value, spread, f"python -m tests.bench.gpt2 {part}", MEASURES
     )
+
+
+if __name__ == "__main__":
+    main()

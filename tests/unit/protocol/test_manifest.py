@@ -144,7 +144,7 @@ def test_imported_weights_fit_the_stages() -> None:
         ("policy.redundancy", 0),
         ("policy.dual_homing_percent", -1),
         ("policy.dual_homing_percent", 101),
-        ("microbatches_per_step", 4097),
+        ("microbatches_per_step", 16_385),
         ("steps", 2**41),
         ("delayed_update", False),
         ("delayed_update", None),
@@ -206,7 +206,7 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
     if changes.get("model", 1) is None:
-        changes["model"] = msgspec.structs.replace(manifest().model, context=2048)
+        changes["model"] = msgspec.structs.replace(manifest().model, context=2048, width=1024)
         changes["data"] = DataSpec("text", "long", 100_000, "0" * 64)
     with pytest.raises(RemoteProtocolError, match=words):
         decode_manifest(encode_manifest(changed(changes)))
@@ -235,7 +235,7 @@ def test_the_tokens_of_narrow_models_fit_a_frame_as_well(sequences: int, fits: b
     """A token takes two bytes; beside a boundary of one fp32 number a token that is a lot."""
     narrow = {"width": 1, "heads": 1, "kv_heads": 1, "context": 131_072}
     model = msgspec.structs.replace(manifest().model, **narrow)
-    data = DataSpec("text", "long", 10**6, "0" * 64)
+    data = DataSpec("text", "long", 10**7, "0" * 64)
     fields = {"model": model, "sequences_per_microbatch": sequences, "data": data}
     if fits:
         assert decode_manifest(encode_manifest(changed(fields))).sequences_per_microbatch

@@ -183,7 +183,7 @@ def test_no_step_has_more_microbatches_than_a_manifest_may_say() -> None:
     assert plan(MAX_MICROBATCHES_PER_STEP).prediction is not None
     over = plan(MAX_MICROBATCHES_PER_STEP + 1)
     assert over.prediction is None
-    assert over.why == "more than 4096 microbatches a step"
+    assert over.why == f"more than {MAX_MICROBATCHES_PER_STEP} microbatches a step"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_stage_counts(layers: int, machines: int, counts: list[int] | int) -> No
 def test_microbatch_sizes_divide_the_step() -> None:
     assert compare.microbatch_sizes(4, 64) == [1, 2, 4, 8, 16, 32]
     assert compare.microbatch_sizes(3, 12) == [1, 2, 3, 4]
-    assert compare.microbatch_sizes(8, 8 * 4096) == [8, 16, 32, 64]
+    assert compare.microbatch_sizes(8, 8 * MAX_MICROBATCHES_PER_STEP) == [8, 16, 32, 64]
 
 
 @settings(max_examples=25, deadline=None)
