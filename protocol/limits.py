@@ -64,8 +64,15 @@ MAX_CLOCK_SKEW_S = 120.0
 MAX_ADVERT_TTL_S = 600.0
 MAX_VOUCHES = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
-MAX_ADMISSION_BYTES = 4096
-MAX_EXPULSIONS_PER_MESSAGE = 16
+MAX_ROTATIONS = 4
+"""How many keys on a chain have taken the place of another."""
+MAX_CHAIN = MAX_VOUCHES + MAX_ROTATIONS
+MAX_ROTATED_NAMES = 64
+"""Members that the rotations of one chain name: with them a chain has 8 kB at most."""
+MAX_ADMISSION_BYTES = 8192
+MAX_EXPULSIONS_PER_MESSAGE = 6
+"""Each has a chain: so many fit a header."""
+MAX_ROTATIONS_PER_MESSAGE = 6
 MAX_SEATS_OF_PART = 8
 """Replicas that a waypoint names of a stage; fewer in runs of more than eight stages."""
 MAX_CERTIFIED_STAGES = 64

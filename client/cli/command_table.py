@@ -269,7 +269,19 @@ COMMANDS: Final[dict[str, Command]] = {
         "file, the administrator's file, default.",
         nested=True,
     ),
-    "identity": Command(MACHINE, "Show or create this volunteer's identity.", nested=True),
+    "identity": Command(
+        MACHINE,
+        "Show, create or replace this volunteer's identity.",
+        (
+            ("identity show", "the peer id by which others know it"),
+            ("identity rotate", "a new key takes its place in swarms entered by invitation"),
+        ),
+        "rotate is for a home that moves to another machine, or whose key somebody may have read. "
+        "Copy the home first if it moves, and start the volunteer afterwards: every member learns "
+        "that the old key counts no more. Whom it has invited stays; its invites end, and its work "
+        "is counted from the beginning.",
+        nested=True,
+    ),
     "service": Command(
         MACHINE,
         "Run as a service: install, remove or check the unit.",

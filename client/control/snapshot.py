@@ -312,8 +312,11 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     ours: bool
     """Whether we may expel it: we have invited it, or one of its inviters."""
     expelled_by: str = ""
-    """Empty: it belongs to the swarm."""
+    """Empty: nobody has expelled it."""
     reason: str = ""
+    out: str = ""
+    """Why it does not belong to the swarm, although nobody has expelled it: its key was replaced,
+    or one above it. Empty: it does."""
 
 
 class Membership(Struct, frozen=True, kw_only=True):

@@ -25,13 +25,14 @@ def _member(
     register: Register, peer: PeerId, path: tuple[PeerId, ...], linked: bool
 ) -> InvitedMember:
     above = (register.founder, *path)[:-1] if path else ()
-    entry = register.why_out(peer)
+    entry, answer = register.why_out(peer), register.standing(peer)
     return InvitedMember(
         peer=peer,
         invited_by=above[-1] if above else "",
         depth=len(path),
         linked=linked,
-        ours=register.me in above,
+        ours=register.may_expel(peer),
         expelled_by="" if entry is None else entry.by,
         reason="" if entry is None else entry.said.reason,
+        out=answer.reason if entry is None else "",
     )

@@ -48,11 +48,11 @@ from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
 from client.store.curve import CurveFile
-from client.store.identity import IdentityLock, ensure_identity, load_identity
+from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
-from client.store.vouches import load_vouches, save_vouches
+from client.store.vouches import forget_old_keys, load_vouches, save_vouches
 from client.train.engine import Engine
 from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
@@ -120,11 +120,13 @@ async def run_node(
     """
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
-    signer = ensure_identity(make_private(folders.data))
-    seed = load_identity(folders.data)
-    if seed is None:
-        raise UserError(f"the identity in {folders.data} vanished", "start the volunteer again")
-    with IdentityLock(folders.data):
+    with IdentityLock(make_private(folders.data)):
+        refuse_unfinished(folders.data)
+        signer = ensure_identity(folders.data)
+        seed = load_identity(folders.data)
+        if seed is None:
+            words = f"the identity in {folders.data} vanished"
+            raise UserError(words, "start the volunteer again")
         _note_begin(folders, options.target)
         return await _run(options, folders, signer, seed, on_event, stop)
 
@@ -436,7 +438,7 @@ class Node:
         if warning:
             self._event_sink.explain(Explain("membership", warning, "warning"))
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
-        if not (answer := register.own_answer()):
+        if not (answer := register.own_answer()) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
         if not register.is_member and swarm.ticket is None:
             words = f"{swarm.manifest.name} is entered by invitation, and nobody has invited us"
@@ -457,6 +459,7 @@ class Node:
                 engine.greet_all,
                 engine.expel,
                 self._end_refused,
+                self._forget_old_keys,
             )
         if swarm.secret is None:
             return Open()
@@ -469,6 +472,13 @@ class Node:
         except OSError as error:
             words = f"cannot write {path}: {error.strerror}; make room: volunteer cache prune"
             self._event_sink.explain(Explain("membership", words, "error"))
+
+    def _forget_old_keys(self) -> None:
+        """A member knows our new key: the old one is of no use any more."""
+        with suppress(OSError):  # tried again at the next link
+            if forget_old_keys(self._folders.vouches(self._swarm.swarm)):
+                words = "the swarm knows our new key: the old one is removed from this disk"
+                self._event_sink.explain(Explain("membership", words))
 
     def _end_refused(self, reason: str) -> None:
         """End: the swarm does not want us, or no longer."""

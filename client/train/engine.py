@@ -84,6 +84,7 @@ from protocol.wire.messages import (
     PassedOn,
     RecordDigest,
     Records,
+    RotationList,
     Signed,
     Vouched,
 )
@@ -374,6 +375,11 @@ class Engine:
         """Take what a member tells of expelled members."""
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.expulsions(peer, message)
+
+    def on_rotations(self, peer: PeerId, message: RotationList, payload: bytes) -> None:
+        """Take what a member tells of keys that were replaced."""
+        if isinstance(self.handshake.admission, Vouching):
+            self.handshake.admission.rotations(peer, message)
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.

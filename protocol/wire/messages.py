@@ -91,13 +91,23 @@ class ManifestReply(Wire, frozen=True):
 class Vouched(Wire, frozen=True):
     """Answer to a Hello with a ticket: the signatures by which the receiver is a member now."""
 
-    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_VOUCHES)]
+    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_CHAIN)]
 
 
 class ExpulsionList(Wire, frozen=True):
     """Members that were expelled; told after Hello and when there is a new one."""
 
     expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
+
+
+class RotationList(Wire, frozen=True):
+    """Members whose keys were replaced, each as the chain of the new key; told as expulsions are,
+    and before them."""
+
+    chains: Annotated[
+        list[Annotated[list[Envelope], Meta(min_length=1, max_length=limits.MAX_CHAIN)]],
+        Meta(max_length=limits.MAX_ROTATIONS_PER_MESSAGE),
+    ]
 
 
 # --- membership -----------------------------------------------------------------------------
@@ -521,7 +531,8 @@ class Chunk(Wire, frozen=True):
     index: ChunkIndex | None
 
 
-Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply | Vouched | ExpulsionList
+Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
+Upkeep = Hello | Ping | Pong | Goodbye | Admitting
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening

@@ -27,7 +27,7 @@ class Expulsion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     that its signer may do that."""
 
     statement: Envelope
-    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_VOUCHES)]
+    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_CHAIN)]
 
 
 class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -56,6 +56,7 @@ from protocol.wire.messages import (
     Records,
     Reduced,
     Returned,
+    RotationList,
     Segment,
     Signed,
     Vouched,
@@ -114,6 +115,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         ManifestReply: Route("newcomer", ""),
         Vouched: Route("node", "on_vouched", "peer"),
         ExpulsionList: Route("node", "on_expulsions", "peer"),
+        RotationList: Route("node", "on_rotations", "peer"),
         Ping: Route("link", ""),
         Pong: Route("link", ""),
         # membership and matching

@@ -28,6 +28,7 @@ DATA = (
     "evidence",
     "identity.key",
     "identity.lock",
+    "identity.next",
     "last-run.json",
     "logs",
     "paused.json",
