@@ -6,7 +6,7 @@ function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -86,7 +86,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'export' -d 'Save the model in
 complete -c volunteer -n __fish_use_subcommand -a 'eval' -d 'Measure the newest model: on a text, or on tasks of lm_eval.'
 complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to do about each problem.'
 complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, change, locate or check the settings.'
-complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show or create this volunteer'\''s identity.'
+complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show, create or replace this volunteer'\''s identity.'
 complete -c volunteer -n __fish_use_subcommand -a 'service' -d 'Run as a service: install, remove or check the unit.'
 complete -c volunteer -n __fish_use_subcommand -a 'encrypt' -d 'Encrypt the training text and the checkpoints on this disk.'
 complete -c volunteer -n __fish_use_subcommand -a 'cache' -d 'Show what is kept on disk, and free space.'
@@ -528,6 +528,7 @@ complete -c volunteer -n '__fish_volunteer_using_command finish' -l wait-s -r -d
 # Subcommands for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'show' -d 'Print this volunteer'\''s peer id.'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'create' -d 'Make an identity, unless there is one, and print its peer id.'
+complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'rotate' -d 'Replace this volunteer'\''s key, in every swarm that it has entered by invitation.'
 # Options for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -s h -d 'Display this message and exit.'
@@ -538,6 +539,12 @@ complete -c volunteer -n '__fish_volunteer_using_command identity create' -l hel
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l json -d 'Print JSON.'
+
+# Options for: identity rotate
+complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -l json -d 'Print JSON.'
 
 # Options for: identity show
 complete -c volunteer -n '__fish_volunteer_using_command identity show' -l help -d 'Display this message and exit.'
