@@ -2,8 +2,7 @@
 
 Writes `model.safetensors`, in several files with an index where it is large, `config.json` of the
 class that has the model's switches, in fp32 or bf16, head untied, and `generation_config.json`;
-with a tokenizer also `tokenizer.json` and `tokenizer_config.json`. Without one tokens are bytes. No
-pickle anywhere.
+with a tokenizer also `tokenizer.json` and `tokenizer_config.json`. No pickle anywhere.
 """
 
 import json
@@ -46,7 +45,8 @@ def export_hf(
         spec: the model.
         state: its parameters by name.
         out_dir: the folder, created if needed.
-        tokenizer: what made the model's tokens; None: they are bytes.
+        tokenizer: what made the model's tokens, `byte_tokenizer()` where they are bytes; None:
+            unknown.
         dtype: type of the weights.
 
     Raises:
@@ -60,8 +60,11 @@ def export_hf(
     kind, config["torch_dtype"] = _DTYPES[dtype]
     tensors = {name: t.to(kind).contiguous() for name, t in _theirs(spec, whole).items()}
     out_dir.mkdir(parents=True, exist_ok=True)
-    ends = {"eos_token_id": config["eos_token_id"]} if "eos_token_id" in config else {}
-    for name, values in (("config.json", _COMMON | config), (GENERATION, ends)):
+    # Without a limit of its own, a pipeline asks short models for more than they take.
+    generation = {"max_length": spec.longest}
+    if "eos_token_id" in config:
+        generation["eos_token_id"] = config["eos_token_id"]
+    for name, values in (("config.json", _COMMON | config), (GENERATION, generation)):
         with replacing(out_dir / name) as partial:
             partial.write_text(json.dumps(values, indent=2) + "\n")
     if tokenizer is not None:

@@ -35,6 +35,7 @@ def _config(tokenizer: Bpe, context: int) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
+        "model_input_names": ["input_ids", "attention_mask"],  # generate() refuses other ones
         "clean_up_tokenization_spaces": False,
     }
     chat = tokenizer.chat or ChatFormat("-")

@@ -32,6 +32,7 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
     assert report["held_out_loss"] < 5.5, "better than guessing bytes"
     assert json.loads((out / "report.json").read_text()) == report
     names = {"config.json", "generation_config.json", "model.safetensors"}
+    names |= {"tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in (out / "model").iterdir()} == names
     ElementTree.parse(out / "loss.svg")
     assert (out / "sample.txt").read_text() == report["sample"]

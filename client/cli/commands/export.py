@@ -18,7 +18,10 @@ from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
+from client.store.company import load_company
+from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
+from protocol.ids import SwarmId
 
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
@@ -98,7 +101,7 @@ def export(
         needed_model,
         open_corpus,
     )
-    from client.cli.models.newest import newest_model
+    from client.cli.models.newest import file_tokenizer, newest_model
     from model_zoo.export import export_hf  # torch: when all else is in order
 
     unlock(home.folders.data)
@@ -110,7 +113,7 @@ def export(
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
             spec, state = trained.manifest.model.base, needed_model(trained).state_dict()
-            folder = export_hf(spec, state, out, trained.tokenizer, dtype)
+            folder = export_hf(spec, state, out, file_tokenizer(trained), dtype)
     except ValueError as error:  # no class of transformers has these switches
         raise UserError(str(error), "volunteer sample needs no export") from error
     except OSError as error:
@@ -166,12 +169,13 @@ def export_adapter(
     Raises:
         OSError: the folder cannot be written.
     """
+    from client.cli.models.newest import file_tokenizer
     from model_zoo.huggingface.adapters import export_adapters
 
     if base is None:
         say("note: adapter_config.json does not name the base model; --base writes it there")
     spec, state = trained.manifest.model, trained.state
-    return export_adapters(spec, state, out, base, dtype, trained.tokenizer)
+    return export_adapters(spec, state, out, base, dtype, file_tokenizer(trained))
 
 
 def write_card(
@@ -207,10 +211,12 @@ def write_card(
         swarm=trained.swarm,
         manifest=trained.manifest,
         version=trained.version,
-        has_tokenizer=trained.tokenizer is not None,
+        has_tokenizer=trained.tokenizer is not None or trained.manifest.data.brought is None,
         loss=loss,
         bits=bits,
         adapter_alone=alone,
+        own=home.signer().peer if any(one.microbatches for one in mine) else None,
+        met=_met(home, trained.swarm),
         own_microbatches=sum(one.microbatches for one in mine),
         own_tokens=sum(one.tokens for one in mine),
     )
@@ -218,3 +224,11 @@ def write_card(
         write_atomic(path, card(facts).encode(), 0o644)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+
+
+def _met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
+    """Return the ids of the members that this volunteer remembers."""
+    known = SwarmStore(home.folders.swarms).load(swarm)
+    found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
+    found |= {address.peer for address in known.peers if address.peer} if known else set()
+    return tuple(sorted(found))

@@ -13,24 +13,22 @@ from msgspec import UNSET, Struct
 from client.cli.terminal.output import human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.ids import SwarmId
+from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 
 CARD = "README.md"
+MAX_NAMED = 100
+"""Members that are named."""
 _HEAD = """---
 license: # for the founder to fill in
 library_name: {}
 pipeline_tag: text-generation
 ---
 """
-_BYTES = """import torch
-from transformers import AutoModelForCausalLM
-
-model = AutoModelForCausalLM.from_pretrained(".")
-ids = torch.tensor([list("Once ".encode())])  # a token is a byte
-print(bytes(model.generate(ids, max_new_tokens=50)[0].tolist()).decode(errors="replace"))
+_PIPELINE = """
+`transformers.pipeline("text-generation", model=".")` does the same in one line.
 """
-_TOKENS = """from transformers import AutoModelForCausalLM, AutoTokenizer
+_WHOLE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained(".")
 tokenizer = AutoTokenizer.from_pretrained(".")
@@ -69,6 +67,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The same in bits per byte of text."""
     adapter_alone: bool = False
     """Whether the adapter is exported without its base."""
+    own: PeerId | None = None
+    """The volunteer that exports; None: it did not train."""
+    met: tuple[str, ...] = ()
+    """Ids of members that it was in the swarm with."""
     own_microbatches: int
     """Of the volunteer that exports, in committed steps."""
     own_tokens: int
@@ -87,10 +89,11 @@ def card(facts: Facts) -> str:
     parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
-    brought = manifest.data.brought is not None
     parts.append(f"\n## Use\n\n```python\n{_use(facts)}```\n")
-    if brought and not facts.has_tokenizer:
+    if not facts.has_tokenizer:
         parts.append(_NO_TOKENIZER)
+    elif not facts.adapter_alone:
+        parts.append(_PIPELINE)
     return "".join(parts)
 
 
@@ -98,10 +101,10 @@ def _use(facts: Facts) -> str:
     brought = facts.manifest.data.brought
     if facts.adapter_alone:
         use = _ADAPTER
-        if brought is not None and facts.has_tokenizer:
+        if facts.has_tokenizer:
             use = use.replace("ForCausalLM\n", "ForCausalLM, AutoTokenizer\n", 1) + _ADAPTER_TOKENS
     else:
-        use = _TOKENS if brought else _BYTES
+        use = _WHOLE
     if brought is None or not brought.chat or not facts.has_tokenizer:
         return use
     return use.split("ids = ")[0] + _CHAT
@@ -163,6 +166,8 @@ def _data(manifest: Manifest) -> Iterator[str]:
         )
     if data.brought is not None:
         yield f"tokenizer of {data.vocab:,} tokens, digest `{data.brought.digest}`"
+    else:
+        yield "a token is a byte of the text, and its id is the byte's value"
 
 
 _KINDS = {
@@ -174,12 +179,18 @@ _KINDS = {
 
 
 def _contributors(facts: Facts) -> Iterator[str]:
-    yield f"founded by `{facts.manifest.founder}`"
+    founder = facts.manifest.founder
+    yield f"founded by `{founder}`"
     if facts.own_microbatches:
+        named = "" if facts.own is None else f", {_code(facts.own)},"
         yield (
-            f"who exported this computed {facts.own_microbatches:,} microbatches of committed "
-            f"steps, {facts.own_tokens:,} tokens, counted per stage"
+            f"who exported this{named} computed {facts.own_microbatches:,} microbatches of "
+            f"committed steps, {facts.own_tokens:,} tokens, counted per stage"
         )
+    if met := [peer for peer in facts.met if peer not in (founder, facts.own)]:
+        more = f", and {len(met) - MAX_NAMED:,} more" if len(met) > MAX_NAMED else ""
+        named = ", ".join(map(_code, met[:MAX_NAMED]))
+        yield f"members of the swarm that were met here, whatever each of them did: {named}{more}"
     yield "every volunteer counts its own work (`volunteer credit`); the swarm keeps no list of all"
 
 

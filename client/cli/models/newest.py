@@ -20,7 +20,7 @@ from client.node.gather import TOKENIZER_FILE, gather
 from client.store.texts import TextStore
 from client.store.vouches import load_vouches
 from model_zoo.datasets.folder import checked_tokenizer
-from model_zoo.tokenizers.bpe import Bpe
+from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
@@ -55,6 +55,12 @@ def needed_tokenizer(trained: Trained) -> str | Bpe:
             ExitCode.TEMPORARY,
         )
     return trained.tokenizer
+
+
+def file_tokenizer(trained: Trained) -> Bpe | None:
+    """Return what is written as ``tokenizer.json`` beside a model, also where tokens are bytes;
+    None: it is not at hand."""
+    return trained.tokenizer if trained.manifest.data.brought is not None else byte_tokenizer()
 
 
 def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:

@@ -20,6 +20,7 @@ from client.cli.models.model_source import (
     needed_model,
     open_corpus,
 )
+from client.cli.models.newest import file_tokenizer
 from client.cli.reach.home import free_port
 from client.errors import UserError
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot
@@ -132,7 +133,8 @@ class Play:
         (self._out / "sample.txt").write_text(report.sample)
         document = msgspec.json.format(msgspec.json.encode(report), indent=2)
         (self._out / "report.json").write_bytes(document + b"\n")
-        export_hf(trained.manifest.model, trained.state, Path(report.model))
+        model = trained.manifest.model
+        export_hf(model, trained.state, Path(report.model), file_tokenizer(trained))
 
 
 def checkpoint_interval(steps: int) -> int:

@@ -11,7 +11,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.models.card import Facts, card
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
-from protocol.ids import SwarmId
+from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.envelope import Signer
 
@@ -39,7 +39,8 @@ def renamed(facts: Facts, **changes: object) -> Facts:
 
 
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
-    text, manifest = card(facts), facts.manifest
+    text = card(msgspec.structs.replace(facts, has_tokenizer=True))
+    manifest = facts.manifest
     tokens = 50 * manifest.microbatches_per_step * manifest.tokens_per_microbatch
     for words in (
         "license: #",
@@ -54,6 +55,8 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         facts.swarm,
         "random weights",
         "a token is a byte",
+        'AutoTokenizer.from_pretrained(".")',
+        'pipeline("text-generation", model=".")',
     ):
         assert words in text, words
 
@@ -61,8 +64,19 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
 def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
     nothing = {"loss": None, "bits": None, "own_microbatches": 0, "own_tokens": 0}
     text = card(msgspec.structs.replace(facts, **nothing))
+    assert "members of the swarm that were met" not in text
     assert "held-out loss: not measured\n" in text
     assert "who exported this" not in text
+
+
+def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
+    own, founder = PeerId("12D3KooWown"), facts.manifest.founder
+    met = (own, founder, *(f"12D3KooWpeer{n}" for n in range(130)))
+    text = card(msgspec.structs.replace(facts, own=own, met=met))
+    assert "who exported this, `12D3KooWown`, computed 1,234 microbatches" in text
+    assert "met here, whatever each of them did: `12D3KooWpeer0`, `12D3KooWpeer1`, " in text
+    assert "`12D3KooWpeer99`, and 30 more\n" in text
+    assert text.count(own) == text.count(founder) == 1
 
 
 def test_names_are_never_markup(facts: Facts) -> None:

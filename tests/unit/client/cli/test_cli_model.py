@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import held_out_loss, load_newest, open_corpus
 from client.errors import ExitCode, UserError
-from client.store.paths import home_folders
+from client.store.company import save_company
+from client.store.credit import KeptCredit, save_credit
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
@@ -23,6 +28,8 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
+from protocol.recovery.company import Companion
+from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
 
@@ -133,10 +140,32 @@ def test_the_commands_sample_and_export(
     assert answer["version"] == 5
     assert 5 < answer["held_out_loss"] < 6
     weights = {"config.json", "generation_config.json", "model.safetensors"}
-    assert {path.name for path in out.iterdir()} == {*weights, "README.md"}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in out.iterdir()} == {*weights, *tokenizer, "README.md"}
     card = (out / "README.md").read_text()
     assert f"{answer['held_out_loss']:.4f} nats a token" in card
     assert swarm.manifest.data.digest in card
+    assert "members of the swarm that were met" not in card
+
+
+def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
+    within: Within, swarm: SwarmFile, tmp_path: Path
+) -> None:
+    home = home_folders(tmp_path / "home")
+    make_private(home.data)
+    friend, other = (Signer(bytes([n]) * 32).peer for n in (8, 9))
+    SwarmStore(home.swarms).remember(
+        replace(swarm, peers=(Address("ip4", "127.0.0.1", 4001, friend),))
+    )
+    save_company(home.checkpoints(swarm.swarm), [Companion(other)])
+    save_credit(home.credit(swarm.swarm), KeptCredit(7, 448))
+    write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
+    done = within("export", "--out", str(tmp_path / "model"))
+    assert done.returncode == 0, done.stderr
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "computed 7 microbatches of committed steps, 448 tokens" in card
+    assert f"`{ensure_identity(home.data).peer}`, computed" in card
+    assert ", ".join(f"`{peer}`" for peer in sorted((friend, other))) in card
 
 
 def test_a_founder_need_not_give_the_text_again(
@@ -235,6 +264,7 @@ class TestAdapters:
     ) -> None:
         out = self.exported(within, swarm, tmp_path)
         names = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+        names |= {"tokenizer.json", "tokenizer_config.json"}
         assert {path.name for path in out.iterdir()} == names
         config = json.loads((out / "adapter_config.json").read_text())
         assert config["base_model_name_or_path"] == str(source)
