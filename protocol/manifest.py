@@ -204,6 +204,10 @@ def inconsistency(manifest: Manifest) -> str | None:
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
         (
+            all(_is_plain_name(part.name) for part in manifest.data.mixed),
+            "a name of the data's parts is not the plain name of a file",
+        ),
+        (
             manifest.aggregation_name in aggregations.RULES,
             f"aggregation rule {manifest.aggregation_name[:40]!r} is unknown here; known are "
             f"{', '.join(aggregations.RULES)}: install the version of this program that has it",

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from client.cli.terminal.ask import says_yes
+from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.terminal.output import human_bytes, human_rate, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
@@ -104,6 +105,8 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     )
     name = "the source of Python itself" if data.source == "stdlib" else data.name
     yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
+    if words := describe_mixture(manifest, manifest.steps):
+        yield f"{_INDENT}{words}"
     if manifest.start is not UNSET:
         sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
         begins = "begins     with imported" if model.lora is UNSET else "frozen     are imported"

@@ -8,8 +8,6 @@ it was. The result depends on the files and the tokenizer alone. No process hold
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import signal
@@ -17,45 +15,51 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
 from model_zoo.data import DataError
 from model_zoo.datasets import sources
+from model_zoo.datasets.assembly import (
+    COPY_BYTES,
+    NOTE,
+    PARTIAL,
+    Assembly,
+    Progress,
+    begin,
+    building,
+    same_plan,
+    write,
+)
 from model_zoo.datasets.conversations import BadRow, Conversation, Reader
-from model_zoo.datasets.folder import Conversations, Folder, Index, is_data_folder, open_folder
+from model_zoo.datasets.folder import (
+    Conversations,
+    Folder,
+    Index,
+    is_data_folder,
+    kept_digests,
+    name_of,
+    open_folder,
+)
 from model_zoo.datasets.sources import Fragment, Piece, Source
 from model_zoo.specs.data import Answers
-from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher, root
-from model_zoo.specs.shards import INDEX, LEAVES, SHARD_BYTES, TOKENIZER, shard_name
+from model_zoo.specs.merkle import root
+from model_zoo.specs.shards import INDEX, TOKENIZER
 from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
 from model_zoo.tokenizers.tokenizer import Tokens
 
-PLAN, NOTE, LOCK, PARTS = ".plan.json", ".progress.json", ".lock", ".parts"
+PARTS = ".parts"
 TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _BATCH_BYTES = 1 << 20
-_COPY_BYTES = 32 << 20
 _NEWLINE = b"\n"
-_PARTIAL = ".partial"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a build is, in bytes of the sources' files."""
-
-    done_bytes: int
-    total_bytes: int
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -138,16 +142,16 @@ def build(
         plan = _plan_words(files, field, tokenizer, context)
     except (BadTokenizer, BadTemplate) as error:
         raise DataError(str(error)) from error
-    with _building(out):
-        if is_data_folder(out) and _same_plan(out, plan):
+    with building(out):
+        if is_data_folder(out) and same_plan(out, plan):
             return open_folder(out)
-        _begin(out, plan)
+        begin(out, plan, "other files, another tokenizer or field")
         parts = _parts(files, field)
         chosen = _chosen(out, parts, field, tokenizer)
         named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
         chat = chosen.chat if chosen else None
         job = _Job(str(out / PARTS), field, *named, chat, context or 0)
-        note = _Assembly(out).run(parts, job, workers or _cores(), tell)
+        note = _assemble(out, parts, job, workers or _cores(), tell)
         return _finish(out, paths, chosen, note, context)
 
 
@@ -172,11 +176,6 @@ def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
     except BadTokenizer as error:
         raise DataError(str(error)) from error
     return np.frombuffer(b"".join(made), token_dtype(tokenizer.vocab if tokenizer else 256))
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a build of a data folder was begun there and not completed."""
-    return (path / PLAN).is_file() and not is_data_folder(path)
 
 
 # --- the plan ------------------------------------------------------------------------------------
@@ -220,31 +219,6 @@ def _plan_words(
     return json.dumps(words)
 
 
-def _same_plan(out: Path, plan: str) -> bool:
-    path = out / PLAN
-    return path.is_file() and path.read_text() == blake2b(plan.encode()).hexdigest()
-
-
-def _begin(out: Path, plan: str) -> None:
-    """Note what the folder is made of, or check that it is made of the same.
-
-    Raises:
-        DataError: the folder has other files, or those of another build.
-    """
-    if (out / PLAN).exists():
-        if not _same_plan(out, plan):
-            raise DataError(
-                f"{out} was begun with other files, another tokenizer or field: choose another "
-                "folder, or remove it"
-            )
-        return
-    names = (path.name for path in out.iterdir())
-    others = [name for name in names if name != LOCK and not name.endswith(_PARTIAL)]
-    if others:
-        raise DataError(f"{out} is not empty (it has {others[0]}): choose another folder")
-    _write(out / PLAN, blake2b(plan.encode()).hexdigest().encode())
-
-
 def _parts(files: Sequence[Source], field: str) -> list[_Part]:
     found: list[_Part] = []
     gathered: list[Piece] = []
@@ -279,7 +253,7 @@ def _chosen(
     except BadTokenizer as error:
         raise DataError(f"no tokenizer can be trained: {error}") from error
     if tokenizer is not None and not path.exists():
-        _write(path, tokenizer.data)
+        write(path, tokenizer.data)
     return tokenizer
 
 
@@ -329,7 +303,7 @@ def _make_part(part: _Part, job: _Job) -> Tally:
     """Tokenize a part into its file; the file appears complete or not at all."""
     tokenizer = _tokenizer(job.tokenizer, job.digest, job.chat) if job.tokenizer else None
     done = _part_path(Path(job.folder), part.number)
-    partial = done.with_suffix(_PARTIAL)
+    partial = done.with_suffix(PARTIAL)
     tally = Tally()
     with partial.open("wb") as file:
         for piece in part.pieces:
@@ -342,7 +316,7 @@ def _make_part(part: _Part, job: _Job) -> Tally:
             for data, counted in made:
                 file.write(data)
                 tally = tally.plus(counted)
-    _write(done.with_suffix(".json"), msgspec.json.encode(tally))
+    write(done.with_suffix(".json"), msgspec.json.encode(tally))
     partial.replace(done)
     return tally
 
@@ -444,82 +418,36 @@ def _part_path(folder: Path, number: int) -> Path:
 # --- putting them together -----------------------------------------------------------------------
 
 
-class _Assembly:
-    """Appends parts to the shards of a folder in their order, and notes each."""
+def _assemble(
+    out: Path, parts: Sequence[_Part], job: _Job, workers: int, tell: Callable[[Progress], None]
+) -> _Note:
+    """Make and append all parts that are not yet there; return the last note.
 
-    def __init__(self, out: Path) -> None:
-        self._out, self._parts = out, out / PARTS
-        self._note = _read_note(out)
-        self._hasher = LeafHasher()
-
-    def run(
-        self, parts: Sequence[_Part], job: _Job, workers: int, tell: Callable[[Progress], None]
-    ) -> _Note:
-        """Make and append all parts that are not yet there; return the last note."""
-        self._parts.mkdir(exist_ok=True)
-        self._resume()
-        total = sum(part.size_bytes for part in parts)
-        done = sum(part.size_bytes for part in parts[: self._note.parts])
-        tell(Progress(done, total))
-        for part, tally in _all_made(parts[self._note.parts :], job, workers):
-            self._append(part, tally)
-            done += part.size_bytes
-            tell(Progress(done, total))
-        if job.context and self._note.size_bytes:
-            self._end_conversations()
-        self._add_leaves(self._hasher.last())
-        return self._note
-
-    def _end_conversations(self) -> None:
-        """Append what the last window's last token is followed by. If the build is interrupted
-        now, it is cut off again."""
-        data = np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes()
-        number = self._note.size_bytes // SHARD_BYTES
-        _append(self._out / shard_name(number), data)
-        self._add_leaves(self._hasher.update(data))
-        size = self._note.size_bytes + len(data)
-        self._note = msgspec.structs.replace(self._note, size_bytes=size)
-
-    def _resume(self) -> None:
-        """Cut off what was appended after the last note, and hash the unfinished leaf again."""
-        size = self._note.size_bytes
-        for path in self._out.glob("shard-*.bin"):
-            number = int(path.stem.removeprefix("shard-"))
-            os.truncate(path, max(0, min(SHARD_BYTES, size - number * SHARD_BYTES)))
-        whole = size // LEAF_BYTES
-        leaves = self._out / LEAVES
-        leaves.touch()
-        os.truncate(leaves, whole * DIGEST_BYTES)
-        if rest := size % LEAF_BYTES:
-            number, place = divmod(whole * LEAF_BYTES, SHARD_BYTES)
-            with (self._out / shard_name(number)).open("rb") as file:
-                file.seek(place)
-                self._hasher.update(file.read(rest))
-
-    def _append(self, part: _Part, tally: Tally) -> None:
-        """Append a part; it counts once it is noted, when it is safely on disk."""
-        path = _part_path(self._parts, part.number)
+    A part counts once it is noted, when it is safely on disk.
+    """
+    made_in = out / PARTS
+    made_in.mkdir(exist_ok=True)
+    note = _read_note(out)
+    shards = Assembly(out, note.size_bytes)
+    total = sum(part.size_bytes for part in parts)
+    done = sum(part.size_bytes for part in parts[: note.parts])
+    tell(Progress(done, total))
+    for part, tally in _all_made(parts[note.parts :], job, workers):
+        path = _part_path(made_in, part.number)
         with path.open("rb") as file:
-            size = self._copy(file, self._note.size_bytes)
-        self._note = _Note(part.number + 1, size, self._note.tally.plus(tally))
-        _write(self._out / NOTE, msgspec.json.encode(self._note))
+            while data := file.read(COPY_BYTES):
+                shards.append(data)
+        note = _Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
+        write(out / NOTE, msgspec.json.encode(note))
         path.unlink()
         path.with_suffix(".json").unlink(missing_ok=True)
-
-    def _copy(self, file: BinaryIO, size: int) -> int:
-        """Copy a file behind the first ``size`` bytes of the shards; return the new size."""
-        while True:
-            number, place = divmod(size, SHARD_BYTES)
-            data = file.read(min(_COPY_BYTES, SHARD_BYTES - place))
-            if not data:
-                return size
-            _append(self._out / shard_name(number), data)
-            self._add_leaves(self._hasher.update(data))
-            size += len(data)
-
-    def _add_leaves(self, leaves: list[bytes]) -> None:
-        if leaves:
-            _append(self._out / LEAVES, b"".join(leaves))
+        done += part.size_bytes
+        tell(Progress(done, total))
+    if job.context and note.size_bytes:
+        # what the last window's last token is followed by; an interrupted build cuts it off again
+        shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())
+    shards.end()
+    return msgspec.structs.replace(note, size_bytes=shards.size_bytes)
 
 
 def _all_made(parts: Sequence[_Part], job: _Job, workers: int) -> Iterator[tuple[_Part, Tally]]:
@@ -565,8 +493,7 @@ def _finish(
     out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: _Note, context: int | None
 ) -> Folder:
     """Write the index and remove what only a build needs."""
-    kept = (out / LEAVES).read_bytes()
-    if not kept:
+    if not note.size_bytes:
         if note.tally.left_out:
             raise DataError(f"no conversation has an answer within {context} tokens")
         raise DataError("the sources have no text at all")
@@ -575,44 +502,21 @@ def _finish(
     if context is not None:
         counts = tally.padding, tally.cut, tally.left_out
         talked = Conversations(Answers(context, tally.learned), *counts)
-    leaves = (kept[at : at + DIGEST_BYTES] for at in range(0, len(kept), DIGEST_BYTES))
-    name = paths[0].absolute().name.lstrip(".")[:40] or "data"
     index = Index(
-        name="".join(c if c.isprintable() else "?" for c in name),
+        name=name_of(paths[0]),
         size_bytes=note.size_bytes,
-        root=root(leaves).hex(),
+        root=root(kept_digests(out)).hex(),
         tokenizer=tokenizer.spec() if tokenizer else None,
         texts=tally.texts,
         text_bytes=tally.text_bytes,
         replaced=tally.replaced,
         conversations=talked,
     )
-    _write(out / INDEX, msgspec.json.encode(index))
+    write(out / INDEX, msgspec.json.encode(index))
     for path in (out / PARTS).iterdir():
         path.unlink()
     (out / PARTS).rmdir()
     return open_folder(out)
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _building(out: Path) -> Iterator[None]:
-    """Hold a folder; errors of the disk become words with what to do."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with (out / LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataError(f"another process builds {out}") from error
-            yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free space and run the same command again; it goes on where it was"
-        words = f"the disk of {out} is full: {advice}" if full else str(error)
-        raise DataError(words) from error
 
 
 def _read_note(out: Path) -> _Note:
@@ -620,20 +524,3 @@ def _read_note(out: Path) -> _Note:
         return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note)
     except FileNotFoundError:
         return _Note()
-
-
-def _append(path: Path, data: bytes | memoryview) -> None:
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file atomically."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -12,6 +12,7 @@ from model_zoo.data import Corpus, DataError, plain_tokens
 from model_zoo.datasets.folder import Folder, leaves_of, open_folder
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_digest, root
+from model_zoo.specs.mixture import Mixture
 from model_zoo.specs.tokens import DEFAULT, NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
 from model_zoo.tokenizers.bpe import Bpe
@@ -93,7 +94,7 @@ class TokenCorpus(Corpus):
     def _read_tokens(self, offset: int, size: int) -> bytes:
         return _slice(self._shards, offset, size)
 
-    def _new_windows(self, context: int) -> Windows:
+    def _new_windows(self, context: int) -> Windows | Mixture:
         cut = self.spec.answers.context if isinstance(self.spec.answers, Answers) else context
         if context != cut:
             raise DataError(
@@ -101,11 +102,14 @@ class TokenCorpus(Corpus):
                 f"{context}: choose --context {cut}, or build them again"
             )
         try:
-            return Windows(self.spec.tokens, context, self.spec.digest)
+            return self.spec.windows(context)
         except ValueError as error:
+            small = min(self.spec.mixed, key=self.spec.part_tokens, default=None)
+            tokens = self.spec.part_tokens(small) if small else self.spec.tokens
+            name = f"the part {small.name} of {self.name}" if small else self.name
             raise DataError(
-                f"{self.name} has {self.spec.tokens} tokens, and a sample needs {context + 1}: "
-                "give more text or choose a shorter context"
+                f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
+                "held out: give more text or choose a shorter context"
             ) from error
 
 

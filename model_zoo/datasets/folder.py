@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,14 @@ from msgspec import Meta, Struct
 
 from model_zoo.data import DataError
 from model_zoo.specs.data import Answers, DataSpec
-from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_digest, root
+from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
 from model_zoo.specs.tokens import TokenizerSpec, token_bytes
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 from model_zoo.tokenizers.tokenizer import Bytes
 
+MAX_NAME = 40
 _MAX_INDEX_BYTES = 1 << 20
 
 
@@ -62,6 +63,8 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     version: Literal[1] = 1
     conversations: Conversations | None = None
     """None: texts, of which everything is learned."""
+    parts: tuple[Part, ...] | None = None
+    """None: no mixture."""
 
     @property
     def vocab(self) -> int:
@@ -74,10 +77,15 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         return self.size_bytes // token_bytes(self.vocab, masked=self.conversations is not None)
 
     def spec(self) -> DataSpec:
-        """Return what a manifest says of the data."""
+        """Return what a manifest says of the data.
+
+        Raises:
+            ValueError: the numbers contradict each other.
+        """
         tokenizer = self.tokenizer or msgspec.UNSET
         answers = self.conversations.answers if self.conversations else msgspec.UNSET
-        return DataSpec("tokens", self.name, self.size_bytes, self.root, tokenizer, answers)
+        parts = self.parts or msgspec.UNSET
+        return DataSpec("tokens", self.name, self.size_bytes, self.root, tokenizer, answers, parts)
 
 
 @dataclass(frozen=True)
@@ -117,15 +125,29 @@ def damaged_leaves(folder: Folder) -> Iterator[int]:
     Raises:
         DataError: the digests themselves do not have the root, or cannot be read.
     """
-    try:
-        kept = (folder.path / LEAVES).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {folder.path / LEAVES}: {error.strerror}") from error
-    leaves = [kept[at : at + DIGEST_BYTES] for at in range(0, len(kept), DIGEST_BYTES)]
-    if not leaves or root(leaves).hex() != folder.index.root:
-        raise DataError(f"{folder.path / LEAVES} is damaged: it does not lead to the folder's root")
-    numbers = zip(leaves, leaves_of(folder.shards), strict=False)
+    check_digests(folder)
+    numbers = zip(kept_digests(folder.path), leaves_of(folder.shards), strict=False)
     return (number for number, (said, data) in enumerate(numbers) if leaf_digest(data) != said)
+
+
+def check_digests(folder: Folder) -> None:
+    """Raise DataError unless the digests of a folder's leaves are all there and have its root."""
+    path = folder.path / LEAVES
+    try:
+        whole = path.stat().st_size == leaf_count(folder.index.size_bytes) * DIGEST_BYTES
+        sound = whole and root(kept_digests(folder.path)).hex() == folder.index.root
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if not sound:
+        raise DataError(f"{path} is damaged: it does not lead to the folder's root")
+
+
+def kept_digests(path: Path, first: int = 0) -> Iterator[bytes]:
+    """Return the digests of a folder's leaves as it says them, from leaf ``first`` on."""
+    with (path / LEAVES).open("rb") as file:
+        file.seek(first * DIGEST_BYTES)
+        while digest := file.read(DIGEST_BYTES):
+            yield digest
 
 
 def leaves_of(shards: Sequence[Bytes]) -> Iterator[memoryview]:
@@ -135,15 +157,24 @@ def leaves_of(shards: Sequence[Bytes]) -> Iterator[memoryview]:
             yield shard[at : at + LEAF_BYTES].data
 
 
+def name_of(path: Path) -> str:
+    """Return a name for people of what is made of a path."""
+    name = path.absolute().name.lstrip(".")[:MAX_NAME] or "data"
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
 def _read_index(path: Path) -> Index:
     try:
         with (path / INDEX).open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
+            index = msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
+        if index.parts is not None:
+            index.spec()
+        return index
     except FileNotFoundError as error:
         raise DataError(f"{path} has no {INDEX}: no data folder, or one not completed") from error
     except OSError as error:
         raise DataError(f"cannot read {path / INDEX}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise DataError(f"{path / INDEX} is damaged: {error}") from error
 
 

@@ -1,13 +1,16 @@
 """The training text of a run: where it comes from, how it becomes tokens, and what is held out."""
 
+from fractions import Fraction
+from math import gcd
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from model_zoo.specs import tokens
+from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Mixture, Part, Schedule
 from model_zoo.specs.tokens import TokenizerSpec, token_bytes
-from model_zoo.specs.windows import window_count
+from model_zoo.specs.windows import Windows, training_windows, window_count
 
 TRAINING_SHARE = 0.9
 """The first part of the text trains, the rest is held out."""
@@ -42,9 +45,11 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         tokenizer: name of a tokenizer of the zoo, or the one that made the tokens; left out for
             bytes.
         answers: left out where all tokens are learned.
+        parts: of a mixture, in the order in which they lie; left out where there is one.
 
     Raises:
-        ValueError: the tokenizer is unknown, or tokens and their bytes do not go together.
+        ValueError: the tokenizer is unknown, or tokens, their bytes and their parts do not go
+            together.
     """
 
     source: Source
@@ -53,6 +58,9 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     tokenizer: str | TokenizerSpec | msgspec.UnsetType = msgspec.UNSET
     answers: Answers | msgspec.UnsetType = msgspec.UNSET
+    parts: (
+        Annotated[tuple[Part, ...], Meta(min_length=2, max_length=MOST_PARTS)] | msgspec.UnsetType
+    ) = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.source == "tokens":
@@ -60,8 +68,8 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
             return
         if isinstance(self.tokenizer, TokenizerSpec):
             raise ValueError(f"a text of the source {self.source} brings no tokenizer")
-        if self.masked:
-            raise ValueError(f"a text of the source {self.source} has no answers")
+        if self.masked or self.mixed:
+            raise ValueError(f"a text of the source {self.source} has no answers and no parts")
         if self.tokenizer == tokens.DEFAULT:  # one run, one spelling
             raise ValueError(f"tokenizer {tokens.DEFAULT} is the one without a name: leave it out")
         if self.tokenizer_name not in tokens.TOKENIZERS:
@@ -74,12 +82,36 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("tokens bring their tokenizer; it has no name")
         if self.size_bytes % self.token_bytes:
             raise ValueError(f"{self.size_bytes} bytes end within a token")
+        if self.mixed:
+            self._check_parts(self.mixed)
+        elif isinstance(self.answers, Answers):
+            _check_answers(self.tokens, self.answers.learned, self.answers.context)
+
+    def _check_parts(self, parts: tuple[Part, ...]) -> None:
+        if sum(part.size_bytes for part in parts) != self.size_bytes:
+            raise ValueError("the parts do not add up to the data")
+        if any(part.size_bytes % self.token_bytes for part in parts):
+            raise ValueError("a part ends within a token")
+        if len({part.digest for part in parts}) != len(parts):
+            raise ValueError("two parts are the same")
+        weights = [part.weight for part in parts]
+        if sum(weights) > MOST_SHARES:
+            raise ValueError(f"the weights add up to more than {MOST_SHARES}")
+        if gcd(*weights) != 1:  # one mixture, one spelling
+            raise ValueError("the weights have a common divisor")
+        learned = [part.learned for part in parts if part.learned is not msgspec.UNSET]
+        if len(learned) != (len(parts) if self.masked else 0):
+            raise ValueError("of some parts only answers are learned, of others everything")
         if isinstance(self.answers, Answers):
-            windows = window_count(self.tokens, self.answers.context)
-            if self.tokens != windows * self.answers.context + 1:
-                raise ValueError(f"{self.tokens} tokens end within a window of conversations")
-            if not windows <= self.answers.learned < self.tokens:
-                raise ValueError(f"{self.answers.learned} of {self.tokens} tokens are no answers")
+            for part, answers in zip(parts, learned, strict=True):
+                _check_answers(self.part_tokens(part), answers, self.answers.context)
+            if sum(learned) != self.answers.learned:
+                raise ValueError("the answers of the parts do not add up")
+
+    @property
+    def mixed(self) -> tuple[Part, ...]:
+        """The parts of a mixture; empty: it is none."""
+        return () if self.parts is msgspec.UNSET else self.parts
 
     @property
     def tokenizer_name(self) -> str:
@@ -117,9 +149,22 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         """What the loss of a learned token is multiplied with: targets by learned targets.
 
         So a step's gradient, divided by all its targets, is that of the mean over what is learned,
-        however answers fall among microbatches, and nobody has to be told how many there were.
+        however answers fall among microbatches, and nobody has to be told how many there were. Of a
+        mixture it is the mean over what is learned of the samples, in which each part has the share
+        of its weight.
         """
+        if self.mixed:
+            return self._mixed_loss_weight(self.mixed)
         return (self.tokens - 1) / self.answers.learned if isinstance(self.answers, Answers) else 1
+
+    def _mixed_loss_weight(self, parts: tuple[Part, ...]) -> float:
+        if not self.masked:
+            return 1
+        learned = Fraction()  # exact, so that it is the same everywhere
+        for part in parts:
+            answers = 0 if part.learned is msgspec.UNSET else part.learned
+            learned += Fraction(part.weight * answers, self.part_tokens(part) - 1)
+        return float(sum(part.weight for part in parts) / learned)
 
     @property
     def kept_bytes(self) -> int:
@@ -127,11 +172,51 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         brought = self.brought
         return self.size_bytes + (brought.size_bytes if brought else 0)
 
+    def windows(self, context: int) -> Windows | Mixture:
+        """Return which tokens the samples of token data have.
+
+        Raises:
+            ValueError: there are too few for two windows, of a mixture in one of its parts.
+        """
+        if self.mixed:
+            return Mixture(self.mixed, self.token_bytes, context)
+        return Windows(self.tokens, context, self.digest)
+
+    def part_of(self, sample: int) -> Part | None:
+        """Return the part of a mixture that a sample is from, of a run or held out."""
+        if not self.mixed:
+            return None
+        number, _ = Schedule([part.weight for part in self.mixed])(sample)
+        return self.mixed[number]
+
+    def epochs(self, samples: float, context: int) -> list[float]:
+        """Return how many times so many samples read each part of a mixture."""
+        total = sum(part.weight for part in self.mixed)
+        return [
+            samples * part.weight / total / training_windows(self.part_tokens(part), context)
+            for part in self.mixed
+        ]
+
+    def part_tokens(self, part: Part) -> int:
+        """Return the number of tokens of a part."""
+        return part.size_bytes // self.token_bytes
+
     def holds_samples(self, context: int) -> bool:
-        """Whether both parts hold a sample of that context, as far as the size tells."""
+        """Whether training and held-out data have a sample of that context, of a mixture in each
+        part, as far as the sizes tell."""
+        if self.mixed:
+            return all(window_count(self.part_tokens(part), context) > 1 for part in self.mixed)
         if self.source == "tokens":
             return window_count(self.tokens, context) > 1
         return holds_samples(self.size_bytes, context)  # a token is a byte or more
+
+
+def _check_answers(tokens: int, learned: int, context: int) -> None:
+    windows = window_count(tokens, context)
+    if tokens != windows * context + 1:
+        raise ValueError(f"{tokens} tokens end within a window of conversations")
+    if not windows <= learned < tokens:
+        raise ValueError(f"{learned} of {tokens} tokens are no answers")
 
 
 def training_size(size: int) -> int:

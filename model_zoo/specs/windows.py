@@ -18,7 +18,7 @@ every machine. It spreads; it hides nothing.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -75,6 +75,19 @@ class Permutation:
             if place < self._size:
                 return place
 
+    def place_of(self, value: int) -> int:
+        """Return the place of one of 0, 1, … size - 1: the inverse."""
+        first, second = _MULTIPLIERS
+        while True:
+            other, changed = value >> self._split, value & self._low
+            for key, shift in reversed(self._rounds):
+                word = (other + key) * first & _WORD
+                word = (word ^ word >> 32) * second & _WORD
+                changed, other = other, changed ^ word >> shift
+            value = other << self._split | changed
+            if value < self._size:
+                return value
+
 
 class EpochOrder:
     """A bijection of 0, 1, … count - 1, the order of an epoch; see the module's docstring.
@@ -128,8 +141,8 @@ class Windows:
         count = window_count(tokens, context)
         if count < 2:
             raise ValueError(f"{tokens} tokens have no two windows of {context}")
-        self.held_out = max(1, min(count // HELD_OUT_SHARE, MOST_HELD_OUT))
-        self.training = count - self.held_out
+        self.training = training_windows(tokens, context)
+        self.held_out = count - self.training
         self._count, self._context, self._digest = count, context, digest
         self._all = Permutation(count, f"windows {digest} {context}")
 
@@ -139,7 +152,7 @@ class Windows:
         order = _epoch_order(self._count, self._per_block, self._digest, seed, epoch)
         window = order(place)
         # the last places of the order are free: each stands in for one that is held out
-        while (number := self._held_out.get(window)) is not None:
+        while (number := self._all.place_of(window)) < self.held_out:
             window = order(self.training + number)
         return self._context * window
 
@@ -155,18 +168,11 @@ class Windows:
             seed: of the run.
             token_bytes: bytes of a token.
         """
-        first = self.training_start(sample, seed)
-        last_byte = (first + self._context + 1) * token_bytes - 1
-        return range(first * token_bytes // LEAF_BYTES, last_byte // LEAF_BYTES + 1)
+        return leaves_of(self.training_start(sample, seed), self._context, token_bytes)
 
     @property
     def _per_block(self) -> int:
         return max(1, BLOCK_TOKENS // self._context)
-
-    @cached_property
-    def _held_out(self) -> dict[int, int]:
-        """The windows that are held out, each with its number."""
-        return {self._all(number): number for number in range(self.held_out)}
 
 
 def window_count(tokens: int, context: int) -> int:
@@ -174,6 +180,24 @@ def window_count(tokens: int, context: int) -> int:
     return max(0, (tokens - 1) // context)
 
 
-@lru_cache(maxsize=8)
+def training_windows(tokens: int, context: int) -> int:
+    """Return how many windows so many tokens have that are not held out."""
+    count = window_count(tokens, context)
+    return count - max(1, min(count // HELD_OUT_SHARE, MOST_HELD_OUT))
+
+
+def leaves_of(start: int, context: int, token_bytes: int) -> range:
+    """Return the leaves of the data that a window lies in.
+
+    Args:
+        start: its first token.
+        context: T; it has T + 1 tokens.
+        token_bytes: bytes of a token.
+    """
+    last_byte = (start + context + 1) * token_bytes - 1
+    return range(start * token_bytes // LEAF_BYTES, last_byte // LEAF_BYTES + 1)
+
+
+@lru_cache(maxsize=256)  # two epochs of each part of the largest mixture
 def _epoch_order(count: int, per_block: int, digest: str, seed: int, epoch: int) -> EpochOrder:
     return EpochOrder(count, per_block, f"epoch {epoch} of {digest} with seed {seed}")

@@ -25,6 +25,7 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
+from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.reach.passphrase import unlock
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
@@ -275,6 +276,7 @@ def describe(manifest: Manifest) -> str:
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
         f"{_updates(manifest)}"
+        f"{_mixture(manifest)}"
         f"{_experts(manifest)}"
         f"{_adapters(manifest)}"
         f"{_start(manifest)}"
@@ -291,6 +293,11 @@ def _updates(manifest: Manifest) -> str:
     z_loss = f", z-loss {rule.z_weight:g}" if rule.z_weight else ""
     usual = rule.kind is UNSET and not schedule and not z_loss
     return "" if usual else f"\nupdates by {rule.name}{schedule}{z_loss}"
+
+
+def _mixture(manifest: Manifest) -> str:
+    words = describe_mixture(manifest, manifest.steps)
+    return f"\n{words}" if words else ""
 
 
 def _experts(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""``volunteer data``: makes folders of tokens out of text, lists, verifies and shows them."""
+"""``volunteer data``: makes folders of tokens out of text, mixes, lists, verifies, shows them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.founding.tokenizing import BuildLine, data_errors, say_left_out
+from client.cli.terminal.mixture_text import repeats, shares, times
 from client.cli.terminal.output import human_bytes, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
@@ -26,8 +27,22 @@ SHOWN_DAMAGED = 8
 CHAT_CONTEXT = 1024
 
 
+class PartView(Struct, frozen=True):
+    """A part of a mixture."""
+
+    name: str
+    tokens: int
+    root: str
+    """Digest of its tokens, in hex."""
+    weight: int
+    share: float
+    """Of the samples, from 0 to 1."""
+    times: float
+    """How often it is read while as many tokens are read as the mixture has."""
+
+
 class DataView(Struct, frozen=True, kw_only=True):
-    """A data folder; answer of ``volunteer data build --json`` and ``verify --json``."""
+    """A data folder; answer of ``volunteer data build --json``, of ``mix`` and ``verify``."""
 
     folder: str
     name: str
@@ -45,6 +60,8 @@ class DataView(Struct, frozen=True, kw_only=True):
     """Places where a text was not UTF-8."""
     damaged: list[int] = []
     """Damaged parts of 256 KiB, by number."""
+    parts: list[PartView] = []
+    """Of a mixture."""
     schema_version: int = 1
 
 
@@ -64,6 +81,8 @@ class SampleView(Struct, frozen=True, kw_only=True):
     texts: list[str]
     learned: list[str] = []
     """Of conversations: what of each text is learned."""
+    parts: list[str] = []
+    """Of a mixture: names of the parts that the samples are from."""
     schema_version: int = 1
 
 
@@ -123,6 +142,30 @@ def build(
 
 
 @app.command
+def mix(
+    *folders: str,
+    out: Annotated[Path, Parameter(name=("--out", "-o"))],
+    json: AsJson = False,
+) -> None:
+    """Join data folders into one, each with its share; goes on where it was interrupted.
+
+    Parameters
+    ----------
+    folders
+        Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens that a run
+        reads; without shares each counts by its size.
+    out
+        Folder for the mixture. The tokens are copied.
+    """
+    from model_zoo.datasets.mix import mix as join
+    from model_zoo.datasets.mix import parse_choice
+
+    with data_errors(), BuildLine("mixing") as line:
+        folder = join([parse_choice(text) for text in folders], out, tell=line.show)
+    _report(folder, [], json)
+
+
+@app.command
 def ls(folder: Path = Path(), /, *, json: AsJson = False) -> None:
     """List the data folders in a folder.
 
@@ -131,7 +174,7 @@ def ls(folder: Path = Path(), /, *, json: AsJson = False) -> None:
     folder
         Folder to look in (default: this one).
     """
-    from model_zoo.datasets.build import is_unfinished
+    from model_zoo.datasets.assembly import is_unfinished
     from model_zoo.datasets.folder import is_data_folder, open_folder
 
     try:
@@ -148,7 +191,7 @@ def ls(folder: Path = Path(), /, *, json: AsJson = False) -> None:
     if rows:
         print("\n".join(aligned(["folder", "tokens", "vocabulary", "size"], rows)))
     for name in unfinished:
-        say(f"{name} is unfinished: run its volunteer data build again to go on")
+        say(f"{name} is unfinished: run its volunteer data build or mix again to go on")
     if not rows and not unfinished:
         say(f"no data folder in {folder}; make one with volunteer data build")
 
@@ -207,12 +250,17 @@ def show(
         talked = opened.index.conversations
         rows = corpus.sample(id, microbatch, context or _context_of(talked), seed)
     texts = [corpus.text_of(row) for row in rows]
+    numbers = range(id * microbatch, (id + 1) * microbatch)
+    found = [corpus.spec.part_of(number) for number in numbers]
+    parts = [part.name for part in found if part is not None]
     if json:
         learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if talked else []
         tokens = plain_tokens(rows).tolist()
-        print_json(SampleView(id=id, tokens=tokens, texts=texts, learned=learned))
+        print_json(SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts))
         return
-    for text in texts:
+    for number, text in enumerate(texts):
+        if parts:
+            say(f"from {parts[number]}:")
         print("\n".join(map(printable, text.split("\n"))))
 
 
@@ -226,11 +274,21 @@ def _report(folder: Folder, damaged: list[int], as_json: bool) -> None:
         print_json(view)
         return
     say(describe(folder.index))
+    if view.parts:
+        _say_parts(folder, view.parts)
     if damaged:
         shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
         more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
         say(f"damaged parts of 256 KiB: {shown}{more}; remove the folder and build it again")
     print(folder.path)
+
+
+def _say_parts(folder: Folder, parts: list[PartView]) -> None:
+    rows = [[p.name, f"{p.tokens:,}", f"{p.share:.2%}", f"{p.times:,.2f}"] for p in parts]
+    say("\n".join(aligned(["part", "tokens", "share", "times"], rows)))
+    when = "while as many tokens are read as the mixture has,"
+    for note in repeats(folder.index.parts or (), [part.times for part in parts], when):
+        say(f"note: {note}")
 
 
 def describe(index: Index) -> str:
@@ -261,6 +319,17 @@ def talk(index: Index, found: Conversations) -> str:
     return words
 
 
+def _parts(index: Index) -> list[PartView]:
+    if index.parts is None:
+        return []
+    spec = index.spec()
+    each = zip(index.parts, shares(index.parts), times(spec), strict=True)
+    return [
+        PartView(part.name, spec.part_tokens(part), part.digest, part.weight, share, often)
+        for part, share, often in each
+    ]
+
+
 def _view(folder: Folder, damaged: list[int] | None = None) -> DataView:
     index = folder.index
     return DataView(
@@ -275,4 +344,5 @@ def _view(folder: Folder, damaged: list[int] | None = None) -> DataView:
         text_bytes=index.text_bytes,
         replaced=index.replaced,
         damaged=damaged or [],
+        parts=_parts(index),
     )

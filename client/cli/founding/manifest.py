@@ -27,6 +27,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import Prices, price
+from client.cli.terminal.mixture_text import warn_of_repeats
 from client.cli.terminal.output import human_bytes
 from client.compute.memory import required_bytes
 from client.compute.payload import largest_payload_bytes
@@ -485,4 +486,5 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         )
     if manifest.policy.redundancy == 1:
         found.append("redundancy 1: training stops whenever a volunteer leaves")
+    found += warn_of_repeats(manifest, manifest.steps)
     return found

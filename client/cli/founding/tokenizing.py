@@ -20,7 +20,7 @@ from client.store.paths import create_folders
 from model_zoo.specs.tokens import DEFAULT as BYTES
 
 if TYPE_CHECKING:
-    from model_zoo.datasets.build import Progress
+    from model_zoo.datasets.assembly import Progress
 
 SHOWN_LEFT_OUT = 3
 
@@ -90,7 +90,7 @@ def data_errors() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        next_step = "see volunteer data build --help"
+        next_step = "see volunteer data --help"
         raise UserError(str(error), next_step, ExitCode.CONFIG) from error
 
 
@@ -103,9 +103,14 @@ def say_left_out(files: list[str]) -> None:
 
 
 class BuildLine:
-    """The progress of a build on one line of a terminal; elsewhere nothing is shown."""
+    """The progress of a build on one line of a terminal; elsewhere nothing is shown.
 
-    def __init__(self) -> None:
+    Args:
+        doing: what is done, in a word.
+    """
+
+    def __init__(self, doing: str = "tokenizing") -> None:
+        self._doing = doing
         self._terminal = sys.stderr.isatty()
         self._begin: tuple[float, int] | None = None
 
@@ -124,7 +129,7 @@ class BuildLine:
             return
         since, before = self._begin
         rate = (now.done_bytes - before) / max(time.monotonic() - since, 1e-3)
-        text = f"tokenizing {now.done_bytes / max(now.total_bytes, 1):.0%}"
+        text = f"{self._doing} {now.done_bytes / max(now.total_bytes, 1):.0%}"
         if rate:
             left = (now.total_bytes - now.done_bytes) / rate
             text += f", {human_bytes(rate)}/s, {left:.0f} s left"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, Struct
 
+from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.output import human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -159,6 +160,11 @@ def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
     yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of {_KINDS[data.source]}"
     yield f"digest `{data.digest}`"
+    for part, share in zip(data.mixed, shares(data.mixed), strict=True):
+        yield (
+            f"{share:.2%} of what was read: {_code(part.name)}, {human_bytes(part.size_bytes)}, "
+            f"digest `{part.digest}`"
+        )
     if isinstance(data.answers, Answers):
         yield (
             f"conversations in windows of {data.answers.context:,} tokens; only answers are "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from client.cli.founding.presets import BYTES
+from client.cli.terminal.mixture_text import describe_mixture, warn_of_repeats
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
 from client.errors import UserError
 from client.plan import compare
@@ -269,6 +270,9 @@ def _notes(
             "the manifest's own cut costs what its founder measured; other cuts are estimated "
             "from it"
         )
+        if words := describe_mixture(setting.manifest, cost.steps):
+            yield words
+        yield from warn_of_repeats(setting.manifest, cost.steps)
 
 
 def _second_stages(setting: Setting, best: Alternative) -> Iterator[str]:

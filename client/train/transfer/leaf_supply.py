@@ -25,7 +25,6 @@ from client.store.texts import TextStore
 from client.train.ports import Copied, Ports
 from client.train.transfer.text_search import TextSearch
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
-from model_zoo.specs.windows import Windows
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -35,7 +34,7 @@ from protocol.wire.messages import BlobOffer, Chunk, NoBlob
 
 TICK_S = 0.5
 MOST_AHEAD = 512
-"""Leaves of the plan: 128 MiB, the places of two groups of samples."""
+"""Leaves of the plan, for each part of the data: 128 MiB, the places of two groups of samples."""
 SAMPLES_AHEAD = 16_384
 PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
@@ -71,7 +70,8 @@ class LeafSupply:
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
         self._width = self._data.token_bytes
-        self._windows = Windows(self._data.tokens, manifest.model.context, self._data.digest)
+        self._windows = self._data.windows(manifest.model.context)
+        self._most_ahead = MOST_AHEAD * max(1, len(self._data.mixed))
         self._leaves_of = lru_cache(maxsize=4096)(self._work_out)
         self._whole: DataFolder | None = None
         self._cache: LeafCache | None = None
@@ -284,7 +284,7 @@ class LeafSupply:
     def _plan_further(self) -> None:
         if self._first is None:
             return
-        first, most = self._first, min(MOST_AHEAD, self._budget // LEAF_BYTES // 2)
+        first, most = self._first, min(self._most_ahead, self._budget // LEAF_BYTES // 2)
         self._plan = {leaf: last for leaf, last in self._plan.items() if last >= first}
         until = min(first + SAMPLES_AHEAD, self._planned + PLANNED_AT_ONCE)
         while self._planned < until and len(self._plan) < most:

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from model_zoo.data import DataError
-from model_zoo.datasets import build as building
-from model_zoo.datasets import sources
-from model_zoo.datasets.build import build, is_unfinished
+from model_zoo.datasets import assembly, sources
+from model_zoo.datasets.assembly import Progress, is_unfinished
+from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -103,7 +103,7 @@ def test_a_killed_build_goes_on_where_it_was(
     assert not is_data_folder(out)
     with (out / "shard-00000.bin").open("ab") as file:
         file.write(b"half a part that was not noted")
-    told: list[building.Progress] = []
+    told: list[Progress] = []
     folder = build([book], out, tokenizer=400, workers=1, tell=told.append)
     assert folder.index == whole.index
     assert list(damaged_leaves(folder)) == []
@@ -114,7 +114,7 @@ def test_a_killed_build_goes_on_where_it_was(
 def test_a_full_disk_loses_nothing(
     book: Path, tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, calls = building._append, Counter[str]()
+    append, calls = assembly.append, Counter[str]()
 
     def full(path: Path, data: bytes) -> None:
         calls[path.name] += 1
@@ -123,10 +123,10 @@ def test_a_full_disk_loses_nothing(
         append(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_append", full)
+        patch.setattr(assembly, "append", full)
         with pytest.raises(DataError, match="full: free space and run the same command again"):
             build([book], tmp_path / "out", workers=1)
-    told: list[building.Progress] = []
+    told: list[Progress] = []
     folder = build([book], tmp_path / "out", workers=1, tell=told.append)
     assert told[0].done_bytes > 0
     assert _text(folder) == TEXT
@@ -366,7 +366,7 @@ def test_without_the_library_there_are_words(
 
 
 def test_shards_are_one_file(book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (building, sys.modules["model_zoo.specs.shards"]):
+    for module in (assembly, sys.modules["model_zoo.specs.shards"]):
         monkeypatch.setattr(module, "SHARD_BYTES", LEAF_BYTES)
     folder = build([book], tmp_path / "out")
     assert len(folder.shards) == 2

@@ -1,0 +1,154 @@
+"""A data folder in the making: shards that grow at their end, and what is needed to go on.
+
+`.plan.json` says what the folder is made of, `.progress.json` how much of it is noted as done. What
+was appended is on disk before it is noted; what lies behind the last note is cut off by the next
+run. The index is written last, so no half folder is ever taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from model_zoo.data import DataError
+from model_zoo.datasets.folder import is_data_folder
+from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
+from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name
+
+PLAN, NOTE, LOCK = ".plan.json", ".progress.json", ".lock"
+PARTIAL = ".partial"
+COPY_BYTES = 32 << 20
+"""Appended at once."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is, in bytes of the sources' files."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Assembly:
+    """The shards of a folder and the digests of their leaves.
+
+    Args:
+        out: the folder.
+        size_bytes: how much of it is noted; what lies behind is cut off.
+
+    Attributes:
+        size_bytes: of all shards.
+    """
+
+    def __init__(self, out: Path, size_bytes: int) -> None:
+        self._out, self.size_bytes = out, size_bytes
+        self._hasher = LeafHasher()
+        for path in out.glob("shard-*.bin"):
+            number = int(path.stem.removeprefix("shard-"))
+            os.truncate(path, max(0, min(SHARD_BYTES, size_bytes - number * SHARD_BYTES)))
+        whole = size_bytes // LEAF_BYTES
+        leaves = out / LEAVES
+        leaves.touch()
+        os.truncate(leaves, whole * DIGEST_BYTES)
+        if rest := size_bytes % LEAF_BYTES:  # the unfinished leaf is hashed again
+            number, place = divmod(whole * LEAF_BYTES, SHARD_BYTES)
+            with (out / shard_name(number)).open("rb") as file:
+                file.seek(place)
+                self._hasher.update(file.read(rest))
+
+    def append(self, data: bytes) -> None:
+        """Append bytes; they are on disk afterwards."""
+        while data:
+            number, place = divmod(self.size_bytes, SHARD_BYTES)
+            fits = data[: SHARD_BYTES - place]
+            append(self._out / shard_name(number), fits)
+            self._add_leaves(self._hasher.update(fits))
+            self.size_bytes += len(fits)
+            data = data[len(fits) :]
+
+    def end(self) -> None:
+        """Add the digest of the last leaf; nothing is appended after it."""
+        self._add_leaves(self._hasher.last())
+
+    def _add_leaves(self, leaves: list[bytes]) -> None:
+        if leaves:
+            append(self._out / LEAVES, b"".join(leaves))
+
+
+@contextmanager
+def building(out: Path) -> Iterator[None]:
+    """Hold a folder; errors of the disk become words with what to do.
+
+    Raises:
+        DataError: another process holds it, or the disk refuses.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DataError(f"another process builds {out}") from error
+            yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free space and run the same command again; it goes on where it was"
+        words = f"the disk of {out} is full: {advice}" if full else str(error)
+        raise DataError(words) from error
+
+
+def same_plan(out: Path, plan: str) -> bool:
+    """Whether a folder was begun with a plan."""
+    path = out / PLAN
+    return path.is_file() and path.read_text() == blake2b(plan.encode()).hexdigest()
+
+
+def begin(out: Path, plan: str, others: str) -> None:
+    """Note what the folder is made of, or check that it is made of the same.
+
+    Args:
+        out: the folder.
+        plan: words that decide the result.
+        others: how another plan may differ, for people.
+
+    Raises:
+        DataError: the folder has other files, or those of another plan.
+    """
+    if (out / PLAN).exists():
+        if not same_plan(out, plan):
+            raise DataError(f"{out} was begun with {others}: choose another folder, or remove it")
+        return
+    names = (path.name for path in out.iterdir())
+    found = [name for name in names if name != LOCK and not name.endswith(PARTIAL)]
+    if found:
+        raise DataError(f"{out} is not empty (it has {found[0]}): choose another folder")
+    write(out / PLAN, blake2b(plan.encode()).hexdigest().encode())
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a data folder was begun there and not completed."""
+    return (path / PLAN).is_file() and not is_data_folder(path)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append to a file; the bytes are on disk afterwards."""
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file atomically."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,287 @@
+"""Joins data folders into one: their tokens one behind the other, each with its share of the run.
+
+The parts are copied as they are, without anything between them, and every byte is checked on the
+way. What was copied is on disk and noted before more is, so a mixture that was interrupted goes on
+where it was. `specs.mixture` has what shares mean.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, islice
+from math import gcd, lcm
+from pathlib import Path
+
+import msgspec
+
+from model_zoo.data import DataError
+from model_zoo.datasets.assembly import (
+    COPY_BYTES,
+    NOTE,
+    Assembly,
+    Progress,
+    begin,
+    building,
+    same_plan,
+    write,
+)
+from model_zoo.datasets.folder import (
+    Conversations,
+    Folder,
+    Index,
+    check_digests,
+    is_data_folder,
+    kept_digests,
+    name_of,
+    open_folder,
+)
+from model_zoo.specs.data import MOST_BYTES, Answers
+from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Part
+from model_zoo.specs.shards import INDEX, SHARD_BYTES, TOKENIZER
+
+BY_SIZE = 60_000
+"""Sum of weights, more or less, that follow sizes which have no smaller whole numbers."""
+_AT_ONCE = COPY_BYTES // LEAF_BYTES
+_WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What is on disk: bytes of all shards."""
+
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A folder for a mixture, as it was named."""
+
+    folder: Path
+    weight: Fraction | None
+    """None: by its size."""
+
+
+def parse_choice(text: str) -> Choice:
+    """Return the choice of `DIR` or `DIR:WEIGHT`; a folder may have a colon in its name.
+
+    Raises:
+        DataError: the weight is no positive number.
+    """
+    name, colon, weight = text.rpartition(":")
+    if not colon or Path(text).expanduser().exists():
+        return Choice(Path(text).expanduser(), None)
+    if not _WEIGHT.fullmatch(weight) or not Fraction(weight):
+        raise DataError(
+            f"{weight[:40]!r} is no weight of {name}: take a number above 0, such as 3 or 0.25, of "
+            "at most 12 digits before and after the point"
+        )
+    return Choice(Path(name).expanduser(), Fraction(weight))
+
+
+def mix(
+    choices: Sequence[Choice], out: Path, *, tell: Callable[[Progress], None] = lambda _: None
+) -> Folder:
+    """Make a data folder of others, or complete one that was interrupted.
+
+    Args:
+        choices: the folders, all with weights, or none: then each window comes as often as any
+            other, as far as `BY_SIZE` tells sizes apart.
+        out: the new folder.
+        tell: called with the progress.
+
+    Raises:
+        DataError: the folders cannot be mixed, or the disk refuses; what was copied stays.
+    """
+    if not 2 <= len(choices) <= MOST_PARTS:
+        raise DataError(f"a mixture has 2 to {MOST_PARTS} folders, not {len(choices)}")
+    folders = [open_folder(choice.folder) for choice in choices]
+    _check(folders, out)
+    weights = whole_weights(choices, [folder.index.tokens for folder in folders])
+    parts = tuple(map(_part, folders, weights))
+    plan = json.dumps({"mixture": msgspec.to_builtins(parts)})
+    with building(out):
+        if is_data_folder(out) and same_plan(out, plan):
+            return open_folder(out)
+        begin(out, plan, "other folders, in another order or with other weights")
+        _copy(folders, out, tell)
+        return _finish(folders, parts, out)
+
+
+def whole_weights(choices: Sequence[Choice], tokens: Sequence[int]) -> list[int]:
+    """Return the smallest whole numbers with the ratios of the chosen weights.
+
+    Args:
+        choices: all with weights, or none.
+        tokens: of each folder; the weights where none are chosen.
+
+    Raises:
+        DataError: some have weights and others none, or the numbers have too many digits.
+    """
+    given = [choice.weight for choice in choices if choice.weight is not None]
+    if given and len(given) != len(choices):
+        bare = next(choice.folder for choice in choices if choice.weight is None)
+        raise DataError(f"{bare} has no weight: give one to every folder, or to none")
+    if not given:
+        exact = _reduced([Fraction(count) for count in tokens])
+        if sum(exact) <= MOST_SHARES:
+            return exact
+        total = sum(tokens)
+        return _reduced([Fraction(max(1, round(Fraction(BY_SIZE * n, total)))) for n in tokens])
+    weights = _reduced(given)
+    if sum(weights) > MOST_SHARES:
+        raise DataError(
+            f"the weights have too many digits: in whole numbers they add up to {sum(weights):,}, "
+            f"and {MOST_SHARES:,} is the most; round them"
+        )
+    return weights
+
+
+def _reduced(weights: Sequence[Fraction]) -> list[int]:
+    times = lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * times) for weight in weights]
+    return [number // gcd(*whole) for number in whole]
+
+
+def _check(folders: Sequence[Folder], out: Path) -> None:
+    """Raise DataError unless the folders go together."""
+    first, seen = folders[0], dict[str, Path]()
+    for folder in folders:
+        index = folder.index
+        if folder.path.resolve() == out.resolve():
+            raise DataError(f"{out} is one of the folders: choose another --out")
+        if index.parts:
+            raise DataError(f"{folder.path} is a mixture: name the folders that it was made of")
+        if index.root in seen:
+            same = seen[index.root]
+            raise DataError(f"{same} and {folder.path} have the same tokens: name one of them")
+        seen[index.root] = folder.path
+        if _tokenizer(index) != _tokenizer(first.index):
+            raise DataError(
+                f"{first.path} and {folder.path} were made with different tokenizers: build one of "
+                f"them again with --tokenizer {first.path / TOKENIZER}"
+                if first.index.tokenizer
+                else f"{first.path} has bytes and {folder.path} the tokens of a tokenizer: build "
+                "one of them again"
+            )
+        if _context(index) != _context(first.index):
+            raise DataError(_unlike(first, folder))
+        if _context(index) and index.tokenizer != first.index.tokenizer:
+            raise DataError(
+                f"the conversations of {first.path} and {folder.path} were written with different "
+                "chat templates or libraries: build one of them again"
+            )
+    if (size := sum(folder.index.size_bytes for folder in folders)) > MOST_BYTES:
+        raise DataError(f"the folders have {size / 1e12:.1f} TB; {MOST_BYTES / 1e12:.1f} is most")
+
+
+def _unlike(first: Folder, other: Folder) -> str:
+    one, two = _context(first.index), _context(other.index)
+    if one and two:
+        return (
+            f"the conversations of {first.path} were cut for a context of {one}, those of "
+            f"{other.path} for {two}: build one of them again with --context"
+        )
+    talk, text = (first.path, other.path) if one else (other.path, first.path)
+    return (
+        f"{talk} has conversations, of which only answers are learned, and {text} has texts: a "
+        "mixture has one or the other"
+    )
+
+
+def _tokenizer(index: Index) -> str:
+    return index.tokenizer.digest if index.tokenizer else ""
+
+
+def _context(index: Index) -> int:
+    return index.conversations.answers.context if index.conversations else 0
+
+
+def _part(folder: Folder, weight: int) -> Part:
+    index, talked = folder.index, folder.index.conversations
+    learned = talked.answers.learned if talked else msgspec.UNSET
+    return Part(name_of(folder.path), index.size_bytes, index.root, weight, learned)
+
+
+def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]) -> None:
+    """Copy what is not yet copied."""
+    sizes = [folder.index.size_bytes for folder in folders]
+    done, total = _noted(out), sum(sizes)
+    shards = Assembly(out, done)
+    if (free := shutil.disk_usage(out).free) < total - done:
+        raise DataError(
+            f"the mixture needs {(total - done) / 1e9:.1f} GB more, and the disk of {out} has "
+            f"{free / 1e9:.1f} GB: free space, or choose a folder on another disk"
+        )
+    tell(Progress(done, total))
+    for folder, end in zip(folders, accumulate(sizes), strict=True):
+        begun = shards.size_bytes - (end - folder.index.size_bytes)
+        if shards.size_bytes >= end:
+            continue
+        check_digests(folder)
+        leaves = _proven(folder, begun // LEAF_BYTES)
+        while data := b"".join(islice(leaves, _AT_ONCE)):
+            shards.append(data)
+            write(out / NOTE, msgspec.json.encode(_Note(shards.size_bytes)))
+            tell(Progress(shards.size_bytes, total))
+    shards.end()
+
+
+def _noted(out: Path) -> int:
+    try:
+        return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note).size_bytes
+    except FileNotFoundError:
+        return 0
+
+
+def _proven(folder: Folder, first: int) -> Iterator[bytes]:
+    """Return the leaves of a folder from one on.
+
+    Raises:
+        DataError: one does not have its digest.
+    """
+    numbers = range(first, leaf_count(folder.index.size_bytes))
+    for number, digest in zip(numbers, kept_digests(folder.path, first), strict=True):
+        shard, place = divmod(number * LEAF_BYTES, SHARD_BYTES)
+        leaf = folder.shards[shard][place : place + LEAF_BYTES].tobytes()
+        if leaf_digest(leaf) != digest:
+            raise DataError(
+                f"{folder.path} is damaged: volunteer data verify says where; build it again"
+            )
+        yield leaf
+
+
+def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Folder:
+    first = folders[0]
+    if first.tokenizer is not None:
+        write(out / TOKENIZER, first.tokenizer.data)
+    indices = [folder.index for folder in folders]
+    index = Index(
+        name=name_of(out),
+        size_bytes=sum(index.size_bytes for index in indices),
+        root=root(kept_digests(out)).hex(),
+        tokenizer=first.index.tokenizer,
+        texts=sum(index.texts for index in indices),
+        text_bytes=sum(index.text_bytes for index in indices),
+        replaced=sum(index.replaced for index in indices),
+        conversations=_together([i.conversations for i in indices if i.conversations]),
+        parts=parts,
+    )
+    write(out / INDEX, msgspec.json.encode(index))
+    return open_folder(out)
+
+
+def _together(talked: Sequence[Conversations]) -> Conversations | None:
+    if not talked:
+        return None
+    learned = sum(each.answers.learned for each in talked)
+    return Conversations(
+        Answers(talked[0].answers.context, learned),
+        padding=sum(each.padding for each in talked),
+        cut=sum(each.cut for each in talked),
+        left_out=sum(each.left_out for each in talked),
+    )
