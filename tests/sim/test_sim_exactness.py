@@ -25,6 +25,7 @@ from tests.support.tensor_swarms import (
     train,
     train_through_a_death,
     write_conversations,
+    write_mixed_conversations,
     write_text,
 )
 
@@ -73,6 +74,16 @@ def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, 
     world = lab.world(plan, 3, seed=1)
     kill_one_per_stage(world, 2.0, 1.5)
     assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
+
+
+def test_a_mixture_is_learned_as_the_reference_learns_it(tmp_path: Path) -> None:
+    """Greetings are a third of the windows and two thirds of what is seen, many times over."""
+    lab = Lab(tmp_path, write_mixed_conversations(tmp_path))
+    plan = plan_for("gpt", 2, STEPS)
+    expected = lab.reference(plan)
+    losses = train(lab.world(plan, 3))
+    assert losses[-1] < losses[0]
+    assert largest_difference(losses, expected) < CLOSE
 
 
 def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from client.lab.simulate.tensors import TensorSwarm
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.mix import Choice, mix
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.data import DataSpec
@@ -54,6 +56,18 @@ def write_conversations(folder: Path) -> DataSpec:
     lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
     rows.write_text("\n".join(map(json.dumps, lines)))
     return build([rows], folder / "text", context=16, workers=1).index.spec()
+
+
+def write_mixed_conversations(folder: Path) -> DataSpec:
+    """Sums, and twice as often as those the few words of greetings, whose answers are longer."""
+    write_conversations(folder)
+    (folder / "text").rename(folder / "sums")
+    rows = folder / "greetings.jsonl"
+    lines = ({"prompt": f"hi {n}!", "completion": "good day" * (n % 2 + 1)} for n in range(12))
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    build([rows], folder / "greetings", context=16, workers=1)
+    choices = [Choice(folder / "sums", Fraction(1)), Choice(folder / "greetings", Fraction(2))]
+    return mix(choices, folder / "text").index.spec()
 
 
 def through_s8(x: Tensor, place: WireContext) -> Tensor:

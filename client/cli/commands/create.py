@@ -25,9 +25,9 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
-from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.reach.passphrase import unlock
+from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note

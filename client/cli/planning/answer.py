@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from client.cli.founding.presets import BYTES
-from client.cli.terminal.mixture_text import describe_mixture, warn_of_repeats
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
+from client.cli.terminal.mixture_text import describe_mixture, warn_of_repeats
 from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.mixture import Part
 from model_zoo.specs.tokens import TokenizerSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.limits import MAX_BLOB_BYTES
@@ -170,6 +171,67 @@ def talk(windows: int = 40, context: int = 32, learned: int = 400) -> DataSpec:
     return DataSpec("tokens", "talk", size, "0" * 64, answers=answers)
 
 
+def mixture(*names: str, tokens: int = 5000) -> DataSpec:
+    """As many parts as names, the first twice as heavy as the others."""
+    parts = tuple(
+        Part(name, 2 * tokens, f"{number:064x}", 2 if number == 0 else 1)
+        for number, name in enumerate(names)
+    )
+    return DataSpec("tokens", "mixed", 2 * tokens * len(names), "0" * 64, parts=parts)
+
+
+def test_only_a_mixture_has_parts() -> None:
+    """Every manifest made before there were mixtures keeps its bytes, and its swarm its id."""
+    assert encode_manifest(manifest(data=tokens())).count(b"parts") == 0
+    plain = msgspec.json.encode(tokens(), order="sorted")
+    assert plain == (
+        b'{"digest":"' + b"0" * 64 + b'","name":"book","size_bytes":10000,"source":"tokens",'
+        b'"tokenizer":{"digest":"' + b"1" * 64 + b'","library":"0.23.3","size_bytes":5000,'
+        b'"vocab":256}}'
+    )
+    encoded = encode_manifest(manifest(data=mixture("a", "b")))
+    assert decode_manifest(encoded) == manifest(data=mixture("a", "b"))
+
+
+def test_the_largest_mixture_fits_a_manifest() -> None:
+    large = manifest(data=mixture(*(f"{n:02}" + "\U0001f3b5" * 38 for n in range(64))))
+    assert len(encode_manifest(large)) < MAX_MANIFEST_BYTES // 2
+    assert decode_manifest(encode_manifest(large)) == large
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("weight", 0),
+        ("weight", -1),
+        ("weight", 1.5),
+        ("weight", 65_536),
+        ("weight", 4),  # both have a common divisor
+        ("size_bytes", 9998),
+        ("name", "x" * 41),
+        ("digest", "no"),
+        ("digest", f"{1:064x}"),
+        ("learned", 5),
+        ("surprise", 5),
+    ],
+)
+def test_parts_that_contradict_themselves_are_refused(path: str, value: object) -> None:
+    fields = msgspec.to_builtins(mixture("a", "b"))
+    fields["parts"][1]["weight"] = 2
+    fields["parts"][0]["weight"] = 3
+    msgspec.convert(fields, DataSpec)
+    fields["parts"][0][path] = value
+    refuse(edited("data", fields), "manifest-malformed")
+
+
+@pytest.mark.parametrize("count", [0, 1, 65])
+def test_a_mixture_has_two_to_64_parts(count: int) -> None:
+    fields = msgspec.to_builtins(mixture("a", "b"))
+    fields["parts"] = [fields["parts"][1] | {"digest": f"{number:064x}"} for number in range(count)]
+    fields["size_bytes"] = 10_000 * max(1, count)
+    refuse(edited("data", fields), "manifest-malformed")
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -190,6 +252,9 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
     [
         ({"data": talk(context=64)}, "cut for another context"),
         ({"name": "\x1b[31mred"}, "cannot be shown"),
+        ({"data": mixture("a", "../b")}, "parts is not the plain name"),
+        ({"data": mixture("a", "\x1b[31mb")}, "parts is not the plain name"),
+        ({"data": mixture("a", "b", tokens=64)}, "shorter than one sample"),
         ({"data": DataSpec("text", "../etc/passwd", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec("text", "short", 320, "0" * 64)}, "shorter than one sample"),
@@ -221,6 +286,8 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
         {"data": tokens(size=2 * 65)},
         {"data": DataSpec("tokens", "book", 10_000, "0" * 64)},
         {"data": talk()},
+        {"data": mixture("a", "b", tokens=65)},
+        {"data": mixture(*"abcdefgh", tokens=10**12)},
         {"ffn": 911_358},
         {"ffn": 911_358, "delayed_update": True, "averaging_codec": "fp32"},
     ],

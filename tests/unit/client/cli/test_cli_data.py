@@ -58,6 +58,66 @@ def test_conversations_are_built_shown_and_founded(within: Within, tmp_path: Pat
     assert "cut for a context of 16, not of 32: choose --context 16" in refused.stderr
 
 
+def _build(within: Within, path: Path, line: str, count: int) -> None:
+    path.with_suffix(".txt").write_text("".join(f"{n} {line}\n" for n in range(count)))
+    done = within("data", "build", str(path.with_suffix(".txt")), "--out", str(path))
+    assert done.returncode == 0, done.stderr
+
+
+def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: Path) -> None:
+    web, code, out = tmp_path / "web", tmp_path / "code", str(tmp_path / "mixed")
+    _build(within, web, "the quick brown fox", 2000)
+    _build(within, code, "def f(x): return x", 100)
+    mixed = ("data", "mix", f"{web}:0.75", f"{code}:0.25", "--out", out)
+    done = within(*mixed)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == out
+    assert "code  2,190   25.00%" in done.stderr
+    assert "these parts are read more than 4 times: code 5.8 times" in done.stderr
+    again = within(*mixed, "--json")
+    found = json.loads(again.stdout)["parts"]
+    assert [(part["name"], part["weight"], part["share"]) for part in found] == [
+        ("web", 3, 0.75),
+        ("code", 1, 0.25),
+    ]
+    assert json.loads(within("data", "verify", out, "--json").stdout)["parts"] == found
+    (listed,) = json.loads(within("data", "ls", out, "--json").stdout)["folders"]
+    assert listed["parts"] == found
+    show = ("data", "show", "0", out, "--context", "64", "--microbatch", "4")
+    shown = json.loads(within(*show, "--json").stdout)
+    assert sorted(shown["parts"]) == ["code", "web", "web", "web"]
+    for part, text in zip(shown["parts"], shown["texts"], strict=True):
+        assert ("return" if part == "code" else "quick") in text
+    plain = within(*show)
+    assert plain.stderr.count("from web:") == 3
+    swarm = tmp_path / "s.swarm"
+    create = ("create", "--data", out, "--context", "64", "--no-measure", "--out")
+    founded = within(*create, str(swarm))
+    assert founded.returncode == 0, founded.stderr
+    assert "a mixture of web 75.00%, " in founded.stderr
+    assert "in this run these parts are read more than 4 times: web " in founded.stderr
+    planned = within("plan", "--swarm", str(swarm), "--tokens", "46080")
+    # 720 windows of 64, of which 180 are code's: of its 34 windows 3 are held out
+    assert "a mixture of web 75.00%, 0.9" in planned.stderr
+    assert "code 25.00%, 5.81 epochs" in planned.stderr
+    short = within(*(word.replace("64", "4096") for word in create), str(tmp_path / "t.swarm"))
+    assert short.returncode == ExitCode.CONFIG
+    assert "the part code of" in short.stderr
+    assert "has 2190 tokens, and a sample needs 4097" in short.stderr
+
+
+def test_a_mixture_that_was_interrupted_is_listed(within: Within, tmp_path: Path) -> None:
+    _build(within, tmp_path / "web", "the quick brown fox", 200)
+    _build(within, tmp_path / "code", "def f(x): return x", 100)
+    names = (str(tmp_path / "web"), str(tmp_path / "code"))
+    within("data", "mix", *names, "--out", str(tmp_path / "m"))
+    (tmp_path / "m" / "index.json").unlink()
+    listed = within("data", "ls", str(tmp_path))
+    assert "m is unfinished: run its volunteer data build or mix again to go on" in listed.stderr
+    assert within("data", "mix", *names, "--out", str(tmp_path / "m")).returncode == 0
+    assert within("data", "verify", str(tmp_path / "m")).returncode == 0
+
+
 def test_damage_is_said_and_counts_as_failure(within: Within, book: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
     within("data", "build", str(book), "--out", str(out))
@@ -76,6 +136,10 @@ def test_damage_is_said_and_counts_as_failure(within: Within, book: Path, tmp_pa
         (("build", "book.txt", "--out", "x", "--tokenizer", "y"), "train:16384", ExitCode.CONFIG),
         (("build", "book.txt", "--out", "x", "--chat"), "cannot have conv", ExitCode.CONFIG),
         (("build", "book.txt", "--out", "x", "--context", "9"), "add --chat", ExitCode.USAGE),
+        (("mix", "a:0", "b:1", "--out", "x"), "'0' is no weight of a", ExitCode.CONFIG),
+        (("mix", "a:1", "--out", "x"), "2 to 64 folders, not 1", ExitCode.CONFIG),
+        (("mix", "--out", "x"), "2 to 64 folders, not 0", ExitCode.CONFIG),
+        (("mix", "a:1", "b:2", "--out", "x"), "a has no index.json", ExitCode.CONFIG),
         (("verify", "."), "no data folder", ExitCode.CONFIG),
         (("show", "0", "."), "no data folder", ExitCode.CONFIG),
     ],

@@ -17,6 +17,7 @@ from client.store.texts import TextStore, is_founders, keep_folder
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import TokenCorpus
 from model_zoo.datasets.folder import open_folder
+from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
     DIGEST_BYTES,
@@ -157,6 +158,24 @@ def test_the_worker_reads_the_same_samples_from_both(
     for place in (folder, cache.folder):
         found = token_corpus(place, data).sample(3, 4, 3000, seed=1)
         assert found.tolist() == whole.sample(3, 4, 3000, seed=1).tolist()
+
+
+def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A sample needs what `leaves_of` says, and the parts' end lies within a leaf."""
+    book = tmp_path / "small.txt"
+    book.write_text("".join(f"{n} is a number\n" for n in range(20_000)))
+    build([book], tmp_path / "small", workers=1)
+    made = mix([Choice(folder, None), Choice(tmp_path / "small", None)], tmp_path / "mixed")
+    spec, whole = made.index.spec(), DataFolder(made.path, made.index.spec())
+    cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)
+    expected, windows = TokenCorpus.from_folder(made), spec.windows(3000)
+    for number in range(60):
+        for leaf in windows.leaves_of(number, 1, spec.token_bytes):
+            cache.keep(leaf, whole.read(leaf) or b"", [])
+        found = token_corpus(cache.folder, spec).sample(number, 1, 3000, seed=1)
+        assert found.tolist() == expected.sample(number, 1, 3000, seed=1).tolist()
 
 
 @pytest.mark.usefixtures("key")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import trio
 
 from client.control.snapshot import Snapshot
 from client.node.status import take_snapshot
-from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from client.train.transfer.text_search import ASK_AGAIN_S
 from model_zoo.datasets.build import build
+from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
 from protocol.effects import Effect, Explain
 from protocol.transfer.leaves import STARVES_S
@@ -30,6 +32,18 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
     made = build([book], folder / "tokens", workers=1)
     assert leaf_count(made.index.size_bytes) == LEAVES
+    return made.path
+
+
+@pytest.fixture(scope="module")
+def mixed(tokens: Path) -> Path:
+    """Those tokens with some more, which are a third of what is seen."""
+    small = tokens.parent / "small.txt"
+    small.write_text("".join(f"{n} jumps over the lazy dog\n" for n in range(9000)))
+    build([small], tokens.parent / "small", workers=1)
+    choices = [Choice(tokens, Fraction(2)), Choice(tokens.parent / "small", Fraction(1))]
+    made = mix(choices, tokens.parent / "mixed")
+    assert leaf_count(made.index.size_bytes) > LEAVES
     return made.path
 
 
@@ -80,6 +94,23 @@ async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
         assert not first.held_stages.failure
         assert len(cached(first)) == LEAVES
         assert supply(founder).served_bytes >= (LEAVES - 1) * LEAF_BYTES
+        assert not first.engine.penalties
+        swarm.assert_exact()
+
+
+async def test_a_mixture_is_trained_on_as_by_one_process(
+    tmp_path: Path, mixed: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(mixed)) as swarm:
+        swarm.cache_bytes = BUDGET_BYTES
+        founder = await swarm.add(1)
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until_done()
+        assert supply(first)._most_ahead == 2 * MOST_AHEAD
+        assert cached(first)
         assert not first.engine.penalties
         swarm.assert_exact()
 

@@ -1,0 +1,284 @@
+"""Mixing data folders: the same tokens one behind the other, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from shutil import disk_usage
+
+import numpy as np
+import pytest
+
+from model_zoo.data import DataError, inputs_and_targets
+from model_zoo.datasets import assembly
+from model_zoo.datasets import mix as mixing
+from model_zoo.datasets.assembly import Progress, is_unfinished
+from model_zoo.datasets.build import build
+from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.folder import damaged_leaves, is_data_folder, open_folder
+from model_zoo.datasets.mix import Choice, mix, parse_choice, whole_weights
+from model_zoo.specs.merkle import LEAF_BYTES
+
+WORDS = {"web": "the quick brown fox\n", "code": "def f(x): return x\n", "talk": "yes! no?\n"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data folders of bytes: web has three leaves and a bit, the others less than one."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, line in WORDS.items():
+        text = folder / f"{name}.txt"
+        text.write_text("".join(f"{n} {line}" for n in range(17_000 if name == "web" else 900)))
+        build([text], folder / name, workers=1)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def leaf_by_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixing, "_AT_ONCE", 1)
+
+
+def chosen(made: Path, *texts: str) -> list[Choice]:
+    return [parse_choice(f"{made}/{text}") for text in texts]
+
+
+def _bytes(folder: Path) -> bytes:
+    return b"".join(shard.tobytes() for shard in open_folder(folder).shards)
+
+
+def test_parts_lie_one_behind_the_other(made: Path, tmp_path: Path) -> None:
+    found = mix(chosen(made, "web:0.7", "code:0.2", "talk:0.1"), tmp_path / "m")
+    assert _bytes(found.path) == b"".join(_bytes(made / name) for name in WORDS)
+    assert list(damaged_leaves(found)) == []
+    assert found.index.parts is not None
+    assert [(part.name, part.weight) for part in found.index.parts] == [
+        ("web", 7),
+        ("code", 2),
+        ("talk", 1),
+    ]
+    for part in found.index.parts:
+        assert part.digest == open_folder(made / part.name).index.root
+    texts = [open_folder(made / name).index.text_bytes for name in WORDS]
+    assert (found.index.text_bytes, found.index.texts) == (sum(texts), 3)
+    assert TokenCorpus.from_folder(found).digest == found.index.root
+
+
+def test_samples_are_those_of_the_parts_alone(made: Path, tmp_path: Path) -> None:
+    found = TokenCorpus.from_folder(mix(chosen(made, "web:3", "code:1"), tmp_path / "m"))
+    alone = {name: TokenCorpus.from_folder(open_folder(made / name)) for name in ("web", "code")}
+    seen = Counter[str]()
+    for number in range(400):
+        part = found.spec.part_of(number)
+        assert part is not None
+        expected = alone[part.name].sample(seen[part.name], 1, 64, seed=5)
+        assert found.sample(number, 1, 64, seed=5).tolist() == expected.tolist()
+        held_out = alone[part.name].held_out_batch(seen[part.name], 1, 64)
+        assert found.held_out_batch(number, 1, 64).tolist() == held_out.tolist()
+        seen[part.name] += 1
+    assert seen == {"web": 300, "code": 100}
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from model_zoo.datasets import mix as mixing
+
+mixing._AT_ONCE = 1
+told = []
+
+def tell(progress):
+    told.append(progress)
+    if len(told) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+mixing.mix([mixing.parse_choice(text) for text in sys.argv[2:]], Path(sys.argv[1]), tell=tell)
+"""
+
+
+def test_a_killed_mixture_goes_on_where_it_was(made: Path, tmp_path: Path) -> None:
+    whole = mix(chosen(made, "web:1", "code:2"), tmp_path / "whole")
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", INTERRUPTED, str(out), f"{made}/web:1", f"{made}/code:2"]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    assert is_unfinished(out)
+    assert not is_data_folder(out)
+    with pytest.raises(DataError, match=r"no index\.json"):
+        open_folder(out)
+    with (out / "shard-00000.bin").open("ab") as file:
+        file.write(b"what was not noted")
+    with pytest.raises(DataError, match="begun with other folders"):
+        mix(chosen(made, "web:1", "code:3"), out)
+    told: list[Progress] = []
+    found = mix(chosen(made, "web:1", "code:2"), out, tell=told.append)
+    assert found.index.root == whole.index.root
+    assert list(damaged_leaves(found)) == []
+    assert told[0].done_bytes == 2 * LEAF_BYTES
+    assert told[-1].done_bytes == told[-1].total_bytes == found.index.size_bytes
+    told.clear()
+    mix(chosen(made, "web:1", "code:2"), out, tell=told.append)
+    assert told == []
+
+
+def test_a_full_disk_loses_nothing(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, calls = assembly.append, Counter[str]()
+
+    def full(path: Path, data: bytes) -> None:
+        calls[path.name] += 1
+        if calls[path.name] == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        append(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assembly, "append", full)
+        with pytest.raises(DataError, match="full: free space and run the same command again"):
+            mix(chosen(made, "web", "code"), tmp_path / "m")
+    assert not is_data_folder(tmp_path / "m")
+    found = mix(chosen(made, "web", "code"), tmp_path / "m")
+    assert _bytes(found.path) == _bytes(made / "web") + _bytes(made / "code")
+
+
+def test_a_disk_without_room_is_said_before_anything_is_copied(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = disk_usage(tmp_path)._replace(free=100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(mixing.shutil, "disk_usage", lambda _: small)
+        with pytest.raises(DataError, match=r"needs 0\.0 GB more.*free space, or choose"):
+            mix(chosen(made, "web", "code"), tmp_path / "m")
+    assert is_data_folder(mix(chosen(made, "web", "code"), tmp_path / "m").path)
+
+
+def test_a_damaged_part_is_not_copied(made: Path, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("abcdefgh\n" * 50_000)
+    folder = build([text], tmp_path / "a", workers=1).path
+    shard = folder / "shard-00000.bin"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + b"x")
+    choices = [parse_choice(str(made / "code")), parse_choice(str(folder))]
+    with pytest.raises(DataError, match="a is damaged: volunteer data verify says where"):
+        mix(choices, tmp_path / "m")
+    assert not is_data_folder(tmp_path / "m")
+    shard.write_bytes(data)
+    found = mix(choices, tmp_path / "m")  # restored, it goes on
+    assert list(damaged_leaves(found)) == []
+    (folder / "leaves.bin").write_bytes(b"")
+    with pytest.raises(DataError, match=r"leaves\.bin is damaged"):
+        mix(choices, tmp_path / "n")
+
+
+@pytest.mark.parametrize(
+    "weight",
+    ["0", "0.0", "-1", "nan", "inf", "", "1e3", "1/3", "x", "1.", ".5", "١", "1" * 13],
+)
+def test_what_is_no_weight_is_refused(made: Path, weight: str) -> None:
+    with pytest.raises(DataError, match=r"is no weight of .*web: take a number above 0"):
+        parse_choice(f"{made}/web:{weight}")
+
+
+def test_a_folder_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a:3").mkdir()
+    assert parse_choice(f"{tmp_path}/a:3") == Choice(tmp_path / "a:3", None)
+    assert parse_choice(f"{tmp_path}/a:3:2.5") == Choice(tmp_path / "a:3", Fraction(5, 2))
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (["0.7", "0.2", "0.1"], [7, 2, 1]),
+        (["70", "20", "10"], [7, 2, 1]),
+        (["1.50", "3"], [1, 2]),
+        (["67", "15", "4.5", "4.5", "4.5", "2.5", "2"], [134, 30, 9, 9, 9, 5, 4]),
+        (["0.00001", "0.5"], [1, 50_000]),
+        ([None, None], [2, 3]),
+    ],
+)
+def test_one_mixture_has_one_spelling(weights: list[str | None], expected: list[int]) -> None:
+    choices = [Choice(Path(), None if w is None else Fraction(w)) for w in weights]
+    assert whole_weights(choices, [20 * (n + 2) for n in range(len(weights))]) == expected
+
+
+def test_sizes_are_weights_as_far_as_whole_numbers_go() -> None:
+    bare = [Choice(Path(), None)] * 3
+    weights = whole_weights(bare, [7_000_000_001, 2_999_999_999, 10])
+    assert weights == [42_000, 18_000, 1]
+    assert whole_weights(bare, [10**12 + 1] * 3) == [1, 1, 1]
+
+
+def test_folders_that_do_not_go_together(made: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    out = tmp_path / "m"
+    rows = tmp_path / "talk.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": "p", "completion": f"{n}"}) for n in range(9)))
+    build([rows], tmp_path / "chat", context=16)
+    build([rows], tmp_path / "longer", context=32)
+    build([made / "web.txt"], tmp_path / "bpe", tokenizer=300, workers=1)
+    build([made / "code.txt"], tmp_path / "other", tokenizer=300, workers=1)
+    web, chat = str(made / "web"), str(tmp_path / "chat")
+    bpe = str(tmp_path / "bpe")
+    for texts, words in (
+        ([web], "2 to 64 folders, not 1"),
+        ([f"{web}:{n + 1}" for n in range(65)], "2 to 64 folders, not 65"),
+        ([web, f"{web}:2"], "have the same tokens: name one"),
+        ([web, str(tmp_path)], r"no index\.json"),
+        ([web, f"{made}/code:2"], "web has no weight: give one to every folder"),
+        ([web + ":0.1234567", f"{made}/code:2"], "too many digits.*round them"),
+        ([web, bpe], "has bytes and .*bpe the tokens of a tokenizer"),
+        ([bpe, web], "different tokenizers: build one of them again"),
+        ([bpe, str(tmp_path / "other")], "different tokenizers"),
+        ([web, chat], "chat has conversations.*web has texts"),
+        ([chat, web], "chat has conversations.*web has texts"),
+        ([chat, str(tmp_path / "longer")], "cut for a context of 16, those of .* for 32"),
+    ):
+        with pytest.raises(DataError, match=words):
+            mix([parse_choice(text) for text in texts], out)
+        assert not out.exists()
+    found = mix(chosen(made, "web", "code"), out)
+    with pytest.raises(DataError, match="is a mixture: name the folders"):
+        mix([parse_choice(str(found.path)), parse_choice(f"{made}/talk")], tmp_path / "n")
+    with pytest.raises(DataError, match="is one of the folders"):
+        mix(chosen(made, "web", "code"), made / "code")
+    with pytest.raises(DataError, match="is not empty"):
+        mix(chosen(made, "web", "code"), tmp_path)
+
+
+def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path) -> None:
+    index = mix(chosen(made, "web:3", "code:1"), tmp_path / "m").path / "index.json"
+    index.write_text(index.read_text().replace('"size_bytes":', '"size_bytes":1', 1))
+    with pytest.raises(DataError, match="damaged: the parts do not add up"):
+        open_folder(tmp_path / "m")
+
+
+def test_a_part_without_two_windows_is_named(made: Path, tmp_path: Path) -> None:
+    corpus = TokenCorpus.from_folder(mix(chosen(made, "web", "talk"), tmp_path / "m"))
+    corpus.check(4096)
+    with pytest.raises(DataError, match=r"the part talk of .* and a sample needs 8193"):
+        corpus.check(8192)
+
+
+def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> None:
+    """Over a cycle of whole epochs the weighted targets are as many as all targets."""
+    for name, answer in (("short", "a"), ("long", "abcdefgh")):
+        rows = [{"prompt": f"{n}", "completion": answer} for n in range(40)]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        build([path], tmp_path / name, context=16)
+    folder = mix(
+        [parse_choice(f"{tmp_path}/short:3"), parse_choice(f"{tmp_path}/long:1")], tmp_path / "m"
+    )
+    corpus = TokenCorpus.from_folder(folder)
+    corpus.check(16)
+    samples = corpus.sample(0, 4 * 36, 16, seed=1)
+    _, targets = inputs_and_targets(samples)
+    assert (targets >= 0).sum() * corpus.loss_weight == pytest.approx(targets.size, rel=1e-9)
+    assert corpus.loss_weight != (corpus.spec.tokens - 1) / np.sum([40 * 2, 40 * 9])
+    assert corpus.spec.masked
