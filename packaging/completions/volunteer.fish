@@ -6,7 +6,7 @@ function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members path pause peers plan prune replay restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -366,6 +366,7 @@ complete -c volunteer -n '__fish_volunteer_using_command credit' -l json -d 'Pri
 
 # Subcommands for: data
 complete -c volunteer -n '__fish_volunteer_using_command data' -a 'build' -d 'Turn text into tokens; a build that was interrupted goes on where it was.'
+complete -c volunteer -n '__fish_volunteer_using_command data' -a 'mix' -d 'Join data folders into one, each with its share of what a run reads.'
 complete -c volunteer -n '__fish_volunteer_using_command data' -a 'ls' -d 'List the data folders in a folder.'
 complete -c volunteer -n '__fish_volunteer_using_command data' -a 'verify' -d 'Read a data folder and check every byte; returns 1 if it is damaged.'
 complete -c volunteer -n '__fish_volunteer_using_command data' -a 'show' -d 'Print the text of a microbatch'\''s samples, as every volunteer of a swarm compute…'
@@ -392,6 +393,14 @@ complete -c volunteer -n '__fish_volunteer_using_command data ls' -l help -d 'Di
 complete -c volunteer -n '__fish_volunteer_using_command data ls' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command data ls' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command data ls' -l json -d 'Print JSON.'
+
+# Options for: data mix
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -l out -r -F -d 'Folder for the mixture. The tokens are copied; what was interrupted goes on whe…'
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -s o -r -F -d 'Folder for the mixture. The tokens are copied; what was interrupted goes on whe…'
+complete -c volunteer -n '__fish_volunteer_using_command data mix' -l json -d 'Print JSON.'
 
 # Options for: data show
 complete -c volunteer -n '__fish_volunteer_using_command data show' -l help -d 'Display this message and exit.'

@@ -147,7 +147,7 @@ def mix(
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
     json: AsJson = False,
 ) -> None:
-    """Join data folders into one, each with its share; goes on where it was interrupted.
+    """Join data folders into one, each with its share of what a run reads.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def mix(
         Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens that a run
         reads; without shares each counts by its size.
     out
-        Folder for the mixture. The tokens are copied.
+        Folder for the mixture. The tokens are copied; what was interrupted goes on where it was.
     """
     from model_zoo.datasets.mix import mix as join
     from model_zoo.datasets.mix import parse_choice
