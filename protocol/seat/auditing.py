@@ -59,6 +59,7 @@ from protocol.seat.effects import (
     SeatEffect,
     SignCharge,
 )
+from protocol.seat.showing import Showing
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -214,6 +215,7 @@ class Auditing:
         """Holders of our stage and those beside it, who are told of charges."""
         self._seen = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last)
+        self._showing = Showing(place.me, self._tensors)
 
     @property
     def active(self) -> bool:
@@ -242,6 +244,7 @@ class Auditing:
         if self._terms is None or len(plan.members) < 2:
             return []
         segments, step, attempt = set(active(plan)), plan.step, plan.attempt
+        self._showing.contributed(plan, counted)
         return [
             CommitTo(
                 (
@@ -263,7 +266,7 @@ class Auditing:
         return [Send(peer, own) for peer in peers]
 
     def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
-        """Show an auditor what it asks for, if we have it."""
+        """Show an auditor what it asks for, if we have it, and not without end."""
         of = message
         if self._terms is None:
             return []
@@ -280,6 +283,8 @@ class Auditing:
             self._asked = {s: until for s, until in self._asked.items() if until > now}
             if len(self._asked) < KEPT_STEPS or of.step in self._asked:
                 self._asked[of.step] = now + KEPT_S
+        if not self._showing.shows(sender, of):
+            return []
         reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
@@ -294,6 +299,7 @@ class Auditing:
         spare = sorted((s for s in self._kept if s not in needed), key=lambda s: (self._kept[s], s))
         for oldest in spare[: max(0, len(spare) - KEPT_STEPS)]:
             del self._kept[oldest]
+            self._showing.forget(oldest)
             effects.append(DropStep(oldest))
         return effects
 
@@ -670,6 +676,7 @@ class Auditing:
                 self._kept[step] = now + KEPT_S
             else:
                 del self._kept[step]
+                self._showing.forget(step)
                 effects.append(DropStep(step))
         return [*effects, *self._tell_again(now)]
 

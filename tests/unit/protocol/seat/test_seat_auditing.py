@@ -27,6 +27,7 @@ from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import Broadcast
 from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
 from protocol.seat.effects import Audited, CommitTo, SignCharge
+from protocol.seat.showing import AGAIN
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.messages import (
@@ -208,6 +209,20 @@ def test_what_an_auditor_asks_for_is_kept_however_quick_the_steps_are(auditing: 
     later = [auditing.dropped(DropStep(step), 3.0) for step in range(12, 40)]
     left = 40 - len(dropped) - sum(map(len, later))
     assert left <= 2 * KEPT_STEPS, "bounded, whatever is asked for"
+
+
+def test_a_greedy_auditor_is_not_shown_the_same_without_end(auditing: Auditing) -> None:
+    members = [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c")]
+    plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128], [])
+    auditing.contributed(plan, frozenset({28, 29}))
+    asked = AuditRequest(STAGE, STEP, ATTEMPT, "segment", 0)
+    shown = sum(len(auditing.on_request(SIBLING, asked, n / 10)) for n in range(100))
+    assert shown == 2 + AGAIN
+    never = AuditRequest(STAGE, STEP, ATTEMPT, "segment", 5)
+    assert auditing.on_request(SIBLING, never, 20.0) == [], "it has no such segment"
+    auditing.dropped(DropStep(STEP), 20.0)
+    assert auditing.on_request(SIBLING, asked, 21.0) == [], "as long as the step is kept"
+    assert auditing.on_request(THIRD, asked, 21.0), "each asker by itself"
 
 
 MEMBERS = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02"), PlanMember(THIRD, b"\x0c")]
