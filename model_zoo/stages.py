@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
 from model_zoo.models.family import State, family
-from model_zoo.models.lora import freeze
+from model_zoo.models.lora import freeze, kept
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, stage_tensors
 
@@ -65,9 +65,9 @@ def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
 
     ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run.
     """
-    stage = _layout(spec, part)
+    stage, shapes = _layout(spec, part), _shapes(spec, part)
     state = {
-        name: initial_tensor(spec, seed, name, parameter.shape).to(parameter.dtype)
+        name: kept(initial_tensor(spec, seed, name, shapes[name]), parameter, spec.lora)
         for name, parameter in stage.named_parameters()
     }
     stage.load_state_dict(state, assign=True)
@@ -102,6 +102,12 @@ def initial_adapters(spec: ModelSpec, part: StageSlice, seed: int) -> State:
     return {n: initial_tensor(spec, seed, n, torch.Size(shape)) for n, shape in shapes.items()}
 
 
+def _shapes(spec: ModelSpec, part: StageSlice) -> dict[str, torch.Size]:
+    """Return the shapes of all parameters of a stage, trained or frozen, before any packing."""
+    tensors = stage_tensors(spec.base, part) | stage_tensors(spec, part)
+    return {name: torch.Size(shape) for name, shape in tensors.items()}
+
+
 def twin(stage: Stage) -> Stage:
     """Return a copy of a stage that shares what is frozen."""
     shared = {id(each): each for each in stage.parameters() if not each.requires_grad}
@@ -116,14 +122,14 @@ def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -
     Raises:
         ValueError: a parameter is missing or has another shape.
     """
-    stage = _layout(spec, part)
+    stage, shapes = _layout(spec, part), _shapes(spec, part)
     own: State = {}
     for name, parameter in stage.named_parameters():
         found = state.get(name)
-        if found is None or found.shape != parameter.shape:
+        if found is None or found.shape != shapes[name]:
             got = "nothing" if found is None else tuple(found.shape)
-            raise ValueError(f"{name} should be {tuple(parameter.shape)}, the state has {got}")
-        own[name] = found.detach().to(parameter.dtype, copy=True)
+            raise ValueError(f"{name} should be {tuple(shapes[name])}, the state has {got}")
+        own[name] = kept(found.detach().clone(), parameter, spec.lora)
     stage.load_state_dict(own, assign=True)
     return stage
 

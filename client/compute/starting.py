@@ -27,6 +27,7 @@ from client.compute.replies import Loaded
 from client.compute.requests import LoadStart
 from model_zoo.huggingface.imports import DTYPES, Imported
 from model_zoo.models.family import State
+from model_zoo.models.lora import kept
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 from model_zoo.specs.state import Layout, stage_layout
@@ -188,12 +189,13 @@ class _Base:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._types = {name: each.dtype for name, each in replica.module.named_parameters()}
+        self._own = dict(replica.module.named_parameters())
         self._tensors: dict[str, Tensor] = {}
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout, in the type in which it is kept."""
-        self._tensors[name] = found.to(self._replica.wire.device, self._types[name])
+        own, lora = self._own[name], self._replica.module.spec.lora
+        self._tensors[name] = kept(found.to(self._replica.wire.device), own, lora)
 
     def use(self) -> None:
         """Begin with them."""

@@ -1,8 +1,8 @@
 """Adapters of low rank (LoRA) beside weights that are frozen.
 
 A stage of any family is frozen after it was made: its linear layers and embeddings are replaced by
-ones that keep their matrices in the type of the base and multiply in fp32, and the targets get
-adapters. Everything else stays in fp32. Parameters keep their names; an adapter's are
+ones that keep their matrices as the base says, maybe packed, and multiply in fp32, and the targets
+get adapters. Everything else stays in fp32. Parameters keep their names; an adapter's are
 `attn.qkv.lora.q_proj.a` and `.b`. There is no dropout, as in all of the zoo.
 
 Shapes: I inputs, O outputs of a linear layer, R rank; X any leading dimensions.
@@ -12,10 +12,12 @@ Source: Hu et al., arXiv 2106.09685; `peft`, `tuners/lora/layer.py`.
 from typing import Any
 
 import torch
+from msgspec import UNSET, UnsetType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.specs.architecture import LinearPart, Lora
+from model_zoo.models.packed import pack, packed_shape, unpack
+from model_zoo.specs.architecture import PACKED_BITS, LinearPart, Lora
 from model_zoo.specs.model import ModelSpec
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -37,16 +39,19 @@ class Adapter(nn.Module):
 class FrozenLinear(nn.Module):
     """A linear layer (X, I) to (X, O) that is not trained, with adapters of some of its rows."""
 
-    def __init__(self, linear: nn.Linear, targets: dict[str, LinearPart], lora: Lora) -> None:
+    def __init__(
+        self, linear: nn.Linear, targets: dict[str, LinearPart], lora: Lora, base: str
+    ) -> None:
         super().__init__()
-        self.weight = frozen(linear.weight, _DTYPES[lora.base])
-        self.bias = None if linear.bias is None else frozen(linear.bias, torch.float32)
+        self._base, self._columns = base, linear.in_features
+        self.weight = frozen(linear.weight, base)
+        self.bias = None if linear.bias is None else frozen(linear.bias, "fp32")
         adapters = {name.replace(".", "_"): Adapter(part, lora) for name, part in targets.items()}
         self.lora = nn.ModuleDict(adapters)
         self._starts = [part.first_row for part in targets.values()]
 
     def forward(self, x: Tensor) -> Tensor:
-        whole = multiply(x, self.weight, self.bias)
+        whole = multiply(x, self.weight, self.bias, self._base, self._columns)
         pieces, end = [], 0
         for start, adapter in zip(self._starts, self.lora.values(), strict=True):
             added = adapter(x)
@@ -60,22 +65,49 @@ class FrozenLinear(nn.Module):
 class FrozenEmbedding(nn.Module):
     """Looks rows up and is not trained: tokens (X) int64 to (X, C) fp32."""
 
-    def __init__(self, embedding: nn.Embedding, lora: Lora) -> None:
+    def __init__(self, embedding: nn.Embedding, base: str) -> None:
         super().__init__()
-        self.weight = frozen(embedding.weight, _DTYPES[lora.base])
+        self.weight = frozen(embedding.weight, base)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.weight).float()
 
 
-def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    """Return a parameter that gets no gradient."""
-    return nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+def frozen(weight: Tensor, base: str) -> nn.Parameter:
+    """Return a parameter that gets no gradient, kept as ``base`` says; packed ones are empty."""
+    if base in PACKED_BITS:
+        shape = packed_shape(*weight.shape, base)
+        packed = torch.empty(shape, dtype=torch.uint8, device=weight.device)
+        return nn.Parameter(packed, requires_grad=False)
+    return nn.Parameter(weight.detach().to(_DTYPES[base]), requires_grad=False)
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias in fp32, (X, O), whatever the type of the weight (O, I)."""
-    result: Tensor = _Multiply.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+def kept(found: Tensor, own: Tensor, lora: Lora | UnsetType) -> Tensor:
+    """Return a parameter's new value in the type in which a stage keeps it.
+
+    Args:
+        found: the value, of any float type; its device is that of what is returned.
+        own: the parameter as it is, on any device.
+        lora: the stage's adapters.
+    """
+    if own.dtype == torch.uint8 and lora is not UNSET:
+        return pack(found, lora.base)
+    return found.to(own.dtype)
+
+
+def multiply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, base: str = "fp32", columns: int = 0
+) -> Tensor:
+    """Return x W^T + bias in fp32, (X, O).
+
+    Args:
+        x: (X, I).
+        weight: (O, I) of any type, or packed.
+        bias: (O,), or None.
+        base: how the weight is packed, if it is.
+        columns: I, where the weight is packed.
+    """
+    result: Tensor = _Multiply.apply(x, weight, bias, base, columns)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -83,14 +115,22 @@ class _Multiply(torch.autograd.Function):
     """Keeps the weight as it is between forward and backward, and not a copy in fp32."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, base: str, columns: int
+    ) -> Tensor:
         ctx.save_for_backward(weight)
-        return F.linear(x, weight.float(), bias)
+        ctx.packed = base, columns
+        return F.linear(x, _whole(weight, base, columns), bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         (weight,) = ctx.saved_tensors
-        return gradient @ weight.float(), None, None
+        return gradient @ _whole(weight, *ctx.packed), None, None, None, None
+
+
+def _whole(weight: Tensor, base: str, columns: int) -> Tensor:
+    """Return a kept matrix in fp32, (O, I)."""
+    return unpack(weight, columns, base) if base in PACKED_BITS else weight.float()
 
 
 def freeze(stage: nn.Module, spec: ModelSpec, lora: Lora) -> None:
@@ -107,11 +147,11 @@ def freeze(stage: nn.Module, spec: ModelSpec, lora: Lora) -> None:
     targets = {name: parts[name] for name in lora.targets}
     for name, child in stage.named_children():
         if name != "blocks":
-            _replace_layers(stage, name, child, "", {}, lora)
+            _replace_layers(stage, name, child, "", {}, lora, lora.ends)
             continue
         for block in child.children():
             for inner, module in block.named_children():
-                _replace_layers(block, inner, module, inner, targets, lora)
+                _replace_layers(block, inner, module, inner, targets, lora, lora.base)
 
 
 def _replace_layers(
@@ -121,12 +161,14 @@ def _replace_layers(
     path: str,
     targets: dict[str, LinearPart],
     lora: Lora,
+    base: str,
 ) -> None:
-    """Replace a module, at ``path`` in its block, or what is in it."""
+    """Replace a module, at ``path`` in its block, or what is in it; matrices are kept as ``base``
+    says."""
     if isinstance(module, nn.Linear):
         own = {target: part for target, part in targets.items() if part.module == path}
-        setattr(parent, name, FrozenLinear(module, own, lora))
+        setattr(parent, name, FrozenLinear(module, own, lora, base))
     elif isinstance(module, nn.Embedding):
-        setattr(parent, name, FrozenEmbedding(module, lora))
+        setattr(parent, name, FrozenEmbedding(module, base))
     for inner, child in module.named_children():
-        _replace_layers(module, inner, child, f"{path}.{inner}", targets, lora)
+        _replace_layers(module, inner, child, f"{path}.{inner}", targets, lora, base)

@@ -6,7 +6,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -112,6 +112,14 @@ class Experts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
             raise ValueError(f"experts.balance must lie between 0 and 1, got {self.balance!r}")
 
 
+GROUP = 64
+"""Numbers of a packed row that share a scale of two bytes."""
+PACKED_BITS = {"int8": 8, "nf4": 4}
+"""Bits of a number, by how a frozen matrix is packed."""
+Base = Literal["bf16", "fp32", "int8", "nf4"]
+BASES: tuple[str, ...] = get_args(Base)
+
+
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Adapters of low rank beside frozen weights: x W^T + (x A^T B^T) alpha / rank.
 
@@ -122,7 +130,8 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         alpha: numerator of the adapters' factor.
         targets: linear layers of every block that have one, by their names in `transformers`, in
             the architecture's order.
-        base: type in which the frozen matrices are kept. They are multiplied in fp32.
+        base: type in which the frozen matrices are kept. They are multiplied in fp32. Packed ones
+            (`int8`, `nf4`) are those of the blocks; embeddings and the head are then in bf16.
 
     Raises:
         ValueError: a number is out of range, or there is no target.
@@ -131,7 +140,7 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     rank: int
     alpha: float
     targets: tuple[str, ...]
-    base: Literal["bf16", "fp32"] = "bf16"
+    base: Base = "bf16"
 
     def __post_init__(self) -> None:
         if type(self.rank) is not int or not 1 <= self.rank <= 1 << 16:
@@ -140,8 +149,8 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             raise ValueError(f"lora.alpha must lie above 0, to 1e6, got {self.alpha!r}")
         if not self.targets:
             raise ValueError("lora.targets names no linear layer: without one nothing is trained")
-        if self.base not in ("bf16", "fp32"):
-            raise ValueError(f"lora.base must be bf16 or fp32, got {self.base!r}")
+        if self.base not in BASES:
+            raise ValueError(f"lora.base must be one of {', '.join(BASES)}, got {self.base!r}")
 
     @property
     def scale(self) -> float:
@@ -149,9 +158,21 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         return self.alpha / self.rank
 
     @property
-    def base_bytes(self) -> int:
-        """Of a number of a frozen matrix."""
-        return 2 if self.base == "bf16" else 4
+    def base_bytes(self) -> float:
+        """Of a number of a block's frozen matrix."""
+        if self.base in PACKED_BITS:
+            return PACKED_BITS[self.base] / 8 + 2 / GROUP
+        return self.ends_bytes
+
+    @property
+    def ends(self) -> Literal["bf16", "fp32"]:
+        """Type in which the frozen embeddings and the head are kept."""
+        return "fp32" if self.base == "fp32" else "bf16"
+
+    @property
+    def ends_bytes(self) -> int:
+        """Of a number of them."""
+        return 4 if self.ends == "fp32" else 2
 
 
 class LinearPart(NamedTuple):

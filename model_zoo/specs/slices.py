@@ -82,7 +82,9 @@ def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
     """Return the memory of what a stage keeps beside its adapters; 0 where it has none."""
     if spec.lora is UNSET:
         return 0
-    return stage_parameter_count(spec.base, part) * spec.lora.base_bytes
+    blocks = (part.last_layer - part.first_layer) * spec.layer_parameter_count
+    ends = stage_parameter_count(spec.base, part) - blocks
+    return round(blocks * spec.lora.base_bytes) + ends * spec.lora.ends_bytes
 
 
 def _parameters(spec: ModelSpec, layers: int, *, embeds: bool, has_head: bool) -> int:

@@ -2,11 +2,11 @@
 
     python -m tests.bench.leaves [--up 20Mbit/s] [--steps 40] [--record]
 
-Two stages, a volunteer each with one thread; 256 MiB of tokens that are bytes, of which the founder
-has all. Every volunteer uploads at the given rate, tensors included. In the first run the second
-volunteer fetches the parts that its microbatches need; in the other one it is given the folder. The
-two runs are made twice, in turns. The first step is left out of the median and said by itself: it
-is when everything is missing.
+One stage, two volunteers with one thread each; 256 MiB of tokens that are bytes, of which the
+founder has all. Every volunteer uploads at the given rate, contributions included. In the first run
+the second volunteer fetches the parts that its microbatches need; in the other one it is given the
+folder. The two runs are made twice, in turns. The first step is left out of the median and said by
+itself: it is when everything is missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def main() -> None:
                 homes.mkdir()
                 extra = ("--data", str(data)) if way == "on disk" else ()
                 lengths.append(steps(homes, data, given.steps, given.up, extra))
-                print(f"{way}: {_words(lengths[-1])}", flush=True)
+                kept = (homes / NAMES[1]).rglob("*.leaves/**/*")
+                came = sum(file.stat().st_size for file in kept if file.is_file())
+                print(f"{way}: {_words(lengths[-1])}; {came / 1e6:.0f} MB came", flush=True)
     usual = {
         way: statistics.median(length for run in lengths for length in run[1:])
         for way, lengths in runs.items()
@@ -92,11 +94,11 @@ def steps(homes: Path, data: Path, count: int, up: str, extra: tuple[str, ...]) 
     run = RunChoices(
         name="leaves",
         data=str(data),
-        stages=2,
+        stages=1,
         steps=count,
         sequences=4,
         microbatches=32,
-        redundancy=1,
+        redundancy=2,
         dual_homing=0,
         checkpoint_every=1000,
     )

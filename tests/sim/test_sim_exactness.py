@@ -129,7 +129,7 @@ class TestExperts:
 
 
 class TestAdapters:
-    """Adapters beside frozen weights in bf16: only they are averaged, and sent to newcomers."""
+    """Adapters beside frozen weights: only they are averaged, and sent to newcomers."""
 
     @pytest.mark.parametrize(
         ("replicas", "stages", "delayed"), [(1, 4, False), (2, 2, False), (2, 2, True)]
@@ -142,8 +142,9 @@ class TestAdapters:
         assert losses[-1] < losses[0] - 0.02  # it learns what it can: the base is random
         assert largest_difference(losses, lab.reference(plan)) < CLOSE
 
-    def test_deaths_and_newcomers_change_no_loss(self, lab: Lab) -> None:
-        plan = plan_for("lora", 2, STEPS)
+    @pytest.mark.parametrize("model", ["lora", "lora nf4"])
+    def test_deaths_and_newcomers_change_no_loss(self, lab: Lab, model: str) -> None:
+        plan = plan_for(model, 2, STEPS)
         world = lab.world(plan, 2)
         newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
         kill_one_per_stage(world, first_s=2.5, pause_s=1.0)

@@ -29,6 +29,11 @@ SPECS = {
     "lora": ModelSpec(
         "llama", 4, 32, 2, 1, 48, context=16, lora=Lora(4, 64.0, ("q_proj", "v_proj", "down_proj"))
     ),
+    "lora nf4": ModelSpec(
+        *("llama", 4, 32, 2, 1, 48),
+        context=16,
+        lora=Lora(4, 64.0, ("q_proj", "v_proj", "down_proj"), "nf4"),
+    ),
 }
 CUTS = {1: (4,), 2: (2, 2), 4: (1, 1, 1, 1)}
 LIMIT_S = 3600.0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from client.cli.founding.options import ModelChoices
 from client.errors import ExitCode, UserError
-from model_zoo.specs.architecture import Lora
+from model_zoo.specs.architecture import Base, Lora
 from model_zoo.specs.model import ModelSpec
 
 ALL = "all"
@@ -17,7 +15,7 @@ ALPHA_BY_RANK = 2.0
 """Factor of the adapters where nothing is chosen."""
 
 
-def adapted(spec: ModelSpec, choices: ModelChoices, base: Literal["bf16", "fp32"]) -> ModelSpec:
+def adapted(spec: ModelSpec, choices: ModelChoices, base: Base) -> ModelSpec:
     """Return the model with the chosen adapters; as it is without any.
 
     Args:

@@ -15,6 +15,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs import tokens
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.architecture import Base
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.state import StateSpec
@@ -154,8 +155,9 @@ class ModelChoices:
     lora_targets: str | None = None
     """Linear layers that get an adapter, as transformers names them: q_proj,v_proj (the default of
     such models), or all."""
-    lora_base: Literal["bf16", "fp32"] | None = None
-    """Type in which the frozen weights are kept (default: bf16 if they were published so)."""
+    lora_base: Base | None = None
+    """How the frozen weights are kept (default: bf16 if they were published so). int8 and nf4 pack
+    the matrices of the layers in 8 and 4 bits: less memory, a little less exact."""
 
 
 @Parameter(name="*", group=OPTIMIZER)

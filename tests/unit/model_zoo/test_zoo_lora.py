@@ -14,8 +14,9 @@ from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.huggingface.adapters import export_adapters, merge_adapters
 from model_zoo.models.lora import FrozenLinear, multiply
+from model_zoo.models.packed import pack, packed_shape, unpack
 from model_zoo.reference import TrainingPlan, train_reference
-from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.architecture import BASES, Experts, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from model_zoo.specs.slices import (
@@ -25,7 +26,7 @@ from model_zoo.specs.slices import (
     stage_tensors,
     whole_slice,
 )
-from model_zoo.stages import Stage, build_stage, twin
+from model_zoo.stages import Stage, build_stage, initial_adapters, load_stage, twin
 from model_zoo.whole import build_whole
 
 LLAMA = ModelSpec("llama", 3, 32, 4, 2, 48, context=16)
@@ -94,7 +95,7 @@ def test_an_adapter_adds_a_product_to_its_rows(name: str, tokens: Tensor) -> Non
     torch.testing.assert_close(ours(tokens[:, :16]), merged(tokens[:, :16]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kept", ["bf16", "fp32"])
+@pytest.mark.parametrize("kept", BASES)
 @pytest.mark.parametrize("name", ALL)
 def test_stages_make_the_whole(name: str, kept: str, tokens: Tensor) -> None:
     spec = adapted(ALL[name], kept=kept)
@@ -131,6 +132,56 @@ def test_the_base_is_kept_in_its_type_and_shared_by_copies() -> None:
         assert parameter.dtype == (torch.bfloat16 if matrix else torch.float32), name
 
 
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+@pytest.mark.parametrize("columns", [32, 64, 100, 192])
+def test_a_packed_matrix_is_as_near_as_its_bits_allow(kind: str, columns: int) -> None:
+    weight = torch.randn((6, columns), generator=torch.Generator().manual_seed(columns))
+    weight[1], weight[2, :3] = 0.0, torch.tensor([1e30, -1e-30, 0.0])
+    packed = pack(weight, kind)
+    assert packed.shape == packed_shape(6, columns, kind)
+    assert packed.dtype == torch.uint8
+    found = unpack(packed, columns, kind)
+    assert torch.equal(found[1], weight[1])
+    groups = torch.split(weight[[0, 3, 4, 5]], 64, dim=1)
+    near = torch.split(found[[0, 3, 4, 5]], 64, dim=1)
+    widest = 0.5 / 127 + 2**-8 if kind == "int8" else 0.153 + 2**-8  # half a step, and the scale's
+    for these, those in zip(groups, near, strict=True):
+        most = these.abs().amax(1, keepdim=True)
+        assert bool(((these - those).abs() <= widest * most).all())
+    assert float(found[2, 0]) == pytest.approx(1e30, rel=2**-8)
+    assert torch.equal(pack(found, kind), packed)  # what is packed already stays as it is
+
+
+@pytest.mark.parametrize(("kind", "most"), [("int8", 0.02), ("nf4", 0.2)])
+@pytest.mark.parametrize("name", ALL)
+def test_a_packed_base_computes_nearly_the_same(
+    name: str, kind: str, most: float, tokens: Tensor
+) -> None:
+    x = tokens[:, :16]
+    exact, packed = (build_whole(adapted(ALL[name], kept=base), 1) for base in ("fp32", kind))
+    expected = exact(x)
+    apart = (packed(x) - expected).norm() / expected.norm()
+    assert 0 < float(apart.detach()) < most
+    packed(x).sum().backward()
+    gradients = [p.grad for p in packed.parameters() if p.requires_grad]
+    assert all(gradient is not None for gradient in gradients)
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_packed_base_takes_the_memory_that_is_planned(kind: str) -> None:
+    wide = ModelSpec("llama", 2, 256, 4, 2, 512, context=16)
+    spec, part = adapted(wide, kept=kind), whole_slice(wide)
+    stage = build_stage(spec, part, 1)
+    frozen = [p for p in stage.parameters() if not p.requires_grad]
+    held = sum(p.numel() * p.element_size() for p in frozen)
+    assert held == pytest.approx(frozen_bytes(spec, part), rel=0.01)
+    in_bf16 = frozen_bytes(adapted(wide, kept="bf16"), part)
+    assert held < {"int8": 0.6, "nf4": 0.4}[kind] * in_bf16
+    values = build_whole(wide, 1).state_dict() | initial_adapters(spec, part, 1)
+    again = dict(load_stage(spec, part, values).named_parameters())
+    assert all(torch.equal(again[name], own) for name, own in stage.named_parameters())
+
+
 def test_layers_that_are_no_target_have_no_adapter() -> None:
     stage = build_stage(adapted(LLAMA, "q_proj", "v_proj"), whole_slice(LLAMA), 1)
     adapters = {n for n, m in stage.named_modules() if isinstance(m, FrozenLinear) and len(m.lora)}
@@ -148,7 +199,7 @@ def test_layers_that_are_no_target_have_no_adapter() -> None:
         ({"targets": ("q_proj", "wte")}, "no linear layer 'wte'; it has q_proj, k_proj"),
         ({"targets": ("v_proj", "q_proj")}, "order"),
         ({"targets": ("q_proj", "q_proj")}, "order"),
-        ({"base": "int4"}, "bf16 or fp32"),
+        ({"base": "int4"}, "one of bf16, fp32, int8"),
     ],
 )
 def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str) -> None:

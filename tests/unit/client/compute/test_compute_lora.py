@@ -22,11 +22,12 @@ from client.compute.requests import (
 from client.compute.starting import Written, write_start
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
+from model_zoo.models.packed import pack
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import ADAMW_STATE
 from model_zoo.whole import build_whole
-from tests.support.compute_stages import MODELS, LocalWorker, opened, tokens_of
+from tests.support.compute_stages import MODELS, LocalWorker, open_request, opened, tokens_of
 
 WHOLE = [4]
 BASE = MODELS["llama"]
@@ -71,6 +72,22 @@ def test_what_is_frozen_is_loaded_as_it_is_and_stays(
         matrix = named["embed.token.weight"]
         assert matrix.dtype == torch.bfloat16
         assert matrix.data_ptr() == worker.replica.module.embed.token.weight.data_ptr()
+
+
+def test_a_packed_base_is_packed_as_it_is_loaded(imported: Imported, start: Written) -> None:
+    spec = replace(BASE, lora=replace(ADAPTED.lora, base="nf4"))
+    worker = LocalWorker()
+    request = open_request(0, WHOLE, model="lora", imported=True)
+    worker.call(replace(request, model=spec))
+    worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    named = dict(worker.replica.module.named_parameters())
+    for name in imported.names:
+        found, whole = named[name], imported.tensor(name)
+        if name.startswith("blocks.") and whole.ndim == 2:
+            assert torch.equal(found, pack(whole, "nf4")), name
+        else:
+            assert torch.equal(found.float(), whole.float()), name
+    assert train(worker, 0) != train(adapted(start), 0)
 
 
 def test_the_state_is_that_of_the_adapters_alone(start: Written, tmp_path: Path) -> None:
