@@ -76,7 +76,8 @@ class FrozenEmbedding(nn.Module):
 def frozen(weight: Tensor, base: str) -> nn.Parameter:
     """Return a parameter that gets no gradient, kept as ``base`` says; packed ones are empty."""
     if base in PACKED_BITS:
-        shape = packed_shape(*weight.shape, base)
+        rows, columns = weight.shape
+        shape = packed_shape(rows, columns, base)
         packed = torch.empty(shape, dtype=torch.uint8, device=weight.device)
         return nn.Parameter(packed, requires_grad=False)
     return nn.Parameter(weight.detach().to(_DTYPES[base]), requires_grad=False)

@@ -1,12 +1,13 @@
 """GPT-2 124M (vocabulary of 50,257, context of 1,024) in two stages on this machine.
 
     python -m tests.bench.gpt2 memory [STAGE] [--record]
-    python -m tests.bench.gpt2 speed DATA [--microbatches 8] [--steps 3] [--record]
+    python -m tests.bench.gpt2 speed DATA [--microbatches 16] [--steps 3] [--record]
 
 - ``memory``: each stage in a process of its own takes as many microbatches forward as it keeps
   graphs of, and one more; all go back, a contribution in s8 is encoded and summed with another
-  replica's, the update is applied and a checkpoint written. Most memory, less what the process had
-  before, beside what `plan` says.
+  replica's, the update is applied and a checkpoint written. All of it twice: then a checkpoint's
+  copy lies beside the graphs. Most memory, less what the process had before, beside what `plan`
+  says.
 - ``speed``: a swarm of two volunteers with one thread each, and one PyTorch process with two
   threads before it and after it. DATA is a folder of `volunteer data build` with 50,257 tokens.
 """
@@ -54,6 +55,8 @@ STAGES = 2
 GRAPHS_KEPT = 2
 """As `create` and `plan` count them."""
 THREADS = 2
+STEPS = 2
+"""Of a stage whose memory is measured."""
 MEASURES = ("client/compute", "model_zoo/models", "model_zoo/reference.py", "client/train")
 
 
@@ -64,7 +67,7 @@ def main() -> None:
     )
     parser.add_argument("part", choices=("memory", "speed", "stage"))
     parser.add_argument("data", nargs="?", help="folder of tokens; else the number of a stage")
-    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--microbatches", type=int, default=16)
     parser.add_argument("--steps", type=int, default=3)
     add_record_flag(parser)
     given = parser.parse_args()
@@ -129,35 +132,40 @@ def taken_bytes(stage: int) -> tuple[int, int, float | None]:
     way: Literal["forward", "backward"] = "backward" if stage == 0 else "forward"
     tensor = bytes(worker.replica.wire.boundary_out(hidden, way))
     tokens = np.random.default_rng(1).integers(spec.vocab, size=(1, context + 1)).astype("<u2")
-    if stage == 0:
-        for number in microbatches:
-            call(worker, Forward(step=0, microbatch=number), tokens.tobytes())
-        for number in microbatches:
-            call(worker, Backward(step=0, microbatch=number), tensor, tokens.tobytes())
-    else:
-        for number in microbatches:
-            back = ForwardBackward(step=0, microbatch=number, tokens=tokens.tobytes())
-            counted, _ = call(worker, back, tensor)
-        loss = counted.loss_sum / context
-    _finish(worker, 2 * len(microbatches) * context)
+    for step in range(STEPS):  # in the second one there is a checkpoint's copy beside the graphs
+        first = step * len(microbatches)
+        if stage == 0:
+            for number in microbatches:
+                call(worker, Forward(step=step, microbatch=first + number), tokens.tobytes())
+            for number in microbatches:
+                back = Backward(step=step, microbatch=first + number)
+                call(worker, back, tensor, tokens.tobytes())
+        else:
+            for number in microbatches:
+                both = ForwardBackward(
+                    step=step, microbatch=first + number, tokens=tokens.tobytes()
+                )
+                counted, _ = call(worker, both, tensor)
+            loss = counted.loss_sum / context
+        _finish(worker, step, 2 * len(microbatches) * context)
     return before, peak_bytes(), loss
 
 
-def _finish(worker: LocalWorker, tokens: int) -> None:
+def _finish(worker: LocalWorker, step: int, tokens: int) -> None:
     """End a step with another replica that contributes the same, and write a checkpoint."""
     size = worker.replica.size
     bounds = [0, size // 256 * 128, size]
-    _, sent = call(worker, Contribute(step=0, attempt=0, bounds=bounds, tokens=tokens))
+    _, sent = call(worker, Contribute(step=step, attempt=0, bounds=bounds, tokens=tokens))
     sums, norms = list[bytes](), list[float]()
     for segment, theirs in enumerate(sent):
-        reduce = Reduce(step=0, attempt=0, segment=segment, microbatches=[1, 1], own=0)
+        reduce = Reduce(step=step, attempt=0, segment=segment, microbatches=[1, 1], own=0)
         reduced, (encoded,) = call(worker, reduce, theirs)
         sums.append(encoded)
         norms.append(reduced.squared_norm)
-    apply = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
+    apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
     call(worker, apply, *sums)
     with tempfile.TemporaryDirectory() as folder:
-        call(worker, Save(version=1, path=f"{folder}/checkpoint"))
+        call(worker, Save(version=step + 1, path=f"{folder}/checkpoint"))
 
 
 def speed(data: str, microbatches: int, steps: int) -> Figure:
