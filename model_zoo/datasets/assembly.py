@@ -19,7 +19,7 @@ from pathlib import Path
 from model_zoo.data import DataError
 from model_zoo.datasets.folder import is_data_folder
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
-from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name
+from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name, shard_sizes
 
 PLAN, NOTE, LOCK = ".plan.json", ".progress.json", ".lock"
 PARTIAL = ".partial"
@@ -42,6 +42,9 @@ class Assembly:
         out: the folder.
         size_bytes: how much of it is noted; what lies behind is cut off.
 
+    Raises:
+        DataError: less is there than was noted.
+
     Attributes:
         size_bytes: of all shards.
     """
@@ -49,10 +52,14 @@ class Assembly:
     def __init__(self, out: Path, size_bytes: int) -> None:
         self._out, self.size_bytes = out, size_bytes
         self._hasher = LeafHasher()
+        whole = size_bytes // LEAF_BYTES
+        least = {out / shard_name(n): size for n, size in enumerate(shard_sizes(size_bytes))}
+        for path, size in (least | {out / LEAVES: whole * DIGEST_BYTES}).items():
+            if size and (not path.is_file() or path.stat().st_size < size):
+                raise DataError(f"{path} has lost what was written: remove {out} and begin again")
         for path in out.glob("shard-*.bin"):
             number = int(path.stem.removeprefix("shard-"))
             os.truncate(path, max(0, min(SHARD_BYTES, size_bytes - number * SHARD_BYTES)))
-        whole = size_bytes // LEAF_BYTES
         leaves = out / LEAVES
         leaves.touch()
         os.truncate(leaves, whole * DIGEST_BYTES)

@@ -25,6 +25,8 @@ from model_zoo.datasets.corpus import TokenCorpus
 from model_zoo.datasets.folder import damaged_leaves, is_data_folder, open_folder
 from model_zoo.datasets.mix import Choice, mix, parse_choice, whole_weights
 from model_zoo.specs.merkle import LEAF_BYTES
+from model_zoo.specs.tokens import ChatFormat
+from model_zoo.tokenizers.bpe import Bpe
 
 WORDS = {"web": "the quick brown fox\n", "code": "def f(x): return x\n", "talk": "yes! no?\n"}
 
@@ -146,6 +148,23 @@ def test_a_full_disk_loses_nothing(
     assert _bytes(found.path) == _bytes(made / "web") + _bytes(made / "code")
 
 
+@pytest.mark.parametrize("name", ["shard-00000.bin", "leaves.bin"])
+@pytest.mark.parametrize("kept_bytes", [0, 31])
+def test_what_was_noted_and_is_lost_is_not_filled_with_zeros(
+    made: Path, tmp_path: Path, name: str, kept_bytes: int
+) -> None:
+    out = mix(chosen(made, "web", "code"), tmp_path / "m").path
+    (out / "index.json").unlink()
+    lost = out / name
+    lost.write_bytes(lost.read_bytes()[:kept_bytes])
+    with pytest.raises(DataError, match="has lost what was written: remove"):
+        mix(chosen(made, "web", "code"), out)
+    lost.unlink()
+    with pytest.raises(DataError, match="has lost what was written: remove"):
+        mix(chosen(made, "web", "code"), out)
+    assert not is_data_folder(out)
+
+
 def test_a_disk_without_room_is_said_before_anything_is_copied(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +261,12 @@ def test_folders_that_do_not_go_together(made: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words):
             mix([parse_choice(text) for text in texts], out)
         assert not out.exists()
+    for number, template in enumerate(("{{ messages }}", "{{ messages[0].content }}")):
+        tokenizer = Bpe((tmp_path / "bpe" / "tokenizer.json").read_bytes(), ChatFormat(template))
+        rows.write_text(rows.read_text() + f'\n{{"prompt": "{number}", "completion": "x"}}')
+        build([rows], tmp_path / f"{number}", tokenizer=tokenizer, context=16)
+    with pytest.raises(DataError, match="different chat templates"):
+        mix([Choice(tmp_path / "0", None), Choice(tmp_path / "1", None)], out)
     found = mix(chosen(made, "web", "code"), out)
     with pytest.raises(DataError, match="is a mixture: name the folders"):
         mix([parse_choice(str(found.path)), parse_choice(f"{made}/talk")], tmp_path / "n")

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from client.cli.consent import introduction
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.mixture import Part
 from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
@@ -94,6 +96,16 @@ def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
     there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
     assert "is missing" not in card(there)
     assert facts.manifest.start is UNSET
+
+
+def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
+    parts = Part("web", 6000, "1" * 64, 3), Part("x` <b>", 2000, "2" * 64, 1)
+    data = DataSpec("tokens", "mixed", 8000, "ef" * 32, parts=parts)
+    text = card(renamed(facts, data=data))
+    assert f"75.00% of what was read: `web`, 6.0 kB, digest `{'1' * 64}`" in text
+    assert "25.00% of what was read: `x' <b>`" in text
+    said = "\n".join(introduction(renamed(facts, data=data).manifest, SwarmId("ab")))
+    assert "a mixture of web 75.00%, " in said
 
 
 def test_what_learned_to_talk_is_talked_to(facts: Facts) -> None:
