@@ -383,7 +383,7 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --lora-base)
-                local -a _c=("bf16" "fp32")
+                local -a _c=("bf16" "fp32" "int8" "nf4")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -1218,7 +1218,7 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --lora-base)
-                local -a _c=("bf16" "fp32")
+                local -a _c=("bf16" "fp32" "int8" "nf4")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
