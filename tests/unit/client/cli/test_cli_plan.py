@@ -292,7 +292,7 @@ def test_more_microbatches_than_create_allows_are_no_plan(
 ) -> None:
     done = within("plan", *DESCRIBED, *size, "--microbatches", "1000000")
     assert done.returncode == ExitCode.RUNTIME
-    assert "more than 4096 microbatches a step" in done.stderr
+    assert "more than 16384 microbatches a step" in done.stderr
     assert "use fewer --microbatches" in done.stderr
     assert "add machines or memory" not in done.stderr
 
