@@ -1,20 +1,21 @@
 """A trained model as Hugging Face files that `transformers` loads unchanged.
 
-Writes `model.safetensors`, in several files with an index where it is large, `config.json` of the
-class that has the model's switches, in fp32 or bf16, head untied, and `generation_config.json`;
+Writes `model.safetensors` in fp32, bf16 or fp16, in several files with an index where it is large,
+`config.json` of the class that has the model's switches, head untied, and `generation_config.json`;
 with a tokenizer also `tokenizer.json` and `tokenizer_config.json`. No pickle anywhere.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from model_zoo.huggingface.config import to_config
+from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.layout import layout, zeros
 from model_zoo.huggingface.replacing import replacing
 from model_zoo.huggingface.shards import INDEX, WEIGHTS
@@ -24,8 +25,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.tokenizers.bpe import Bpe, end_token
 from model_zoo.whole import load_whole
 
-DType = Literal["fp32", "bf16"]
-_DTYPES: Final = {"fp32": (torch.float32, "float32"), "bf16": (torch.bfloat16, "bfloat16")}
 GENERATION: Final = "generation_config.json"
 MAX_SHARD_BYTES: Final = 5_000_000_000
 
@@ -57,7 +56,8 @@ def export_hf(
     config = to_config(spec)
     if tokenizer is not None and (end := end_token(tokenizer)) is not None:
         config = config | {"eos_token_id": end}
-    kind, config["torch_dtype"] = _DTYPES[dtype]
+    kind = TORCH[dtype]
+    config["torch_dtype"] = str(kind).removeprefix("torch.")
     tensors = {name: t.to(kind).contiguous() for name, t in _theirs(spec, whole).items()}
     out_dir.mkdir(parents=True, exist_ok=True)
     # Without a limit of its own, a pipeline asks short models for more than they take.

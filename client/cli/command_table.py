@@ -233,8 +233,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "export": Command(
         USE,
-        "Save the model in the layout that Hugging Face transformers loads.",
-        (("export --out model", "the newest version"),),
+        "Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.",
+        (
+            ("export --out model", "the newest version"),
+            ("export --out model --gguf --dtype bf16", "one file, for llama.cpp and ollama"),
+        ),
+        '--gguf needs the gguf package: pip install "volunteer[gguf]".',
     ),
     "eval": Command(
         USE,

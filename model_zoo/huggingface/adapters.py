@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.layout import layout
 from model_zoo.huggingface.replacing import replacing
 from model_zoo.huggingface.tokenizer import write_tokenizer
@@ -19,7 +20,6 @@ from model_zoo.tokenizers.bpe import Bpe
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
-_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class _Place(NamedTuple):
@@ -60,7 +60,7 @@ def export_adapters(
     adapters: Mapping[str, Tensor],
     out_dir: Path,
     base: str | None = None,
-    dtype: Literal["fp32", "bf16"] = "fp32",
+    dtype: DType = "fp32",
     tokenizer: Bpe | None = None,
 ) -> Path:
     """Write adapters as a folder that `peft` loads beside their base; return ``out_dir``.
@@ -83,7 +83,7 @@ def export_adapters(
     tensors: State = {}
     for place in _places(spec):
         for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
-            tensor = adapters[f"{place.name}.{ours}"].to(_DTYPES[dtype])
+            tensor = adapters[f"{place.name}.{ours}"].to(TORCH[dtype])
             tensors[f"base_model.model.{place.theirs}.{theirs}.weight"] = tensor.contiguous()
     out_dir.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:

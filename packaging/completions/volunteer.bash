@@ -679,7 +679,7 @@ _volunteer() {
           ;;
         "export")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--merged" "--base" "--dtype" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--merged" "--base" "--dtype" "--gguf" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -710,7 +710,7 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --dtype)
-                local -a _c=("fp32" "bf16")
+                local -a _c=("fp32" "bf16" "fp16")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

@@ -82,7 +82,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'stop' -d 'As finish, but with
 complete -c volunteer -n __fish_use_subcommand -a 'checkpoint' -d 'List, verify and restore the checkpoints on this machine.'
 complete -c volunteer -n __fish_use_subcommand -a 'data' -d 'Turn text into tokens to train on; list, verify and show them.'
 complete -c volunteer -n __fish_use_subcommand -a 'sample' -d 'Write text with the model that a swarm has trained so far.'
-complete -c volunteer -n __fish_use_subcommand -a 'export' -d 'Save the model in the layout that Hugging Face transformers loads.'
+complete -c volunteer -n __fish_use_subcommand -a 'export' -d 'Save the model in the layout that Hugging Face transformers loads, or for llama…'
 complete -c volunteer -n __fish_use_subcommand -a 'eval' -d 'Measure the newest model: on a text, or on tasks of lm_eval.'
 complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to do about each problem.'
 complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, change, locate or check the settings.'
@@ -521,7 +521,8 @@ complete -c volunteer -n '__fish_volunteer_using_command export' -l checkpoint -
 complete -c volunteer -n '__fish_volunteer_using_command export' -l data -r -F -d 'The swarm'\''s training text, to measure the held-out loss with (default: the one …'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l merged -d 'Where adapters were trained (create --lora): save the whole model with the adap…'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l base -r -d 'Name of the model that the adapter belongs to, as transformers finds it (defaul…'
-complete -c volunteer -n '__fish_volunteer_using_command export' -l dtype -x -a 'fp32 bf16' -d 'Type of the weights: bf16 takes half the room.'
+complete -c volunteer -n '__fish_volunteer_using_command export' -l dtype -x -a 'fp32 bf16 fp16' -d 'Type of the weights: bf16 and fp16 take half the room.'
+complete -c volunteer -n '__fish_volunteer_using_command export' -l gguf -d 'Save one file, model.gguf, which llama.cpp loads, and ollama with it.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l force -d 'Replace a model that is there, and its README.md.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l json -d 'Print JSON.'
 

@@ -1,5 +1,5 @@
-"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads, or
-its adapter in that of ``peft``."""
+"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads,
+its adapter in that of ``peft``, or all of it as a file that llama.cpp loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.cli.models.card import CARD, Facts, card
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
@@ -26,6 +26,7 @@ from protocol.ids import SwarmId
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
 
+DType = Literal["fp32", "bf16", "fp16"]
 FILES = (
     "config.json",
     "generation_config.json",
@@ -36,6 +37,7 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
+GGUF = "model.gguf"
 NO_BASE = "not measured: this machine does not have the frozen weights of every stage"
 NO_TEXT = "not measured: this machine does not have the swarm's text; give it with --data FILE"
 
@@ -61,11 +63,12 @@ def export(
     data: Path | None = None,
     merged: Annotated[bool, Parameter(negative=())] = False,
     base: str | None = None,
-    dtype: Literal["fp32", "bf16"] = "fp32",
+    dtype: DType = "fp32",
+    gguf: Annotated[bool, Parameter(negative=())] = False,
     force: bool = False,
     json: AsJson = False,
 ) -> None:
-    """Save the model in the layout that Hugging Face transformers loads.
+    """Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.
 
     Parameters
     ----------
@@ -84,16 +87,20 @@ def export(
         Name of the model that the adapter belongs to, as transformers finds it (default: the folder
         of create --from, where the swarm was founded here).
     dtype
-        Type of the weights: bf16 takes half the room.
+        Type of the weights: bf16 and fp16 take half the room.
+    gguf
+        Save one file, model.gguf, which llama.cpp loads, and ollama with it.
     force
         Replace a model that is there, and its README.md.
     """
     home = find_home()
     found = find_swarm(home, swarm)
-    there = [name for name in FILES if (out / name).exists()]
+    there = [name for name in ((GGUF,) if gguf else FILES) if (out / name).exists()]
     if there and not force:
         problem = f"{out} already has a {' and a '.join(there)}"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+    if gguf:
+        _need_gguf()
 
     from client.cli.models.model_source import (
         bits_per_byte,
@@ -107,21 +114,26 @@ def export(
     unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     alone = _adapter_alone(trained, merged, base)
+    if alone and gguf:
+        problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
+        raise UserError(problem, "add --merged", ExitCode.USAGE)
     store = TextStore(home.folders.texts)
     try:
-        if alone:
+        if gguf:
+            folder = export_for_llama_cpp(trained, out, dtype)
+        elif alone:
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
             spec, state = trained.manifest.model.base, needed_model(trained).state_dict()
             folder = export_hf(spec, state, out, file_tokenizer(trained), dtype)
-    except ValueError as error:  # no class of transformers has these switches
+    except ValueError as error:  # it has switches that no class of transformers has, or llama.cpp
         raise UserError(str(error), "volunteer sample needs no export") from error
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
     corpus = open_corpus(trained.manifest, data, store) if trained.model is not None else None
     loss = held_out_loss(trained, corpus) if corpus else None
     bits = bits_per_byte(trained, corpus, loss) if corpus and loss is not None else None
-    write_card(home, trained, out, loss, bits, alone=alone, force=force)
+    write_card(home, trained, out, loss, bits, alone=alone, gguf=gguf, force=force)
     if json:
         print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
         return
@@ -155,9 +167,7 @@ def base_folder(trained: Trained, store: TextStore) -> str | None:
     return None if origin is None else str(origin)
 
 
-def export_adapter(
-    trained: Trained, out: Path, base: str | None, dtype: Literal["fp32", "bf16"]
-) -> Path:
+def export_adapter(trained: Trained, out: Path, base: str | None, dtype: DType) -> Path:
     """Save the adapter alone; return the folder.
 
     Args:
@@ -178,6 +188,48 @@ def export_adapter(
     return export_adapters(spec, state, out, base, dtype, file_tokenizer(trained))
 
 
+def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
+    """Save the whole model as one file that llama.cpp loads; return it.
+
+    Args:
+        trained: the model.
+        out: the folder.
+        dtype: type of the matrices.
+
+    Raises:
+        UserError: the package is missing, the tokenizer is not at hand, or what is frozen beside
+            adapters.
+        ValueError: llama.cpp cannot compute or tokenize as this model does.
+        OSError: the folder cannot be written.
+    """
+    from client.cli.models.model_source import needed_model
+    from client.cli.models.newest import file_tokenizer, needed_tokenizer
+    from model_zoo.llama_cpp.architecture import longest
+    from model_zoo.llama_cpp.writing import export_gguf
+
+    needed_tokenizer(trained)
+    spec, tokenizer = trained.manifest.model.base, file_tokenizer(trained)
+    assert tokenizer is not None  # it was needed
+    state, name = needed_model(trained).state_dict(), printable(trained.manifest.name)
+    path = export_gguf(spec, state, out / GGUF, tokenizer, dtype, name)
+    if longest(spec) < spec.longest:
+        say(f"note: llama.cpp knows no window: the file says {longest(spec):,} tokens at most")
+    if spec.architecture == "gpt" and spec.gelu is UNSET:
+        say("note: llama.cpp's GELU is by a tangent: its last digits differ from this model's")
+    return path
+
+
+def _need_gguf() -> None:
+    """Raise ``UserError`` without the package, before a model is fetched."""
+    from model_zoo.llama_cpp.writing import NoGguf, load_gguf
+
+    try:
+        load_gguf()
+    except NoGguf as error:
+        words = 'install it: pip install "volunteer[gguf]"'
+        raise UserError(str(error), words, ExitCode.CONFIG) from error
+
+
 def write_card(
     home: Home,
     trained: Trained,
@@ -186,6 +238,7 @@ def write_card(
     bits: float | None,
     *,
     alone: bool,
+    gguf: bool,
     force: bool,
 ) -> None:
     """Write the model card beside the model, unless a README is there and not to be replaced.
@@ -197,6 +250,7 @@ def write_card(
         loss: held out, nats per token, if it was measured.
         bits: the same in bits per byte.
         alone: whether the adapter is exported without its base.
+        gguf: whether it is exported for llama.cpp.
         force: replace a README that is there.
 
     Raises:
@@ -215,6 +269,7 @@ def write_card(
         loss=loss,
         bits=bits,
         adapter_alone=alone,
+        gguf=gguf,
         own=home.signer().peer if any(one.microbatches for one in mine) else None,
         met=_met(home, trained.swarm),
         own_microbatches=sum(one.microbatches for one in mine),

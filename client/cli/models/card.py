@@ -26,6 +26,12 @@ library_name: {}
 pipeline_tag: text-generation
 ---
 """
+_GGUF = """llama-cli -m model.gguf -p "Once "
+
+echo "FROM ./model.gguf" > Modelfile  # for ollama
+ollama create mine -f Modelfile
+ollama run mine
+"""
 _PIPELINE = """
 `transformers.pipeline("text-generation", model=".")` does the same in one line.
 """
@@ -68,6 +74,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The same in bits per byte of text."""
     adapter_alone: bool = False
     """Whether the adapter is exported without its base."""
+    gguf: bool = False
+    """Whether it is exported for llama.cpp."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""
     met: tuple[str, ...] = ()
@@ -86,10 +94,12 @@ def card(facts: Facts) -> str:
         "Data": _data(manifest),
         "Contributors": _contributors(facts),
     }
-    library = "peft" if facts.adapter_alone else "transformers"
+    library = "peft" if facts.adapter_alone else "gguf" if facts.gguf else "transformers"
     parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
+    if facts.gguf:
+        return "".join([*parts, f"\n## Use\n\n```sh\n{_GGUF}```\n"])
     parts.append(f"\n## Use\n\n```python\n{_use(facts)}```\n")
     if not facts.has_tokenizer:
         parts.append(_NO_TOKENIZER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,53 @@ def test_a_readme_that_is_there_is_kept_unless_forced(
     assert "held-out loss" in (out / "README.md").read_text()
 
 
+class TestGguf:
+    """A file for llama.cpp; what is in it is tested in the zoo."""
+
+    @pytest.fixture
+    def export(self, swarm: SwarmFile, tmp_path: Path) -> list[str]:
+        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+        write_swarm_file(tmp_path / "x.swarm", swarm)
+        told = ["--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path / "checkpoints")]
+        return ["export", "--gguf", "--out", str(tmp_path / "model"), *told]
+
+    def test_it_is_one_file_with_a_card(
+        self, within: Within, export: list[str], tmp_path: Path
+    ) -> None:
+        gguf = pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
+        done = within(*export, "--dtype", "fp16")
+        assert done.returncode == 0, done.stderr
+        path = tmp_path / "model" / "model.gguf"
+        assert done.stdout == f"{path}\n"
+        assert "GELU is by a tangent" in done.stderr
+        assert {one.name for one in path.parent.iterdir()} == {"model.gguf", "README.md"}
+        reader = gguf.GGUFReader(path)
+        assert reader.fields["general.name"].contents() == "little"
+        assert reader.fields["general.architecture"].contents() == "gpt2"
+        assert {one.tensor_type.name for one in reader.tensors} == {"F16", "F32"}
+        card = (path.parent / "README.md").read_text()
+        assert "llama-cli -m model.gguf" in card
+        assert "ollama run" in card
+        assert "library_name: gguf" in card
+        again = within(*export)
+        assert again.returncode == ExitCode.USAGE
+        assert "already has a model.gguf" in again.stderr
+        assert within(*export, "--force").returncode == 0
+
+    def test_the_missing_package_is_named_before_anything_is_done(
+        self,
+        within: Within,
+        export: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "gguf", None)
+        done = within(*export)
+        assert done.returncode == ExitCode.CONFIG
+        assert 'pip install "volunteer[gguf]"' in done.stderr
+        assert not (tmp_path / "model").exists()
+
+
 def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
     write_checkpoints(swarm, tmp_path, 5, [0, 1])
     write_swarm_file(tmp_path / "x.swarm", swarm)
@@ -287,6 +335,17 @@ class TestAdapters:
         out = self.exported(within, swarm, tmp_path, "--merged")
         before, after = (load_file(each / "model.safetensors") for each in (source, out))
         assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_llama_cpp_needs_the_whole_model(
+        self, within: Within, swarm: SwarmFile, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
+        out = self.exported(within, swarm, tmp_path, "--gguf", "--merged")
+        assert (out / "model.gguf").exists()
+        told = ["--swarm", str(tmp_path / "lora.swarm"), "--gguf", "--out", str(tmp_path / "alone")]
+        done = within("export", *told, "--checkpoint", str(tmp_path / "checkpoints"))
+        assert done.returncode == ExitCode.USAGE
+        assert "add --merged" in done.stderr
 
     def test_without_the_frozen_weights_there_is_the_adapter_alone(
         self, swarm: SwarmFile, text: Path, tmp_path: Path
