@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from client.ui.model.plot import ticks
+
 WIDTH, HEIGHT, LEGEND = 860, 460, 180
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 62, 62
 INK, MUTED, GRID, EVENT = "#1f2933", "#616e7c", "#e4e7eb", "#dc2626"
@@ -96,18 +98,6 @@ def curves_chart(curves: Sequence[Curve], labels: Labels, *, events: Sequence[Ev
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-
-
-def ticks(values: Sequence[float], wanted: int = 6) -> list[float]:
-    """Return at least two round numbers, evenly spaced, that enclose ``values``."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / wanted
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]
 
 
 def _grid(x_axis: Axis, xs: list[float], y_axis: Axis, ys: list[float]) -> list[str]:

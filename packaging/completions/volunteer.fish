@@ -6,7 +6,7 @@ function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l all_commands 'attach bench build cache chaos checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -108,6 +108,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this vo
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
 complete -c volunteer -n __fish_use_subcommand -a 'logs' -d 'Print the volunteer'\''s log, whether it runs or not.'
 complete -c volunteer -n __fish_use_subcommand -a 'credit' -d 'Show what this volunteer has contributed to its swarms.'
+complete -c volunteer -n __fish_use_subcommand -a 'report' -d 'Write one page about a run: loss, throughput, members, faults.'
 complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
 # Root-level options
 complete -c volunteer -n __fish_use_subcommand -l help -d 'Display this message and exit.'
@@ -721,6 +722,16 @@ complete -c volunteer -n '__fish_volunteer_using_command replay' -l version -d '
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l speed -r -d 'Times real time.'
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l ascii -d 'Draw with ASCII characters only.'
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l light -d 'Light colours.'
+
+# Options for: report
+complete -c volunteer -n '__fish_volunteer_using_command report' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -l swarm -r -d 'Name, id or .swarm file of the swarm (default: the only one known here).'
+complete -c volunteer -n '__fish_volunteer_using_command report' -l out -r -F -d 'File to write (default: report.html). A report that is there is replaced.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -s o -r -F -d 'File to write (default: report.html). A report that is there is replaced.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -l force -d 'Replace the file even if it is no report.'
+complete -c volunteer -n '__fish_volunteer_using_command report' -l json -d 'Print JSON.'
 
 # Options for: resume
 complete -c volunteer -n '__fish_volunteer_using_command resume' -l help -d 'Display this message and exit.'

@@ -64,6 +64,25 @@ def _scrape(port: int) -> str | None:
         return None
 
 
+def _report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "client.cli.main", "report", *arguments],
+        env=environment(folder / "v1"),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def _trained(folder: Path) -> int | None:
+    """Return the step of the running volunteer's report, once its curve has begun."""
+    told = json.loads(_report(folder, "--json").stdout)
+    assert told["source"] == "running"
+    return told["run"]["step"] if told["curve"] else None
+
+
 def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
     manager, port = Manager(folder / "notify"), free_port(HOST)
     variables = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "2000000"}
@@ -87,6 +106,7 @@ def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
             METRICS
         )
         assert 'volunteer_state{state="' in text
+        step = wait_for(lambda: _trained(folder), "it reports a step")
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == ExitCode.OK
         assert manager.heard("STOPPING=1") == 1
@@ -94,6 +114,10 @@ def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
         process.kill()
         process.wait(10)
         manager.close()
+    page = folder / "page.html"
+    assert _report(folder, "--out", str(page)).stdout == f"{page}\n"
+    assert "volunteer that does not run" in page.read_text()
+    assert json.loads(_report(folder, "--json").stdout)["run"]["step"] >= step
     lines = [json.loads(line) for line in (folder / "stderr").read_text().splitlines()]
     assert any("stopping" in line["words"] for line in lines)
     assert all({"time", "level", "kind", "words"} <= line.keys() for line in lines)

@@ -14,14 +14,12 @@ from client.cli.models.card import CARD, Facts, card
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
+from client.cli.reporting.sources import members_met
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
-from client.store.company import load_company
-from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
-from protocol.ids import SwarmId
 
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
@@ -271,7 +269,7 @@ def write_card(
         adapter_alone=alone,
         gguf=gguf,
         own=home.signer().peer if any(one.microbatches for one in mine) else None,
-        met=_met(home, trained.swarm),
+        met=members_met(home, trained.swarm),
         own_microbatches=sum(one.microbatches for one in mine),
         own_tokens=sum(one.tokens for one in mine),
     )
@@ -279,11 +277,3 @@ def write_card(
         write_atomic(path, card(facts).encode(), 0o644)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
-
-
-def _met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
-    """Return the ids of the members that this volunteer remembers."""
-    known = SwarmStore(home.folders.swarms).load(swarm)
-    found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
-    found |= {address.peer for address in known.peers if address.peer} if known else set()
-    return tuple(sorted(found))
