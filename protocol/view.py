@@ -32,6 +32,8 @@ class Replica(Struct, frozen=True):
     """Of the step and its round, how much is there; it changes while they go on."""
     missing: tuple[PeerId, ...] = ()
     """Peers without which, by its claim, its stage cannot go on."""
+    audited: tuple[PeerId, ...] = ()
+    """Replicas of its stage whose work it has audited in agreement."""
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0

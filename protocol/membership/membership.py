@@ -372,7 +372,8 @@ class Membership:
         """Renew our advert. Its seq is Unix milliseconds, so that it rises over restarts."""
         if self._advert is None:
             return []
-        serves = tuple(msgspec.structs.replace(seat, missing=()) for seat in self._seats)
+        short = {"missing": (), "audited": ()}
+        serves = tuple(msgspec.structs.replace(seat, **short) for seat in self._seats)
         advert = msgspec.structs.replace(self._advert, serves=serves)
         seq = max(self.records.seq((ADVERT, self._own)) + 1, int(wall * 1000))
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE

@@ -10,10 +10,13 @@ from collections.abc import Mapping
 
 from protocol.ids import PeerId
 from protocol.pipeline.leases import LeaseBook
+from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.second_leases import HasLedger, SecondLease, SecondLeases
 
 STRAY_S = 10.0
 """A leased id that no replica reports for so long is leased again: the lease was lost."""
+HOLD_S = 20.0
+"""Work that newcomers may not have waits so long for others, since one of those did anything."""
 
 
 class LeaseServer:
@@ -36,13 +39,17 @@ class LeaseServer:
         self._second: SecondLease | None = None
         self._in_vain: set[PeerId] = set()
         self.seconds = SecondLeases(per_step, delayed=delayed)
+        self.bound = NOBODY
+        """What newcomers of the stage may have."""
+        self._taken_at: float | None = None
+        """When one that is no newcomer took or did something last; None: nobody has asked yet."""
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
         self.step, self._fresh, self._changed_at = step, fresh, None
         self._book, self._second = LeaseBook(self._ids()), None
         self.seconds.start_step()
-        self._heard, self._in_vain = {}, set()
+        self._heard, self._in_vain, self._taken_at = {}, set(), None
         early, self._early = self._early, {}
         for peer, want in early.items():
             self._book.ask(peer, want)
@@ -51,7 +58,7 @@ class LeaseServer:
         """Return the lease server of the next step, with what was asked of it already."""
         successor = LeaseServer(self.step, self._per_step, delayed=self._delayed)
         successor._early, self._early = self._early, {}
-        successor.seconds = self.seconds.successor()
+        successor.seconds, successor.bound = self.seconds.successor(), self.bound
         successor.start_step(self.step + 1, fresh=fresh)
         return successor
 
@@ -111,14 +118,35 @@ class LeaseServer:
                 self.seconds.granted(peer, report.in_flight, now, whole=False)
             self._book.taken_over()
             self._fresh = True
+        self._note_others(reports, now)
         self._hear(reports)
         self.seconds.hear(reports, now)
-        granted = self._book.grant()
+        granted = self._grant(now)
         for peer, _, ids in granted:
             self.seconds.granted(peer, ids, now)
         if granted or self._changed_at is None:
             self._changed_at = now
         return granted
+
+    def _grant(self, now: float) -> list[tuple[PeerId, bool, list[int]]]:
+        """Lease what is free: newcomers get what they may have, and the rest if for a while nobody
+        else has taken anything or has done anything."""
+        of = self.bound
+        if not of.named:
+            return self._book.grant()
+        granted = self._book.grant(lambda peer, held: of.allows(peer, held, self._per_step))
+        if self._taken_at is None or any(peer not in of.named for peer, _, _ in granted):
+            self._taken_at = now
+        if now >= self._taken_at + HOLD_S:
+            granted += self._book.grant()
+        return granted
+
+    def _note_others(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
+        for peer, report in reports.items():
+            if peer not in self.bound.named and self._heard.get(peer) is not report:
+                before = self._heard.get(peer)
+                if before is None or before.done != report.done:
+                    self._taken_at = now
 
     def in_vain(self) -> list[PeerId]:
         """Return the replicas that wait for work of this step although nothing is left; each of
@@ -161,8 +189,13 @@ class LeaseServer:
         """Return when ``tick`` has something to do."""
         if self._changed_at is None:
             return None
-        stray = self._changed_at + STRAY_S
-        return min(stray, self._second.at) if self._second else stray
+        due = [self._changed_at + STRAY_S]
+        if self._second:
+            due.append(self._second.at)
+        held_back = self._book.free and self._book.waiting()
+        if self.bound.named and self._taken_at is not None and held_back:
+            due.append(self._taken_at + HOLD_S)
+        return min(due)
 
     def _hear(self, reports: Mapping[PeerId, HasLedger]) -> None:
         """Free microbatches that a replica no longer reports, having left them to another replica,

@@ -8,7 +8,7 @@ the replicas' ledger reports. Near the end of a step a lease may get a second ho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 from protocol.ids import PeerId
 
@@ -92,15 +92,22 @@ class LeaseBook:
         self._again.update(stray)
         self._free = sorted([*self._free, *stray], reverse=True)
 
-    def grant(self) -> list[tuple[PeerId, bool, list[int]]]:
+    def grant(
+        self, may_have: Callable[[PeerId, Mapping[PeerId, int]], bool] = lambda _peer, _held: True
+    ) -> list[tuple[PeerId, bool, list[int]]]:
         """Hand out what is free, one id per waiting peer in turn.
+
+        Args:
+            may_have: whether a peer may have one more, with how many each has; the others wait.
 
         Returns:
             Triples of the peer, whether the ids were leased before, and the ids.
         """
         granted: dict[tuple[PeerId, bool], list[int]] = {}
-        while self._free and self._waiting:
-            peer = next(iter(self._waiting))
+        while self._free:
+            peer = next((p for p in self._waiting if may_have(p, self._held)), None)
+            if peer is None:
+                break
             want = self._waiting.pop(peer)
             microbatch = self._free.pop()
             self._give(microbatch, peer)

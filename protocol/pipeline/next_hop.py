@@ -8,7 +8,8 @@ the time until its gradient comes back is mostly that of the stages behind, whic
 fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it.
 
 A rate is the replica's own claim. It counts up to a few times the usual rate, and only as long as
-work comes back. The time to wait for a replica is measured (``timing``).
+work comes back. The time to wait for a replica is measured (``timing``). Newcomers get a bounded
+share of what is sent, however fast they are, as long as another replica is open (``newcomers``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from statistics import median_low
 
 from protocol.ids import PeerId, rank
 from protocol.pipeline.holding import Holder
+from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, wait_s
 
 TRUST_ALPHA = 0.1
@@ -37,6 +39,9 @@ MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
 """Half of what a replica took longer is forgotten after so long without a microbatch."""
+LATELY = 1024
+"""Choices of which newcomers get a bounded share; then each counts half."""
+_Open = tuple[float, bytes, PeerId]
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
 
@@ -63,6 +68,8 @@ class _Candidate:
     struck_at: float = float("-inf")
     brought_at: float = float("-inf")
     suspended_until: float = 0.0
+    chosen: int = 0
+    """How often it was chosen lately."""
 
     @property
     def service_s(self) -> float:
@@ -89,6 +96,11 @@ class NextHop:
         self._default_hop_s = default_hop_s
         self._candidates: dict[PeerId, _Candidate] = {}
         self._leaving: frozenset[PeerId] = frozenset()
+        self._bound = NOBODY
+
+    def bound(self, newcomers: Bound) -> None:
+        """These are newcomers of the stage, which get a bounded share."""
+        self._bound = newcomers
 
     def avoid(self, leaving: Iterable[PeerId]) -> None:
         """These replicas drain: they get no work as long as another one stays."""
@@ -126,7 +138,22 @@ class NextHop:
             for peer, c in self._candidates.items()
             if peer not in exclude and self._is_open(peer, now)
         ]
-        return (peer := min(open_to)[2], self.charge(peer)) if open_to else None
+        if not open_to:
+            return None
+        peer = min(self._within_share(open_to))[2]
+        self._candidates[peer].chosen += 1
+        if sum(c.chosen for c in self._candidates.values()) >= LATELY:
+            for candidate in self._candidates.values():
+                candidate.chosen //= 2
+        return peer, self.charge(peer)
+
+    def _within_share(self, open_to: list[_Open]) -> list[_Open]:
+        """Leave out newcomers that have had their share of what was sent lately."""
+        if not self._bound.named:
+            return open_to
+        had = {peer: c.chosen for peer, c in self._candidates.items()}
+        of = sum(had.values()) + 1
+        return [one for one in open_to if self._bound.allows(one[2], had, of)] or open_to
 
     def _floors(self, now: float) -> dict[PeerId, float]:
         """Return the least time that a microbatch takes at replicas that need much longer for it

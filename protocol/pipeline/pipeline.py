@@ -37,6 +37,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase
+from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
@@ -70,14 +71,11 @@ class Pipeline:
         place: where this replica stands.
         step: the step that it begins with.
         delayed: whether the run uses the one-step-delayed update.
+        audited: whether the run has audits.
     """
 
     def __init__(
-        self,
-        place: Place,
-        step: int,
-        *,
-        delayed: bool = False,
+        self, place: Place, step: int, *, delayed: bool = False, audited: bool = False
     ) -> None:
         self._place = place
         self.step = step
@@ -88,6 +86,7 @@ class Pipeline:
         self._deliveries = Deliveries(
             place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
         )
+        self._newcomers = Newcomers(active=audited)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = False
@@ -195,6 +194,7 @@ class Pipeline:
             for microbatch in list(self._microbatches.in_flight(before)):
                 effects += self.drop(microbatch)
         self.step, self._closed = step, False
+        self._newcomers.settle()
         return [*effects, *self._schedule(now)]
 
     def close(self) -> None:
@@ -210,6 +210,7 @@ class Pipeline:
             nexts = view.serving(place.stage + 1)
             rates = {r.peer: r.rate for r in nexts}
             self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
+            self._deliveries.next_hop.bound(self._newcomers.update(nexts))
             siblings = len(view.serving(place.stage))
             self._deliveries.backups.allowed = allowance(place.per_step, siblings)
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, words_of
 from protocol.audit.commitment import KIND as COMMITMENT
@@ -221,6 +222,15 @@ class Auditing:
     def active(self) -> bool:
         """Whether the run has audits."""
         return self._terms is not None
+
+    def agreed_with(self) -> list[PeerId]:
+        """Return the other replicas of the last view of our stage whose work our newest audit of
+        each found in agreement."""
+        records = {} if self._terms is None else self._terms.records
+        here = (replica.peer for replica in self._seen.stages[self._place.stage])
+        stage, most = self._place.stage, limits.MAX_REPLICAS_IN_ROUND
+        agreed = (p for p in here if (record := records.get((stage, p))) and record.agreed)
+        return list(agreed)[:most]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

@@ -15,6 +15,7 @@ from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import SPARE, Flight
 from protocol.pipeline.lease_server import LeaseServer
+from protocol.pipeline.newcomers import Bound, Newcomers
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
@@ -131,6 +132,10 @@ class LeaseClient:
         """Lease nothing twice on suspicion of being slow; to compare."""
         self._lease_server.seconds.budget.enabled = False
 
+    def bound(self, newcomers: Bound) -> None:
+        """These are newcomers of our stage, which get a bounded share."""
+        self._lease_server.bound = newcomers
+
     def begin(self) -> None:
         """Its step is the current one from now on."""
         self._lease_server.begin()
@@ -173,9 +178,19 @@ class Leasing:
         step: the step that it begins with.
         pipeline: which holds what was leased.
         delayed: whether the next step may be begun.
+        audited: whether the run has audits.
     """
 
-    def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        step: int,
+        pipeline: Pipeline,
+        *,
+        delayed: bool,
+        audited: bool = False,
+    ) -> None:
+        self._newcomers = Newcomers(active=audited)
         self._place, self._pipeline = place, pipeline
         self._flight = Flight(ahead=delayed)
         self.lease_client = LeaseClient(
@@ -191,6 +206,7 @@ class Leasing:
         leads = led_by == self._place.me
         self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
         self._flight.start_step()
+        self._newcomers.settle()
         if self._next is None:
             self.lease_client.start_step(step, fresh=leads)
             return
@@ -203,6 +219,10 @@ class Leasing:
 
     def update_view(self, view: SwarmView, *, took_over: bool) -> None:
         """Take a new view; ``took_over``: we lead the current step since this view."""
+        bound = self._newcomers.update(view.serving(self._place.stage))
+        self.lease_client.bound(bound)
+        if self._next is not None:
+            self._next.bound(bound)
         if took_over:
             self.lease_client.take_over()
         leads, led_before = self._leader_of_next(view) == self._place.me, self._leads_next

@@ -176,7 +176,7 @@ class Seat:
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, delayed=delayed)
+        self.pipeline = Pipeline(place, step, delayed=delayed, audited=audits is not None)
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
@@ -190,7 +190,9 @@ class Seat:
         )
         least = least_members(secret=bool(secret))
         self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven, least)
-        self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
+        self.leasing = Leasing(
+            place, step, self.pipeline, delayed=delayed, audited=audits is not None
+        )
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
@@ -225,7 +227,9 @@ class Seat:
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        return replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
+        audited = tuple(self.auditing.agreed_with())
+        told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
+        return replace(told, audited=audited)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing

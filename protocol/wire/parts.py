@@ -69,6 +69,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     missing: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_MISSING)] = ()
     """Members of the roll that are missing. Without them the step is closed only when a majority of
     the electors has lost them."""
+    audited: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
+    """Replicas of the stage whose work the sender has audited in agreement."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -68,6 +68,7 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
         leaving=seat.leaving,
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
+        audited=tuple(map(PeerId, seat.audited)),
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
     )

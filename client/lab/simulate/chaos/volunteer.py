@@ -153,9 +153,10 @@ class Volunteer(SimPeer):
             if status.era == era:
                 serves = status.state == "serving"
                 missing = tuple(map(PeerId, status.missing))
+                audited = tuple(map(PeerId, status.audited))
                 said = (status.version, serves, status.attempt, status.digest, status.rate)
                 replicas[status.stage].append(
-                    Replica(peer, *said, moved=status.moved, missing=missing)
+                    Replica(peer, *said, moved=status.moved, missing=missing, audited=audited)
                 )
         return SwarmView.of(replicas)
 

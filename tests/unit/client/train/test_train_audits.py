@@ -133,6 +133,24 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(
         assert expelled(later) == {peer(liar)}, "as after a restart"
 
 
+async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_it(
+    tmp_path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, audit=50, steps=80) as swarm:
+        first, *_ = await staffed(swarm, 0, 1, 1, 1)
+        await swarm.until(lambda: first.step(0) >= 3)
+        [driver] = first.held_stages.drivers()
+        newcomers = driver.seat.pipeline._newcomers
+        assert not newcomers.bound.named, "all have begun together"
+        later = await swarm.add(1)
+        await swarm.until(lambda: peer(later) in newcomers.bound.named)
+        assert newcomers.bound.most(peer(later), 8) == 2
+        await swarm.until(lambda: not newcomers.bound.named)
+        assert later.serves(1)
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
 async def test_two_replicas_accuse_each_other_and_both_stay(
     tmp_path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -1,0 +1,243 @@
+"""Newcomers: the share of a step that members get before their work was audited."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.lease_server import HOLD_S, LeaseServer
+from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
+from protocol.pipeline.next_hop import NextHop
+from protocol.view import Replica
+
+PER_STEP = 64
+PEERS = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(2 * MAX_KNOWN)]
+OLD, NEW = PEERS[:3], PEERS[3:]
+
+
+def replicas(
+    peers: Collection[PeerId],
+    audits: dict[PeerId, Sequence[PeerId]] | None = None,
+) -> list[Replica]:
+    """Replicas of a stage, and whom each says that it has audited in agreement."""
+    said = audits or {}
+    return [Replica(peer, 1, True, audited=tuple(said.get(peer, ()))) for peer in peers]
+
+
+@pytest.fixture
+def newcomers() -> Newcomers:
+    """Of a stage in which three have closed steps together."""
+    made = Newcomers(active=True)
+    made.update(replicas(OLD))
+    made.settle()
+    return made
+
+
+class TestWhoIsOne:
+    def test_nobody_where_all_have_begun_together(self) -> None:
+        made = Newcomers(active=True)
+        for here in (OLD[:1], OLD, [*OLD, *NEW[:50]]):
+            assert made.update(replicas(here)) == NOBODY, "links come one after the other"
+        made.settle()
+        assert made.update(replicas([*OLD, *NEW[:50]])) == NOBODY
+
+    def test_whoever_comes_later_until_a_majority_has_audited_it(
+        self, newcomers: Newcomers
+    ) -> None:
+        new = NEW[0]
+        here = [*OLD, new]
+        assert newcomers.update(replicas(here)) == Bound({new: 0}, 3)
+        assert newcomers.update(replicas(here, {OLD[0]: [new]})) == Bound({new: 1}, 3)
+        assert newcomers.update(replicas(here, {o: [new] for o in OLD[:2]})) == NOBODY
+        assert newcomers.update(replicas(here)) == NOBODY, "it stays so"
+
+    def test_what_newcomers_say_of_each_other_counts_for_nothing(
+        self, newcomers: Newcomers
+    ) -> None:
+        crowd = NEW[:50]
+        here = replicas([*OLD, *crowd], dict.fromkeys(crowd, crowd))
+        assert newcomers.update(here).named == dict.fromkeys(crowd, 0)
+
+    def test_one_that_was_away_is_none(self, newcomers: Newcomers) -> None:
+        newcomers.update(replicas(OLD[:2]))
+        assert newcomers.update(replicas(OLD)) == NOBODY
+
+    def test_nobody_where_all_are_new(self, newcomers: Newcomers) -> None:
+        assert newcomers.update(replicas(NEW[:3])) == NOBODY
+        assert newcomers.update(replicas(NEW[:4])).named == {NEW[3]: 0}
+
+    def test_nobody_without_audits(self) -> None:
+        made = Newcomers(active=False)
+        made.update(replicas(OLD))
+        made.settle()
+        assert made.update(replicas([*OLD, *NEW[:9]])) == NOBODY
+
+    def test_what_is_known_is_bounded(self, newcomers: Newcomers) -> None:
+        for number in range(0, 2 * MAX_KNOWN, 8):
+            newcomers.update(replicas(PEERS[number : number + 8]))
+        assert len(newcomers._known) <= MAX_KNOWN
+
+
+@dataclass
+class Step:
+    """A step of stage 0 whose leader leases by a bound; replicas come back for more.
+
+    ``takes`` are the seconds of each replica for a microbatch; a replica keeps two.
+    """
+
+    bound: Bound
+    takes: dict[PeerId, float]
+    per_step: int = PER_STEP
+    got: Counter[PeerId] = field(default_factory=Counter)
+
+    def run(self, greedy: Collection[PeerId] = ()) -> float:
+        """Return the seconds until all is done; who is ``greedy`` asks for the whole step."""
+        server = LeaseServer(0, self.per_step)
+        server.bound = self.bound
+        server.start_step(0, fresh=True)
+        now, done = 0.0, 0
+        ends: list[tuple[float, PeerId]] = []
+        free_at = dict.fromkeys(self.takes, 0.0)
+        for peer in [*greedy, *(p for p in self.takes if p not in greedy)]:
+            server.ask(peer, 0, self.per_step if peer in greedy else 2)
+        while done < self.per_step:
+            for peer, _, ids in server.grant({}, set(self.takes), now):
+                self.got[peer] += len(ids)
+                for _ in ids:
+                    free_at[peer] = max(now, free_at[peer]) + self.takes[peer]
+                    heapq.heappush(ends, (free_at[peer], peer))
+            if not ends:
+                due = server.next_deadline()
+                assert due is not None
+                assert due > now
+                now = due
+                continue
+            now, peer = heapq.heappop(ends)
+            done += 1
+            server.ask(peer, 0, self.per_step if peer in greedy else 1)
+        return now
+
+    def share(self, peers: Collection[PeerId]) -> float:
+        return sum(self.got[peer] for peer in peers) / self.per_step
+
+
+class TestLeases:
+    def test_one_that_computes_nothing_gets_an_equal_share_in_place_of_nearly_all(self) -> None:
+        liar = NEW[0]
+        takes = dict.fromkeys(OLD, 1.0) | {liar: 0.0}
+        free = Step(NOBODY, takes)
+        free.run(greedy=[liar])
+        assert free.share([liar]) > 0.8, "what it was"
+        bound = Step(Bound({liar: 0}, 3), takes)
+        bound.run(greedy=[liar])
+        assert bound.share([liar]) == 1 / 4
+
+    @pytest.mark.parametrize(("named", "share"), [(0, 1 / 4), (1, 1 / 2), (2, 3 / 4), (9, 1.0)])
+    def test_the_share_grows_with_each_that_has_audited_it(self, named: int, share: float) -> None:
+        assert Bound({NEW[0]: named}, 3).most(NEW[0], PER_STEP) == share * PER_STEP
+
+    @pytest.mark.parametrize("crowd", [2, 10, 29, 50])
+    def test_a_crowd_gets_half_together(self, crowd: int) -> None:
+        liars = NEW[:crowd]
+        step = Step(
+            Bound(dict.fromkeys(liars, 0), 3), dict.fromkeys(OLD, 1.0) | dict.fromkeys(liars, 0.0)
+        )
+        step.run(greedy=liars)
+        assert step.share(liars) <= TOGETHER
+        assert step.share(OLD) >= 1 - TOGETHER
+
+    def test_a_swarm_of_newcomers_alone_is_not_slowed(self) -> None:
+        made = Newcomers(active=True)
+        bound = made.update(replicas(OLD))
+        takes = {peer: 1.0 + number for number, peer in enumerate(OLD)}
+        assert Step(bound, takes).run() == Step(NOBODY, takes).run()
+
+    @pytest.mark.parametrize("crowd", [1, 3, 12])
+    def test_honest_newcomers_make_no_step_longer_than_without_them(self, crowd: int) -> None:
+        takes = dict.fromkeys(OLD, 1.0)
+        before = Step(NOBODY, takes).run()
+        more = takes | dict.fromkeys(NEW[:crowd], 1.0)
+        assert Step(Bound(dict.fromkeys(NEW[:crowd], 0), 3), more).run() < before
+
+    def test_an_honest_newcomer_of_usual_speed_is_not_slowed(self) -> None:
+        takes = dict.fromkeys([*OLD, NEW[0]], 1.0)
+        assert Step(Bound({NEW[0]: 0}, 3), takes).run() == Step(NOBODY, takes).run()
+
+    def test_work_does_not_wait_for_others_that_take_none(self) -> None:
+        server = LeaseServer(0, PER_STEP)
+        server.bound = Bound({NEW[0]: 0}, 3)
+        server.start_step(0, fresh=True)
+        server.ask(NEW[0], 0, PER_STEP)
+        [(_, _, ids)] = server.grant({}, {NEW[0]}, 0.0)
+        assert len(ids) == PER_STEP // 4
+        assert server.grant({}, {NEW[0]}, HOLD_S - 0.1) == []
+        assert server.next_deadline() is not None
+        assert server.next_deadline() <= HOLD_S  # type: ignore[operator]
+        [(_, _, rest)] = server.grant({}, {NEW[0]}, HOLD_S)
+        assert len(ids) + len(rest) == PER_STEP
+
+
+def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 480) -> float:
+    """Send microbatches to three that need a second each and to newcomers that need no time and
+    say that they are fast; return the share of the newcomers.
+
+    Args:
+        bound: of the newcomers.
+        new: they.
+        arrive: microbatches a second.
+        count: of all steps together.
+    """
+    hop = NextHop()
+    hop.update(dict.fromkeys(OLD, 1.0) | dict.fromkeys(new, 50.0))
+    hop.bound(bound)
+    got, now = Counter[PeerId](), 0.0
+    busy = dict.fromkeys(OLD, 0.0)
+    out: list[tuple[float, PeerId, float, float]] = []
+    for _ in range(count):
+        now += 1 / arrive
+        while out and out[0][0] <= now:
+            at, peer, charge, took = heapq.heappop(out)
+            hop.release(peer, charge)
+            hop.settle(peer, took, 1, at)
+        chosen = hop.choose(now)
+        assert chosen is not None
+        peer, charge = chosen
+        got[peer] += 1
+        ends = now + 0.01
+        if peer in busy:
+            ends = busy[peer] = max(busy[peer], now) + 1.0
+        heapq.heappush(out, (ends, peer, charge, ends - now))
+    return sum(got[peer] for peer in new) / count
+
+
+class TestNextHop:
+    def test_one_that_computes_nothing_gets_an_equal_share(self) -> None:
+        liar = NEW[:1]
+        assert routed(NOBODY, liar, arrive=4.0) > 0.95, "what it was"
+        for arrive in (0.5, 3.0, 4.0):
+            share = routed(Bound({liar[0]: 0}, 3), liar, arrive=arrive)
+            assert 0.2 < share <= 1 / 4, "however much there is to do"
+
+    @pytest.mark.parametrize("crowd", [3, 10, 50])
+    def test_a_crowd_gets_half_together(self, crowd: int) -> None:
+        liars = NEW[:crowd]
+        bound = Bound(dict.fromkeys(liars, 0), 3)
+        assert routed(bound, liars, arrive=6.0) <= TOGETHER
+
+    def test_it_grows_with_each_that_has_audited_it(self) -> None:
+        shares = [routed(Bound({NEW[0]: n}, 3), NEW[:1], arrive=4.0) for n in (0, 1, 2)]
+        assert shares == sorted(shares)
+        assert shares[-1] > 1.5 * shares[0]
+
+    def test_alone_it_gets_everything(self) -> None:
+        hop = NextHop()
+        hop.update({NEW[0]: 1.0})
+        hop.bound(Bound({NEW[0]: 0}, 3))
+        assert [hop.choose(0.0) for _ in range(3)] != [None] * 3
+        hop.update(dict.fromkeys([NEW[0], OLD[0]], 1.0))
+        assert {hop.choose(0.0, exclude=[OLD[0]])[0] for _ in range(9)} == {NEW[0]}  # type: ignore[index]
