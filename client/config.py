@@ -83,6 +83,11 @@ def _check_device(name: str) -> str:
     return name
 
 
+def _check_folder(path: str) -> str:
+    """Return a folder's absolute path: a node in the background may start elsewhere."""
+    return str(Path(path).expanduser().absolute()) if path else ""
+
+
 def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(parse_address(text)) for text in texts)
 
@@ -242,6 +247,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: Annotated[
         Port, About("Port for Prometheus metrics on loopback; 0: none.", zero="none")
     ] = 0
+    log_dir: Annotated[
+        str,
+        Meta(max_length=4096),
+        Form(check=_check_folder),
+        About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
+    ] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"

@@ -55,6 +55,8 @@ class StageClosed(Event):
     attempt: int
     era: int
     """Lineage of the version; rises when the swarm rolls back."""
+    grad_norm: float = 0.0
+    """Of the stage's mean gradient, before clipping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

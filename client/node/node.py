@@ -51,6 +51,7 @@ from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
+from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.store.vouches import forget_old_keys, load_vouches, save_vouches
 from client.train.engine import Engine
@@ -67,6 +68,7 @@ from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
+from client.train.reporting.step_writer import StepWriter
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
@@ -214,7 +216,9 @@ class Node:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
         curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
-        self._event_sink = EventSink(EventLog(), on_event, curve)
+        self._show_event = on_event
+        self._event_sink = EventSink(EventLog(), self._on_event, curve)
+        self._step_writer = self._open_step_log()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
@@ -230,6 +234,24 @@ class Node:
         self._history: History
         self._training: Training
         self._credit: Credit
+
+    def _open_step_log(self) -> StepWriter | None:
+        """Return what writes every step to the owner's folder; None: there is none."""
+        if not self._options.settings.log_dir:
+            return None
+        stages = range(self._swarm.manifest.stage_count)
+        return StepWriter(
+            StepLog(Path(self._options.settings.log_dir)),
+            self._swarm.swarm[:12],
+            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
+            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
+            self._event_sink.explain,
+        )
+
+    def _on_event(self, event: Event) -> None:
+        self._show_event(event)
+        if self._step_writer is not None:
+            self._step_writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
@@ -363,6 +385,8 @@ class Node:
             nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
+            if self._step_writer is not None:
+                nursery.start_soon(self._step_writer.run)
             nursery.start_soon(self._training.audit_log.run)
             nursery.start_soon(keep_heap_small)
             await self._until_over()

@@ -91,6 +91,7 @@ def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
             [
                 *(sys.executable, "-m", "client.cli.main", *JOIN, str(folder / "x.swarm")),
                 *("--log-format", "json", "--metrics-port", str(port)),
+                *("--log-dir", str(folder / "steps")),
             ],
             env={**environment(folder / "v1"), **variables},
             stderr=stderr,
@@ -114,6 +115,13 @@ def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
         process.kill()
         process.wait(10)
         manager.close()
+    written = (folder / "steps" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in written]
+    assert [one["step"] for one in steps] == list(range(len(steps)))
+    assert len(steps) >= step
+    assert all(one["members"] == [1] for one in steps)
+    assert any(one["grad_norm"] for one in steps)
+    assert len(list((folder / "steps").glob("events.out.tfevents.*"))) == 1
     page = folder / "page.html"
     assert _report(folder, "--out", str(page)).stdout == f"{page}\n"
     assert "volunteer that does not run" in page.read_text()

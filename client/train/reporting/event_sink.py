@@ -144,6 +144,7 @@ class EventSink:
                 counted=committed.counted,
                 attempt=committed.attempt,
                 era=era,
+                grad_norm=committed.grad_norm,
             )
         )
 
