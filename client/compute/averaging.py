@@ -112,7 +112,12 @@ class Averager:
         self._attempt = _Attempt(number, bounds, frozenset(self._replica.counted), sent)
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
-        """Aggregate one segment over the members, in their order; remember the encoding error."""
+        """Aggregate one segment over the members, in their order; remember the encoding error.
+
+        Raises:
+            CodecError: with the places of all contributions that do not decode, or that are absurd
+                where the rule does not leave them out by itself.
+        """
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
         scratch = self._scratch(attempt.bounds, request.segment)
@@ -120,14 +125,23 @@ class Averager:
         self._decoded.pop(request.segment, None)
         usual = self.usual_norm(attempt.bounds, request.segment)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
+        bounded = RULES[self._rule].leaves_out and sum(map(bool, request.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
+        refused: list[CodecError] = []
         for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
-            if place is None:
-                wire.segment_back(payload, part)
-            else:
-                wire.segment_in(payload, part, place)
-                self._refuse_absurd(part, attempt, place, _ABSURD_PART)
-            aggregation.add(part, microbatches)
+            try:
+                if place is None:
+                    wire.segment_back(payload, part)
+                else:
+                    wire.segment_in(payload, part, place)
+                    if not bounded:
+                        self._refuse_absurd(part, attempt, place, _ABSURD_PART)
+            except CodecError as error:
+                refused.append(error)
+                continue
+            if not refused:
+                aggregation.add(part, microbatches)
+        _raise_all(refused)
         total = aggregation.result()
         try:
             encoded = wire.segment_out(total)
@@ -365,6 +379,13 @@ def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != size or not rising:
         raise ShapeError(f"segment bounds do not cut {size} parameters")
     return tuple(bounds)
+
+
+def _raise_all(refused: Sequence[CodecError]) -> None:
+    """Raise the first refusal, with the places of all."""
+    if refused:
+        refused[0].parts = tuple(error.part for error in refused if error.part is not None)
+        raise refused[0]
 
 
 def _check_norm(actual: float, claimed: float, part: int) -> None:

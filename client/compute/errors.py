@@ -24,11 +24,12 @@ FailureKind = Literal[
 class ComputeError(Exception):
     """Base of the errors that a request to the worker can end in; `kind` travels to the node.
 
-    `part` is the place of the payload that is to blame, if one is.
+    `part` is the place of the payload that is to blame, if one is; `parts` are those of all.
     """
 
     kind: FailureKind = "internal"
     part: int | None = None
+    parts: tuple[int, ...] = ()
 
 
 class WrongData(ComputeError):

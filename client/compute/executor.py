@@ -248,6 +248,7 @@ class Executor:
         if is_out_of_memory(error):
             error = OutOfMemory(str(error).partition("\n")[0])
         if isinstance(error, ComputeError):
-            return Failed(kind=error.kind, message=str(error), part=error.part)
+            said = str(error)
+            return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{type(error).__name__}: {error}")

@@ -72,7 +72,7 @@ class RequestFailed(ComputeError):
         super().__init__(f"{failed.kind}: {failed.message}")
         self.kind: FailureKind = failed.kind
         self.message = failed.message
-        self.part = failed.part
+        self.part, self.parts = failed.part, failed.parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,11 +172,13 @@ class Measured(Reply, frozen=True, kw_only=True):
 
 
 class Failed(Reply, frozen=True, kw_only=True):
-    """The request changed nothing. `part` is the offending payload's place, if it was one."""
+    """The request changed nothing. `part` is the offending payload's place, if it was one; `parts`
+    are the places of all, where a request looks at each."""
 
     kind: FailureKind
     message: str
     part: int | None = None
+    parts: tuple[int, ...] = ()
 
 
 class ThreadsSet(Reply, frozen=True, kw_only=True):

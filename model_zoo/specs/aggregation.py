@@ -21,6 +21,8 @@ class AggregationRule:
         feedback: a replica may add to its next contribution what encoding took from the last one.
         replicas: of a stage, from which on it does all that it is for; fewer are averaged with
             their norms bounded (`client.compute.aggregation.kept`).
+        leaves_out: of three contributions or more, one that is far from most others has no part in
+            the result, however large it is: so owners refuse none for its size.
         secret: no replica sees another's contribution, only their sum (``protocol/secrecy``); the
             averaging codec is then the ring's.
         about: what it does with the contributions, for people.
@@ -30,6 +32,7 @@ class AggregationRule:
     linear: bool
     feedback: bool
     replicas: int = 1
+    leaves_out: bool = False
     secret: bool = False
     about: str = "added up"
 
@@ -46,6 +49,7 @@ RULES: dict[str, AggregationRule] = {
         linear=False,
         feedback=True,
         replicas=3,
+        leaves_out=True,
         about="averaged; those far from most others are clipped or left out",
     ),
     "trimmed-mean": AggregationRule(

@@ -27,7 +27,9 @@ COUNTS_S: Final = 3600.0
 MAX_MEMBERS: Final = 64
 MAX_AUTHORS: Final = 32
 SPACING_S: Final = 1.0
-"""Between two charges of an author that are verified."""
+"""Between two charges of an author that are verified, in the long run."""
+AT_ONCE: Final = 16
+"""Of them that are verified at once: half of a full stage may be found out in one step."""
 
 Reason = Literal["lies", "other", "sums", "fails", "accuses"]
 WORDS: Final[dict[Reason, str]] = {
@@ -103,6 +105,7 @@ class Charges:
         self._swarm = swarm
         self._kept: dict[tuple[int, PeerId], dict[PeerId, Kept]] = {}
         self._heard: dict[PeerId, float] = {}
+        """By author: when no charge of it would be too early any more."""
 
     def take(self, envelope: Envelope, now: float) -> Charge | None:
         """Keep a charge; None: it is known already, or comes too soon after the one before.
@@ -115,10 +118,12 @@ class Charges:
         known = self._kept.get(about, {}).get(author)
         if author == charge.member or (known is not None and known.envelope == envelope):
             return None
-        if envelope.kind != KIND or now < self._heard.get(author, -math.inf) + SPACING_S:
+        quiet_at = max(now, self._heard.get(author, -math.inf)) + SPACING_S
+        if envelope.kind != KIND or quiet_at > now + AT_ONCE * SPACING_S:
             return None
         verify(envelope, self._swarm)
         self._put(about, author, Kept(charge, envelope, now))
+        self._heard[author] = quiet_at
         return charge
 
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
@@ -162,7 +167,6 @@ class Charges:
         if author not in against and len(against) >= MAX_AUTHORS:
             del against[next(iter(against))]
         against[author] = kept
-        self._heard[author] = kept.at
         if len(self._heard) > MAX_MEMBERS * MAX_AUTHORS:
             del self._heard[next(iter(self._heard))]
 

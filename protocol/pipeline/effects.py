@@ -231,6 +231,8 @@ class Outcome:
     """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``oom``, ``internal``."""
     part: int | None = None
     """The malformed payload, if one from another peer was."""
+    parts: tuple[int, ...] = ()
+    """All of them, where the task looks at each."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()

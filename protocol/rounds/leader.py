@@ -38,8 +38,11 @@ from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
 
-MAX_REFUSALS = 8
-"""In one step; after that a refused plan runs out of time."""
+MAX_REFUSALS = 2
+"""Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
+the round has to go first. Else a refused plan runs out of time."""
+REFUSED_S = 1.0
+"""How long a refused attempt goes on: every member is to see for itself all that is wrong in it."""
 LAGGARD_S = 8.0
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
@@ -132,8 +135,16 @@ class RoundLeader:
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
+        """Attempts that were refused, since a member was lost."""
+        self._refused_by: set[PeerId] = set()
+        """Members that have refused the plan."""
+        self._anew_at: float | None = None
+        """When the refused plan is given up."""
         self._spoilt: Counter[PeerId] = Counter()
-        """By member: how often it refused a plan, or was Ready with another digest than most."""
+        """By member: how often it was Ready with another digest than most."""
+        self._refusers: Counter[PeerId] = Counter()
+        """By member: how often it refused a plan, since another one was lost: what it refused may
+        have come from that one."""
         self._voided: Counter[PeerId] = Counter()
         """By member: how often its ledger no longer fitted a plan."""
         self._look_at: float | None = None
@@ -177,13 +188,17 @@ class RoundLeader:
             self._next.pop(peer, None)
         if self._decided is not None:
             return self._apply_if_last(now)
+        if lost - live:
+            self._refusals = 0
+            for peer in live & self._refusers.keys():
+                del self._refusers[peer]
         if self._plan is not None and any(m.peer not in live for m in self._plan.members):
             self._void("member lost")
         return self._act(now, own)
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
-        self._plan = None
+        self._plan = self._anew_at = None
         self.restarts[why] += 1
 
     # --- ledgers ---------------------------------------------------------------------------
@@ -276,9 +291,12 @@ class RoundLeader:
         often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
         often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
         waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
+        refusers = [peer for peer, times in self._refusers.items() if times >= SPOILT_TIMES]
+        waits += [("refusal", peer) for peer in sorted(refusers) if peer != self._place.me]
         if self._plan is not None:
             kind: Kind = "ready"
-            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._ready]
+            said = self._ready.keys() | self._refused_by
+            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in said]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
@@ -362,6 +380,8 @@ class RoundLeader:
             return []
         self._look_at, effects = None, self._admit(now)
         here = own.received + len(self._ready)
+        if self._anew_at is not None and (now >= self._anew_at or self._has_one_refuser()):
+            self._void("malformed shard")
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
@@ -419,7 +439,7 @@ class RoundLeader:
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](self._electors()),
         )
-        self._ready = {}
+        self._ready, self._refused_by = {}, set()
         self._patience.planned(own.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
@@ -456,17 +476,27 @@ class RoundLeader:
         self._ready[sender] = message
         if sender == self._place.me:
             self._own_attempt = message.attempt
-        return self._try_decide(now, own)
+        refused = self._anew_at is not None
+        return self._act(now, own) if refused else self._try_decide(now, own)
 
     def _refused(self, sender: PeerId, now: float, own: OwnPart) -> list[Effect]:
-        """Plan again, a few times; by then the member that spoils the round is banned."""
-        self._refusals += 1
-        self._spoilt[sender] += 1
-        if self._refusals > MAX_REFUSALS:
+        """Plan again, a few times, once all have looked at the attempt: what it lets one member see
+        need not be all that is wrong."""
+        if sender in self._refused_by:
             return []
-        self._void("malformed shard")
+        self._refusers[sender] += 1
+        self._refusals += not self._refused_by
+        self._refused_by.add(sender)
+        if self._plan is None or self._refusals > MAX_REFUSALS:
+            return []
+        self._anew_at = now + REFUSED_S if self._anew_at is None else self._anew_at
         words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
         return [Explain("round", words, "warning"), *self._act(now, own)]
+
+    def _has_one_refuser(self) -> bool:
+        """Whether all others are Ready: they have seen all of the plan, and nothing wrong."""
+        members = 0 if self._plan is None else len(self._plan.members)
+        return len(self._refused_by) == 1 and len(self._ready) == members - 1
 
     def _try_decide(self, now: float, own: OwnPart) -> list[Effect]:
         """Commit once every member is Ready with the same digest, and we still have a quorum."""
@@ -600,7 +630,7 @@ class RoundLeader:
         waits = [self._look_at] if not self._told_self else []
         if self._decided is None:
             if self._plan is not None:
-                waits.append(self._patience.until)
+                waits += [self._patience.until, self._anew_at]
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)

@@ -14,8 +14,7 @@ before they are summed, sums before their members say Ready.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import Final, Protocol
 
 from protocol import limits
@@ -130,9 +129,11 @@ class RoundMember:
             self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
-        self._spoilt: Counter[PeerId] = Counter()
-        """How often what a peer sent in this step was no tensor."""
+        self._spoilt: dict[PeerId, set[int]] = {}
+        """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
+        """The attempt that we have refused last: nothing of it is waited for."""
+        self._unsigned = -1
         """The attempt that we have refused for what a member committed to."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
@@ -197,6 +198,10 @@ class RoundMember:
         """The sums of the promised attempt, in order; empty while one is missing."""
         return () if self._plan is None else self._inbox.broadcasts(self._plan) or ()
 
+    def spoilers(self) -> set[PeerId]:
+        """Return the members of which we have refused something in this step."""
+        return set(self._spoilt)
+
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self._plan
@@ -213,13 +218,24 @@ class RoundMember:
         """The plan of the promised attempt."""
         return self._plan
 
-    def awaited(self) -> list[Wait]:
-        """Return the peers that our part in the round waits for, and for what."""
-        often = (peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES)
+    def awaited(self, there: Collection[PeerId], led_by: PeerId | None) -> list[Wait]:
+        """Return the peers that our part in the round waits for, and for what.
+
+        Nothing is waited for in an attempt that comes to nothing, because we have refused it or
+        have lost one of its members: others may have given it up by now, and only the leader can
+        plan it anew.
+
+        Args:
+            there: the replicas that serve the stage.
+            led_by: the leader of our step.
+        """
+        often = (peer for peer, of in self._spoilt.items() if len(of) >= SPOILT_TIMES)
         spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
         plan, me = self._plan, self._place.me
         if plan is None or self.progress is Progress.APPLYING:
             return spoilt
+        if self._refused == plan.attempt or any(m.peer not in there for m in plan.members):
+            return spoilt if led_by in (None, me) else [*spoilt, ("anew", led_by)]
         if self.progress is Progress.EXCHANGING:
             return [*spoilt, *(self._inbox.awaited(plan, me) or self._uncommitted(plan))]
         if self._masking is not None and self.progress is Progress.DEALING:
@@ -344,9 +360,8 @@ class RoundMember:
             return []
         effects: list[RoundEffect] = []
         for peer in masking.false_dealers():
-            self._spoilt[peer] += 1
             effects += self._refuse(plan, f"what {short(peer)} has dealt contradicts itself")
-            effects.append(Penalise(peer, "false-dealing", 20))
+            effects += self._blame(plan, peer, "false-dealing", 20)
         masks = masking.masks() if self.progress is Progress.DEALING else None
         if masks is None:
             return effects
@@ -442,13 +457,14 @@ class RoundMember:
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
         """Members have contributed something else than they signed: blame them, once."""
-        if self._refused == plan.attempt or self.progress is Progress.OBSERVING:
+        if self._unsigned == plan.attempt or self.progress is Progress.OBSERVING:
             return []
-        self._refused = plan.attempt
-        self._spoilt.update(false)
+        self._unsigned = plan.attempt
         words = f"{short(false[0])} has contributed something else than it signed"
-        blamed = [Penalise(peer, "contribution-not-signed", 20) for peer in false]
-        return [*self._refuse(plan, words), *blamed, *map(Unsigned, false)]
+        effects = self._refuse(plan, words)
+        for peer in false:
+            effects += self._blame(plan, peer, "contribution-not-signed", 20)
+        return [*effects, *map(Unsigned, false)]
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -566,26 +582,33 @@ class RoundMember:
 
     def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
         """Refuse a plan, so that the round is planned again."""
+        self._refused = plan.attempt
         refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
         said = Explain("round", f"step {plan.step}: {words}", "error")
         return [said, Send(self._leader, refusal)]
+
+    def _blame(self, plan: Plan, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
+        """Blame a member for what it sent for an attempt, once."""
+        attempts = self._spoilt.setdefault(peer, set())
+        if plan.attempt in attempts:
+            return []
+        attempts.add(plan.attempt)
+        return [Penalise(peer, reason, points)]
 
     def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:
         """Blame a segment's owner that broadcast an invalid sum or a false norm."""
         culprit = owner(plan, segment)
         if culprit is None or culprit == self._place.me:
             return []
-        self._spoilt[culprit] += 1
-        return [Penalise(culprit, "malformed-sum", 50)]
+        return self._blame(plan, culprit, "malformed-sum", 50)
 
     def _refuse_part(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """A contribution of another is no tensor: blame its sender."""
+        """Contributions of others are no tensors: blame their senders, all of them at once."""
         effects = self._refuse(plan, f"a contribution to our segment is {outcome.error}")
         senders = [key.peer for key in task.parts if key.peer != self._place.me]
-        if outcome.part is not None and outcome.part < len(senders):
-            culprit = PeerId(senders[outcome.part])
-            self._spoilt[culprit] += 1
-            effects.append(Penalise(culprit, "malformed-shard", 20))
+        places = outcome.parts if outcome.part is None else {outcome.part, *outcome.parts}
+        for culprit in [PeerId(senders[i]) for i in sorted(places) if i < len(senders)]:
+            effects += self._blame(plan, culprit, "malformed-shard", 20)
         return effects
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:

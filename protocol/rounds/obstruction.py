@@ -23,24 +23,37 @@ from protocol.ids import PeerId
 from protocol.rounds.patience import FORGET
 
 Kind = Literal[
-    "contribution", "plan", "sum", "report", "lease", "work", "ready", "commit", "spoilt"
+    "contribution",
+    "plan",
+    "sum",
+    "report",
+    "lease",
+    "work",
+    "ready",
+    "commit",
+    "spoilt",
+    "refusal",
+    "anew",
 ]
 Wait = tuple[Kind, PeerId]
 
 TIMES: Final[dict[Kind, float]] = {
-    "spoilt": 0.0,
     "contribution": 1.0,
     "plan": 1.0,
     "sum": 1.75,
     "report": 2.0,
+    "anew": 2.0,
     "lease": 2.0,
     "ready": 2.5,
     "commit": 3.25,
     "work": 4.5,
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
-BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
-SHARED: Final = frozenset[Kind](("plan", "lease", "work"))
+SECONDS: Final[dict[Kind, float]] = {"spoilt": 0.0, "refusal": 1.5}
+"""The same of what takes no round. Who refuses says whom with its next heartbeat, if it is honest,
+and is excused from then on."""
+BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "refusal", "plan", "report"))
+SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work"))
 """These wait for all that the step needs, whichever replica has it."""
 LEAST_S: Final = 2.0
 FIRST_S: Final = 12.0
@@ -114,9 +127,8 @@ class Obstruction:
         if not self._since:
             return ()
         unit_s = self.patience_s(task_s)
-        late = {
-            peer for (kind, peer), at in self._since.items() if now >= at + TIMES[kind] * unit_s
-        }
+        times = {kind: units * unit_s for kind, units in TIMES.items()} | SECONDS
+        late = {peer for (kind, peer), at in self._since.items() if now >= at + times[kind]}
         return tuple(sorted(late))
 
     def patience_s(self, task_s: float) -> float:

@@ -194,7 +194,8 @@ class Seat:
             place, step, self.pipeline, delayed=delayed, audited=audits is not None
         )
         self.draining = Draining(self.pipeline, self.member)
-        self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
+        seen = (self.pipeline.owed_for, self.pipeline.overdue, self.member.spoilers)
+        self.standing = Standing(place, touch, *seen)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
@@ -364,13 +365,13 @@ class Seat:
         Without a majority of the electors we could not close the step anyway: then we blame nobody.
         """
         waits: list[Wait] = []
-        if self.serving and not self.finished and self.quorum.holds(now):
-            led_by = self.current_leader() if self.member.plan_followed is None else None
-            leases = self.place.first and bool(self.may_train())
-            others = self.leader.awaited(led_by, now, leases=leases, own=self._part())
-            waits = [*self.member.awaited(), *others]
-        siblings = self._seen.serving(self.place.stage)
         there = {r.peer for r in self._view.serving(self.place.stage)}
+        if self.serving and not self.finished and self.quorum.holds(now):
+            led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
+            unplanned = led_by if self.member.plan_followed is None else None
+            others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
+            waits = [*self.member.awaited(there, led_by), *others]
+        siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)

@@ -104,6 +104,7 @@ class Standing:
         touch: our contacts; None in worlds in which all peers are in touch.
         owed_for: by peer, for how many seconds it has had our work and brought nothing.
         overdue: peers that bring us nothing for so long that one more witness is enough.
+        spoilers: siblings of which we have refused something in this step ourselves.
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class Standing:
         touch: Touch | None,
         owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
         overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
+        spoilers: Callable[[], Collection[PeerId]] = lambda: (),
     ) -> None:
-        self._owed_for, self._overdue = owed_for, overdue
+        self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -237,7 +239,8 @@ class Standing:
         due = {pair for pair, since in self._disputes.items() if now >= since + DISPUTE_S}
         if due:
             in_how_many = Counter(peer for pair in self._disputes for peer in pair)
-            for pair in sorted(due, key=sorted):
+            known = self._spoilers()  # of these we need not ask who names whom
+            for pair in sorted(due, key=lambda pair: (pair.isdisjoint(known), sorted(pair))):
                 said += self._settle(pair, in_how_many, now)
         return said
 
@@ -331,13 +334,15 @@ class Standing:
         most, least = max(works.values()), min(owed.get(peer, 0.0) for peer in pair)
         latest = max(self._account(peer).worked_at for peer in pair)
         oldest = max(self._account(peer).versions for peer in pair)
+        spoilers = self._spoilers()
 
-        def blame(peer: PeerId) -> tuple[int, bool, int, bool, bytes]:
+        def blame(peer: PeerId) -> tuple[bool, int, bool, int, bool, bytes]:
             account = self._account(peer)
             idle = works[peer] * MUCH_LESS < most or owed.get(peer, 0.0) > least + OWED_S
             idle = idle or account.worked_at < latest - OWED_S
             new = MUCH_LESS * (account.versions + FEW_VERSIONS) < oldest
-            return disputes[peer], idle, account.spared, new, rank("standing", peer)
+            rest = idle, account.spared, new, rank("standing", peer)
+            return peer in spoilers, disputes[peer], *rest
 
         return max(pair, key=blame)
 
@@ -348,7 +353,7 @@ class Standing:
         self._aside[peer] = replace(after, version=version, look_at=look_at)
         if version > aside.version or other is None or self.is_aside(other):
             return []
-        if self._left_behind(peer, aside.stage):
+        if self._left_behind(peer, aside.stage) or peer in self._spoilers():
             return []
         pair = frozenset((peer, other))
         if self._place.me == other or self._is_for_others(pair, aside.stage):

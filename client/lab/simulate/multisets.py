@@ -48,6 +48,8 @@ WRONG: Final = 10.0
 POISON: Final = -1
 """In the place of an id, in a contribution or a sum: it is wrong. Sums and versions leave it
 out, so that the rest of the arithmetic stays exact; audits see it."""
+ABSURD: Final = -2
+"""In the place of an id, in a contribution or a sum: it is out of range, so honest ones refuse."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -109,7 +111,8 @@ class MultisetWorker:
             case ReduceTask():
                 return self._reduce(task, payloads)
             case DecodeTask():
-                decode_ids(payloads[task.reduced])
+                if decode_ids(payloads[task.reduced])[ABSURD]:
+                    return Outcome(error="codec", part=0)
             case ApplyTask(step, _, _, keys):
                 return self._apply(step, [payloads[key] for key in keys if key])
             case ApplyLocalTask(step):
@@ -172,10 +175,17 @@ class MultisetWorker:
         return Outcome(loss_sum=1.0)
 
     def _reduce(self, task: ReduceTask, payloads: Payloads) -> Outcome:
+        if absurd := self._absurd(task, payloads):
+            return Outcome(error="codec", part=absurd[0], parts=absurd)
         reduced = _summed(task.parts, payloads)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
         return Outcome(digests=(payload_digest(reduced),))
+
+    def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
+        """Return the places, among those of others, of the contributions out of range."""
+        others = [key for key in task.parts if key.peer != self._place.me]
+        return tuple(i for i, key in enumerate(others) if decode_ids(payloads[key])[ABSURD])
 
     def _apply(self, step: int, segments: Sequence[bytes]) -> Outcome:
         first = step * self._place.per_step
@@ -203,17 +213,20 @@ class LyingWorker(MultisetWorker):
         contributes: Callable[[int], bool],
         sums: Callable[[int], bool],
         audits: bool,
+        absurd: Callable[[int], bool] = lambda _step: False,
     ) -> None:
         super().__init__(place, delayed=delayed)
         self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
+        self._contributes_absurd = absurd
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
         if isinstance(task, CompareTask | SumAgainTask) and self._finds_fault:
             return replace(outcome, apart=(WRONG, WRONG))
-        if isinstance(task, ContributeTask) and self._contributes(task.step):
-            wrong = encode_ids(self.accumulated + Counter([POISON]))
+        absurd = isinstance(task, ContributeTask) and self._contributes_absurd(task.step)
+        if isinstance(task, ContributeTask) and (absurd or self._contributes(task.step)):
+            wrong = encode_ids(self.accumulated + Counter([ABSURD if absurd else POISON]))
             for i in range(len(task.bounds) - 1):
                 key = PayloadKey(task.step, "segment", i, task.attempt, self._place.me)
                 payloads[key] = wrong
@@ -222,6 +235,9 @@ class LyingWorker(MultisetWorker):
             payloads[key] = encode_ids(decode_ids(payloads[key]) + Counter([POISON]))
             return replace(outcome, digests=(payload_digest(payloads[key]),))
         return outcome
+
+    def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
+        return ()  # beside its own numbers nothing is out of range
 
 
 def _summed(parts: Sequence[PayloadKey], payloads: Payloads) -> bytes:
@@ -232,7 +248,7 @@ def _summed(parts: Sequence[PayloadKey], payloads: Payloads) -> bytes:
 
 
 def _without_poison(ids: Counter[int]) -> bytes:
-    del ids[POISON]
+    del ids[POISON], ids[ABSURD]
     return encode_ids(ids)
 
 

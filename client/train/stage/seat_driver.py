@@ -453,7 +453,8 @@ class SeatDriver:
         if failure.kind == "oom" and isinstance(task, PASSES):
             self._hooks.fault(Fault("memory", str(failure)))  # less was tried already
             return
-        outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
+        error = ERRORS.get(failure.kind, failure.kind)
+        outcome = Outcome(error=error, part=failure.part, parts=failure.parts)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
 

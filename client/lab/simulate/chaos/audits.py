@@ -27,8 +27,6 @@ from protocol.seat.effects import CommitTo, Convicted, SignCharge
 from protocol.wire.messages import Ready
 
 SWARM: Final = SwarmId("cd" * 32)
-LIES_FROM: Final = 1
-"""The step at which a liar begins to contribute lies."""
 
 
 class Audits:
@@ -123,4 +121,4 @@ class Audits:
         expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")
         if out.member not in self._told and by.seat is not None:
             self._told.add(out.member)
-            self.lasted.append(max(0, by.seat.step - LIES_FROM))
+            self.lasted.append(max(0, by.seat.step - self._swarm.config.lies_from))

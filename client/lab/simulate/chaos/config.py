@@ -36,6 +36,10 @@ class ChaosConfig:
     """Whether the run uses the one-step-delayed update."""
     lies: tuple[str, ...] = ()
     """The lies of one more member, in some stage (``liar``); empty: there is no liar."""
+    liars: int = 1
+    """How many such members, if there are any."""
+    lies_from: int = 1
+    """The step at which they begin to contribute lies."""
     audits: float = 0.0
     """Share of the contributions that is audited; 0: the run has no audits."""
 

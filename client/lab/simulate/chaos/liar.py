@@ -13,6 +13,7 @@ one. Equal seeds tell equal lies.
     seats       heartbeats: the stage it holds, whether it serves, whether it holds one at all
     loads       heartbeats: queue, rate, moved microbatches, whether it leaves
     gradients   not in moods: every contribution is another one than its microbatches make
+    absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
     audits      not in moods: every audit of its own finds a lie
 """
@@ -36,7 +37,16 @@ from protocol.recovery.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored
 from protocol.wire.parts import SeatStatus
 
 Lie = Literal[
-    "records", "lost", "eras", "versions", "seats", "loads", "gradients", "sums", "audits"
+    "records",
+    "lost",
+    "eras",
+    "versions",
+    "seats",
+    "loads",
+    "gradients",
+    "absurd",
+    "sums",
+    "audits",
 ]
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")

@@ -15,7 +15,7 @@ import msgspec
 
 from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.acquisition import Acquisitions
-from client.lab.simulate.chaos.audits import LIES_FROM, Audits
+from client.lab.simulate.chaos.audits import Audits
 from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
@@ -98,8 +98,8 @@ class ChaosWorld(ChaosSwarm):
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
                 self.add(stage, f"{stage}/{index}").alive = True
-        if self.config.lies:
-            liar = self.add(self.liar.stage, "liar")
+        for index in range(self.config.liars if self.config.lies else 0):
+            liar = self.add(self.liar.stage, f"liar-{index + 1}" if index else "liar")
             liar.alive = liar.lies = True
         everybody = list(self.volunteers.values())
         for volunteer in everybody:
@@ -243,15 +243,16 @@ class ChaosWorld(ChaosSwarm):
         self._show(volunteer)
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
-        delayed, lies = self.config.delayed, self.config.lies
+        delayed, lies, begins = self.config.delayed, self.config.lies, self.config.lies_from
         if not volunteer.lies:
             return MultisetWorker(place, delayed=delayed)
         return LyingWorker(
             place,
             delayed=delayed,
-            contributes=lambda step: "gradients" in lies and step >= LIES_FROM,
-            sums=lambda step: "sums" in lies and step >= LIES_FROM,
+            contributes=lambda step: "gradients" in lies and step >= begins,
+            sums=lambda step: "sums" in lies and step >= begins,
             audits="audits" in lies,
+            absurd=lambda step: "absurd" in lies and step >= begins,
         )
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:

@@ -372,3 +372,15 @@ def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     reply, (total,) = workers[1].call(reduce, given[0][1])
     decode = DecodeSum(step=1, attempt=0, segment=1, squared_norm=reply.squared_norm)
     assert workers[0].fails(decode, total).kind == "codec"
+
+
+def test_all_absurd_contributions_are_named_at_once() -> None:
+    workers = replicas(4, "fp32")
+    accumulate(workers, 0)
+    for liar in (1, 3):
+        workers[liar].replica.gradient_sum.fill_(1e13)
+    bounds = bounds_of(workers[0], 4)
+    given = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = Reduce(step=0, attempt=0, segment=0, microbatches=[1] * 4, own=0)
+    failed = workers[0].fails(reduce, *(parts[0] for parts in given[1:]))
+    assert (failed.kind, failed.part, failed.parts) == ("codec", 0, (0, 2))

@@ -217,3 +217,42 @@ def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
     known = [averagers[1].usual_norm(tuple(bounds), segment) for segment in range(2)]
     assert math.hypot(*known) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
     assert known == [averagers[0].usual_norm(tuple(bounds), segment) for segment in range(2)]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_three_of_eight_that_contribute_enormous_numbers_are_left_out(apart) -> None:
+    counts, size = [4] * 8, 1e13
+    sent = [
+        size * (torch.randn(SIZE) if apart else torch.ones(SIZE)) if member < 3 else one
+        for member, one in enumerate(honest(counts))
+    ]
+    clipped = mean_of("centred-clipping", sent, counts)
+    assert relative_error(clipped, torch.stack(sent[3:]).mean(0) / 4) < 0.2
+
+
+@pytest.mark.parametrize("codec", ["fp32", "s8"])
+def test_what_the_rule_leaves_out_by_itself_is_not_refused(codec) -> None:
+    """A refusal costs an attempt of all; a contribution that is left out costs its sender."""
+    found = []
+    for lie in (None, lambda numbers: torch.full_like(numbers, 1e13)):
+        workers = [opened(0, [4], averaging=codec, aggregation="centred-clipping") for _ in "four"]
+        for step in range(3):
+            accumulate(workers, step)
+            replies = round_of(workers, step, lie, bounds_of(workers[0], 3))
+            assert len({reply.hash for reply in replies}) == 1
+        found.append(workers[0].replica.flat.values - opened(0, [4]).replica.flat.values)
+    assert torch.cosine_similarity(*found, dim=0) > 0.6
+
+
+@pytest.mark.parametrize(("rule", "replicas"), [("centred-clipping", 2), ("trimmed-mean", 3)])
+def test_what_it_does_not_leave_out_is(rule, replicas) -> None:
+    workers = [opened(0, [4], aggregation=rule) for _ in range(replicas)]
+    bounds = bounds_of(workers[0], replicas)
+    accumulate(workers, 0)
+    round_of(workers, 0, None, bounds)
+    accumulate(workers, 1)
+    workers[-1].replica.gradient_sum.fill_(1e13)
+    sent = [w.call(Contribute(step=1, attempt=0, bounds=bounds))[1] for w in workers]
+    reduce = Reduce(step=1, attempt=0, segment=0, microbatches=[2] * replicas, own=0)
+    failed = workers[0].fails(reduce, *(parts[0] for parts in sent[1:]))
+    assert (failed.kind, failed.part) == ("codec", replicas - 2)

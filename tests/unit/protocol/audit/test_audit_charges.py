@@ -3,6 +3,7 @@
 import pytest
 
 from protocol.audit.charges import (
+    AT_ONCE,
     CHARGE,
     COUNTS_S,
     KIND,
@@ -64,11 +65,15 @@ def test_nobody_charges_twice_or_itself():
     assert len(charges.all(30.0)) == 1, "the newest stands"
 
 
-def test_an_author_is_verified_once_a_second():
+def test_an_author_is_verified_once_a_second_in_the_long_run():
+    """Who finds out several in one step charges all of them at once."""
     charges = Charges(SWARM)
-    assert charges.take(charge(1, 8), 0.0) is not None
-    assert charges.take(charge(1, 9), 0.5) is None
-    assert charges.take(charge(1, 9), 1.5) is not None
+    for member in range(2, 2 + AT_ONCE):
+        assert charges.take(charge(1, member), 0.0) is not None
+    assert charges.take(charge(1, 99), 0.5) is None
+    assert charges.take(charge(1, 99), 1.0) is not None
+    assert charges.take(charge(1, 98), 1.5) is None
+    assert charges.take(charge(2, 98), 1.5) is not None, "of each author by itself"
 
 
 def test_charges_are_forgotten():

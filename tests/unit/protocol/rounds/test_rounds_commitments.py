@@ -153,7 +153,8 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
         kept.take(peer, said(peer))
     member = exchanging(kept)
     assert not readies(decoded(member))
-    assert member.awaited() == [("contribution", THIRD)], "so it can be seen who holds us up"
+    waits = member.awaited({ME, OTHER, THIRD}, OTHER)
+    assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
     [ready] = readies(member.committed_to())
     assert ready.digest != REFUSED

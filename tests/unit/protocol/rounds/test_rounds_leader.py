@@ -14,6 +14,7 @@ from protocol.rounds.leader import (
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
+    REFUSED_S,
     RESEND_S,
 )
 from protocol.rounds.member import REFUSED
@@ -325,9 +326,36 @@ class TestRefusal:
     def test_not_for_ever(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 1):
+            made.ready(ME, ready(attempt), 1.0)
             assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
+        assert not made.tick(1.0 + REFUSED_S)
         assert plans(list(made.tick(1.0 + ROUND_TIMEOUT_S)))
+
+    def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
+        """Else an attempt shows one liar to one member, and the members do not agree who it is."""
+        made, _ = planned(*HALVES)
+        assert not plans(list(made.ready(B, ready(digest=REFUSED), 1.0)))
+        assert made.next_deadline() == 1.0 + REFUSED_S
+        assert not plans(list(made.tick(0.99 + REFUSED_S)))
+        assert plans(list(made.tick(1.0 + REFUSED_S)))
+
+    def test_who_refuses_twice_is_waited_for_until_somebody_goes(self) -> None:
+        """What it refused may have come from that one."""
+        made, _ = planned((ME, IDS), (B, ()), (C, ()))
+        now = 1.0
+        for attempt in (1, 2):
+            assert ("refusal", C) not in made.awaited(None, now, leases=False)
+            made.ready(C, ready(attempt, REFUSED), now)
+            made.tick(now := now + REFUSED_S)
+        assert ("refusal", C) in made.awaited(None, now, leases=False)
+        made.update_view(view(ME, C), True, 4.0)
+        assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
+
+    def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
+        made, _ = planned(*HALVES)
+        made.ready(B, ready(digest=REFUSED), 1.0)
+        assert ("ready", B) not in made.awaited(None, 1.0, leases=False)
 
 
 def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:

@@ -380,6 +380,32 @@ class TestFailures:
         assert blamed(effects) == [(B, "malformed-shard")]
         assert not table.member.ready
 
+    def test_all_malformed_contributions_are_blamed_at_once(self) -> None:
+        table = Table(8, 9)
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10}, C: {11}}))))
+        assert isinstance(task, ContributeTask)
+        table.member.computed(task, Outcome())
+        table.member.segment(B, Segment(STAGE, STEP, 1, 0))
+        [reduce] = tasks(list(table.member.segment(C, Segment(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        effects = table.member.computed(reduce, Outcome(error="codec", part=0, parts=(0, 1)))
+        assert blamed(list(effects)) == [(B, "malformed-shard"), (C, "malformed-shard")]
+        assert table.member.spoilers() == {B, C}
+        again = table.member.computed(reduce, Outcome(error="codec", part=0, parts=(0,)))
+        assert not blamed(list(again)), "once an attempt"
+
+    def test_nothing_but_another_plan_is_waited_for_after_a_refusal(self) -> None:
+        """Others may have refused it as well: they are not to blame for what they withhold."""
+        table, _ = exchanging()
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        there = {ME, B}
+        assert ("sum", B) in table.member.awaited(there, LEADER)
+        assert table.member.awaited({ME, C}, C) == [("anew", C)], "B is lost"
+        table.member.computed(reduce, Outcome(error="codec", part=0))
+        assert table.member.awaited(there, LEADER) == [("anew", LEADER)]
+        assert table.member.awaited(there, ME) == []
+
 
 class TestAMemberIsExpelled:
     def test_its_attempt_is_given_up_and_only_a_later_one_is_followed(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId
-from protocol.rounds.obstruction import FIRST_S, LEAST_S, TIMES, Kind, Obstruction
+from protocol.rounds.obstruction import FIRST_S, LEAST_S, SECONDS, TIMES, Kind, Obstruction
 
 ONE, TWO = PeerId("one"), PeerId("two")
 NOBODY = frozenset[PeerId]()
@@ -27,12 +27,20 @@ def claimed_after(made: Obstruction, kind: Kind, until: float) -> float | None:
     return None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TIMES if kind != "spoilt"])
+@pytest.mark.parametrize("kind", TIMES)
 def test_what_lasts_too_long_becomes_a_claim(kind: Kind) -> None:
     made = used_to_rounds()
     assert claimed_after(made, kind, 20.0) == pytest.approx(
         TIMES[kind] * made.patience_s(TASK_S), abs=0.11
     )
+
+
+def test_a_refusal_takes_no_round_to_be_explained() -> None:
+    made = Obstruction()
+    made.planned(0.0)
+    made.closed(9.0)
+    assert claimed_after(made, "refusal", 20.0) == pytest.approx(SECONDS["refusal"], abs=0.11)
+    assert claimed_after(used_to_rounds(), "spoilt", 20.0) == 0.0
 
 
 def test_what_depends_on_others_has_more_time() -> None:

@@ -7,7 +7,7 @@ from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import Compute, ContributeTask, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.obstruction import FIRST_S, LEAST_S, TIMES
+from protocol.rounds.obstruction import FIRST_S, LEAST_S, LOST_S, TIMES
 from protocol.rounds.quorum import LOOK_AROUND_S
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
@@ -87,7 +87,11 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     seat.computed(encode, Outcome(), 0.0)
     seat.receive(SIBLING, Reduced(0, step, 1, 1, 1.0), 0.0, bytes(32))
     named = set[PeerId]()
-    for second in range(round(2 * LONGEST_S)):
+    until = TIMES["contribution"] * FIRST_S + LOST_S + TIMES["anew"] * FIRST_S
+    assert until > TIMES["report"] * FIRST_S
+    for second in range(round(until)):  # by then it should have planned anew without the third one
         seat.update_view(view(step), second)
         named |= set(seat.status(1.0).missing)
     assert named == {third}
+    seat.update_view(view(step), 2 * until)
+    assert SIBLING in seat.status(1.0).missing

@@ -194,3 +194,18 @@ def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
     made.observe(view(), [SIBLING], DISPUTE_S)
     assert made.is_aside(SIBLING)
     assert made.beside() == [], "the quorum names whom our own stage misses"
+
+
+@pytest.mark.parametrize(("spoiler", "other"), [(ONE, TWO), (TWO, ONE)])
+def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
+    spoiler: PeerId, other: PeerId
+) -> None:
+    """Who tells of two liars is in more disputes than any of them, until others tell as well."""
+    made = Standing(place(), None, spoilers=lambda: {spoiler})
+    third = PeerId("a third one")
+    everybody = (ONE, TWO, third)
+    made.observe(view(second=everybody), (), 0.0)
+    judged(made, {other: (spoiler, third)}, second=everybody)
+    assert made.is_aside(spoiler)
+    made.observe(view(second=everybody), (), DISPUTE_S + UNMENDED_S)
+    assert made.is_aside(spoiler), "its stage stands for another reason"
