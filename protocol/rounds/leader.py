@@ -43,6 +43,9 @@ MAX_REFUSALS = 2
 the round has to go first. Else a refused plan runs out of time."""
 REFUSED_S = 1.0
 """How long a refused attempt goes on: every member is to see for itself all that is wrong in it."""
+FEW = 4
+"""A plan with so many members is made anew at once: a minority of them is one, and no attempt shows
+one liar in place of another."""
 LAGGARD_S = 8.0
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
@@ -380,7 +383,7 @@ class RoundLeader:
             return []
         self._look_at, effects = None, self._admit(now)
         here = own.received + len(self._ready)
-        if self._anew_at is not None and (now >= self._anew_at or self._has_one_refuser()):
+        if self._anew_at is not None and (now >= self._anew_at or self._all_have_looked()):
             self._void("malformed shard")
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
@@ -493,10 +496,12 @@ class RoundLeader:
         words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
         return [Explain("round", words, "warning"), *self._act(now, own)]
 
-    def _has_one_refuser(self) -> bool:
-        """Whether all others are Ready: they have seen all of the plan, and nothing wrong."""
+    def _all_have_looked(self) -> bool:
+        """Whether a refused plan shows nobody anything more: it has few members, or all others are
+        Ready, so they have seen all of it, and nothing wrong."""
         members = 0 if self._plan is None else len(self._plan.members)
-        return len(self._refused_by) == 1 and len(self._ready) == members - 1
+        alone = len(self._refused_by) == 1 and len(self._ready) == members - 1
+        return members <= FEW or alone
 
     def _try_decide(self, now: float, own: OwnPart) -> list[Effect]:
         """Commit once every member is Ready with the same digest, and we still have a quorum."""

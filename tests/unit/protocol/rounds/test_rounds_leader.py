@@ -11,6 +11,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
 from protocol.rounds.leader import (
+    FEW,
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
@@ -334,8 +335,9 @@ class TestRefusal:
 
     def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
         """Else an attempt shows one liar to one member, and the members do not agree who it is."""
-        made, _ = planned(*HALVES)
-        assert not plans(list(made.ready(B, ready(digest=REFUSED), 1.0)))
+        others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 10 + FEW)]
+        made, _ = planned((ME, IDS), *((peer, ()) for peer in others))
+        assert not plans(list(made.ready(others[0], ready(digest=REFUSED), 1.0)))
         assert made.next_deadline() == 1.0 + REFUSED_S
         assert not plans(list(made.tick(0.99 + REFUSED_S)))
         assert plans(list(made.tick(1.0 + REFUSED_S)))
@@ -347,15 +349,16 @@ class TestRefusal:
         for attempt in (1, 2):
             assert ("refusal", C) not in made.awaited(None, now, leases=False)
             made.ready(C, ready(attempt, REFUSED), now)
-            made.tick(now := now + REFUSED_S)
         assert ("refusal", C) in made.awaited(None, now, leases=False)
         made.update_view(view(ME, C), True, 4.0)
         assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
 
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
         made, _ = planned(*HALVES)
-        made.ready(B, ready(digest=REFUSED), 1.0)
+        for attempt in range(1, MAX_REFUSALS + 2):
+            made.ready(B, ready(attempt, REFUSED), 1.0)
         assert ("ready", B) not in made.awaited(None, 1.0, leases=False)
+        assert ("refusal", B) in made.awaited(None, 1.0, leases=False)
 
 
 def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:
