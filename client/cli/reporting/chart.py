@@ -26,7 +26,10 @@ def chart(points: Sequence[Point], label: str, marks: Iterable[float] = ()) -> s
     if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
         return ""
     left, right = seen[0][0], seen[-1][0]
-    figures = ticks(bounds([y for _, y in seen]), 4)
+    lowest, highest = bounds([y for _, y in seen])
+    if min(y for _, y in seen) >= 0:
+        lowest = max(0.0, lowest)
+    figures = ticks((lowest, highest), 4)
     low, high = figures[0], figures[-1]
 
     def line(kind: str, shown: Sequence[Point]) -> str:

@@ -173,7 +173,7 @@ def _speed(report: Report) -> Iterator[str]:
         yield f"<p>{words.count(report.tokens_per_s)} tokens/s in the swarm, "
         yield f"{words.count(report.own_tokens_per_s)} of it by this volunteer</p>\n"
     drawn = chart(
-        [(float(point.step), point.tokens_per_s) for point in report.curve],
+        [(float(one.step), one.tokens_per_s) for one in report.curve if one.tokens_per_s > 0],
         "tokens per second by step",
     )
     if drawn:

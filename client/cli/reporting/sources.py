@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from client import __version__
 from client.cli.logging.log_file import Line, read_lines
@@ -37,11 +38,13 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.control.updates import MAX_POINTS, StepPoint
+from client.errors import UserError
 from client.store.audits import load_audits
 from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
 from client.store.credit import load_credit
 from client.store.curve import CurveFile
+from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.packed import DamagedFile
 from client.store.swarms import SwarmStore
@@ -55,6 +58,7 @@ from model_zoo.specs.tokens import DEFAULT as BYTES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
 
 MOST_READS = 32
 """Batches of events that are asked for: a node with news without end must not hold us."""
@@ -123,6 +127,7 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     credit = load_credit(folders.credit(swarm.swarm))
     audits = load_audits(folders.audits(swarm.swarm))
     judged = {one.peer: one for one in audits.members} if audits else {}
+    own = _own_peer(home)
     return Report(
         made=time.time(),
         version=__version__,
@@ -146,7 +151,7 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
         members=[
             MemberFacts(
                 peer=peer,
-                state="met",
+                state="you" if peer == own else "met",
                 stages=[],
                 microbatches_per_s=0.0,
                 fault=judged[peer].fault if peer in judged else "",
@@ -333,6 +338,14 @@ def _covered(manifest: Manifest) -> Snapshot:
         rss_bytes=0,
         uptime_s=0.0,
     )
+
+
+def _own_peer(home: Home) -> str:
+    """Return this volunteer's id; empty: it has none, or its key cannot be used."""
+    with suppress(UserError):
+        seed = load_identity(home.folders.data)
+        return Signer(seed).peer if seed else ""
+    return ""
 
 
 def _versions(home: Home, swarm: SwarmId) -> dict[int, int]:

@@ -215,6 +215,18 @@ def test_a_chart_stays_within_its_frame_and_has_round_figures() -> None:
     assert '">100</span>' in drawn
 
 
+def test_what_is_never_negative_has_no_figures_below_zero() -> None:
+    drawn = chart([(0.0, 0.0), (1.0, 19_000.0), (2.0, 19_500.0)], "speed")
+    assert '">0</span>' in drawn
+    assert '">-' not in drawn
+
+
+def test_a_speed_that_is_not_known_yet_is_not_drawn(swarm: SwarmFile) -> None:
+    known = full(swarm, "fine")
+    slow = [replace(point, tokens_per_s=0.0) for point in known.curve]
+    assert page(replace(known, curve=slow)).count("<svg") == 1, "the loss alone"
+
+
 def test_a_long_curve_keeps_its_ends() -> None:
     points = [StepPoint(step, 0.0, 1.0, 1.0) for step in range(2000)]
     found = thinned(points, 500)
@@ -295,6 +307,7 @@ def test_a_swarm_joined_a_moment_ago_has_a_page_too(
     monkeypatch.chdir(tmp_path)
     assert within("report").returncode == ExitCode.OK
     told = read((tmp_path / "report.html").read_text())
+    assert f"{swarm.manifest.founder[-6:]} you" in told
     assert "none yet" in told
     assert "It has contributed nothing yet" in told
 
