@@ -240,6 +240,18 @@ COMMANDS: Final[dict[str, Command]] = {
         "Write text with the model that a swarm has trained so far.",
         (("sample --help", "prompt, length, temperature"),),
     ),
+    "chat": Command(
+        USE,
+        "Talk with the model that a swarm has trained so far.",
+        (
+            ("chat", "in the terminal; Ctrl-D ends"),
+            ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
+            ("chat --json < questions.txt", "a line of JSON for each line"),
+        ),
+        "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
+        "A model whose tokenizer has no chat template continues your text. Every token is computed "
+        "from all before it, so that long conversations are slow.",
+    ),
     "export": Command(
         USE,
         "Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.",

@@ -45,6 +45,8 @@ FAILURES = [
     (["sample", "--swarm", "nowhere"], 2, "nowhere"),
     (["export", "--swarm", "nowhere"], 2, "--out"),
     (["sample"], 2, "no swarm is known"),
+    (["chat"], 2, "no swarm is known"),
+    (["chat", "--max-tokens", "0"], 2, "--max-tokens"),
     (["identity", "show"], 78, "identity create"),
     (["config", "validate", "no-such.toml"], 78, "no-such.toml"),
 ]

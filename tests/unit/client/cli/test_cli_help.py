@@ -59,6 +59,7 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
         "status",
         "matches",
         "sample",
+        "chat",
         "export",
         "demo",
         "attach",
