@@ -109,6 +109,12 @@ def card(facts: Facts) -> str:
 
 
 def _use(facts: Facts) -> str:
+    """Code that writes a short text: short enough for the model."""
+    few = min(50, facts.manifest.model.longest // 2)
+    return _example(facts).replace("max_new_tokens=50", f"max_new_tokens={few}")
+
+
+def _example(facts: Facts) -> str:
     brought = facts.manifest.data.brought
     if facts.adapter_alone:
         use = _ADAPTER

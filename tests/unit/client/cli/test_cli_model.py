@@ -147,6 +147,7 @@ def test_the_commands_sample_and_export(
     assert f"{answer['held_out_loss']:.4f} nats a token" in card
     assert swarm.manifest.data.digest in card
     assert "members of the swarm that were met" not in card
+    assert "max_new_tokens=8)" in card  # its context is 16
 
 
 def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
