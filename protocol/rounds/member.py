@@ -218,37 +218,48 @@ class RoundMember:
         """The plan of the promised attempt."""
         return self._plan
 
-    def awaited(self, there: Collection[PeerId], led_by: PeerId | None) -> list[Wait]:
+    def awaited(self, gone: Collection[PeerId], led_by: PeerId | None) -> list[Wait]:
         """Return the peers that our part in the round waits for, and for what.
 
-        Nothing is waited for in an attempt that comes to nothing, because we have refused it or
-        have lost one of its members: others may have given it up by now, and only the leader can
+        In an attempt that comes to nothing, because we have refused it or one of its members is
+        gone, nobody else is waited for: others may have given it up by now, and only the leader can
         plan it anew.
 
         Args:
-            there: the replicas that serve the stage.
+            gone: replicas of the roll that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
         often = (peer for peer, of in self._spoilt.items() if len(of) >= SPOILT_TIMES)
         spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
-        plan, me = self._plan, self._place.me
+        plan = self._plan
         if plan is None or self.progress is Progress.APPLYING:
             return spoilt
-        if self._refused == plan.attempt or any(m.peer not in there for m in plan.members):
-            return spoilt if led_by in (None, me) else [*spoilt, ("anew", led_by)]
+        anew = list[Wait]()
+        if led_by is not None and led_by != self._place.me:
+            anew.append(("anew", led_by))
+        if self._refused == plan.attempt:
+            return [*spoilt, *anew]
+        waits = self._awaited_in(plan)
+        if any(member.peer in gone for member in plan.members):
+            return [*spoilt, *(wait for wait in waits if wait[1] in gone), *anew]
+        return [*spoilt, *waits]
+
+    def _awaited_in(self, plan: Plan) -> list[Wait]:
+        """Return the peers that we wait for in an attempt."""
+        me = self._place.me
         if self.progress is Progress.EXCHANGING:
-            return [*spoilt, *(self._inbox.awaited(plan, me) or self._uncommitted(plan))]
+            return list(self._inbox.awaited(plan, me) or self._uncommitted(plan))
         if self._masking is not None and self.progress is Progress.DEALING:
-            return [*spoilt, *(("contribution", peer) for peer in self._masking.missing())]
+            return [("contribution", peer) for peer in self._masking.missing()]
         if self._masking is not None and (late := self._masking.closed_to()):
-            return [*spoilt, *(("commit", peer) for peer in late)]
+            return [("commit", peer) for peer in late]
         if self._leader == me:
-            return spoilt
+            return []
         if self.progress is Progress.READY and self._commit is None:
-            return [*spoilt, ("commit", self._leader)]
+            return [("commit", self._leader)]
         if self.progress is Progress.SETTLING and not self._accumulator.accumulating:
-            return [*spoilt, ("plan", self._leader)]  # one that does not fit what we have
-        return spoilt
+            return [("plan", self._leader)]  # one that does not fit what we have
+        return []
 
     def _uncommitted(self, plan: Plan) -> list[Wait]:
         late = [] if self._commitments is None else self._commitments.missing(plan)

@@ -370,7 +370,7 @@ class Seat:
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
             unplanned = led_by if self.member.plan_followed is None else None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
-            waits = [*self.member.awaited(there, led_by), *others]
+            waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)

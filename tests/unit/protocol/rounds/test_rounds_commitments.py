@@ -153,7 +153,7 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
         kept.take(peer, said(peer))
     member = exchanging(kept)
     assert not readies(decoded(member))
-    waits = member.awaited({ME, OTHER, THIRD}, OTHER)
+    waits = member.awaited((), OTHER)
     assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
     [ready] = readies(member.committed_to())

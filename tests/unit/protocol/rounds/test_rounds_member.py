@@ -399,12 +399,12 @@ class TestFailures:
         table, _ = exchanging()
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        there = {ME, B}
-        assert ("sum", B) in table.member.awaited(there, LEADER)
-        assert table.member.awaited({ME, C}, C) == [("anew", C)], "B is lost"
+        assert table.member.awaited((), LEADER) == [("sum", B)]
+        assert table.member.awaited({ME}, C) == [("anew", C)]
+        assert table.member.awaited({B}, C) == [("sum", B), ("anew", C)], "so all hear of it"
         table.member.computed(reduce, Outcome(error="codec", part=0))
-        assert table.member.awaited(there, LEADER) == [("anew", LEADER)]
-        assert table.member.awaited(there, ME) == []
+        assert table.member.awaited((), LEADER) == [("anew", LEADER)]
+        assert table.member.awaited((), ME) == []
 
 
 class TestAMemberIsExpelled:
