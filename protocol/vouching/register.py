@@ -190,9 +190,10 @@ class Register:
 
         Args:
             peer: at the other end of the link.
-            ticket: the secret of our invite, until we are vouched for.
+            ticket: the secret of our invite, until we are vouched for. One that has brought us in
+                already is not shown again: nobody but its maker knows it, and who expelled us does.
         """
-        if ticket is None or self.belongs:
+        if ticket is None or self.belongs or self.is_used_up(ticket):
             return _encoder.encode(ShownChain(self.chain))
         return show_ticket(ticket, self._swarm, self._signer.peer, peer)
 

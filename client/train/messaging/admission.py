@@ -235,9 +235,13 @@ class Vouching:
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
-        """Handle a peer's Goodbye; before a member has vouched for us it ends the attempt."""
-        if not self.register.belongs:
-            self._out(f"the swarm refuses us: {reason}")
+        """Handle a peer's Goodbye; before a member has vouched for us it ends the attempt. Once our
+        invite has been used, why we are out is not the word of whoever refuses us."""
+        if self.register.belongs:
+            return
+        answer = self.register.own_answer()
+        known = not answer and self.register.is_used_up(self._ticket)
+        self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 
     def draw_ticket(self, secret: bytes, uses: int) -> Ticket:
         """Return a ticket for a new invite of ours, with 32 random bytes and a number of members.

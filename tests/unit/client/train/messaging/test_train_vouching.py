@@ -15,7 +15,7 @@ from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
 from protocol.manifest import swarm_id
 from protocol.vouching.register import Kept, Register
-from protocol.wire.messages import Heartbeat
+from protocol.wire.messages import ExpulsionList, Heartbeat
 from tests.support.memory_network import Faults, MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
 
@@ -81,6 +81,28 @@ async def until(happened: Callable[[], object]) -> None:
 
 async def linked(one: Member, other: Member) -> None:
     await one.network.connect(other.network.addresses[0])
+
+
+async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknown(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery, 0, Faults())
+        founder = Member(hub, 1, nursery)
+        friend = Member(hub, 2, nursery, founder.vouching.draw_ticket(bytes(32), 1).secret)
+        await linked(friend, founder)
+        await until(lambda: friend.register.is_member)
+        guest = Member(hub, 3, nursery, friend.vouching.draw_ticket(b"g" * 32, 1).secret)
+        await linked(guest, friend)
+        await until(lambda: guest.register.is_member)
+
+        said = founder.register.expel(friend.peer, "sends noise", guest.engine.wall())
+        guest.vouching.expulsions(founder.peer, ExpulsionList([said]))
+        assert len(guest.out) == 1
+        await linked(guest, founder)  # it does not end at once, and a link comes up meanwhile
+        await trio.sleep(5.0)
+        assert all("sends noise" in words for words in guest.out)
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody(
