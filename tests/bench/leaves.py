@@ -6,7 +6,8 @@ One stage, two volunteers with one thread each; 256 MiB of tokens that are bytes
 founder has all. Every volunteer uploads at the given rate, contributions included. In the first run
 the second volunteer fetches the parts that its microbatches need; in the other one it is given the
 folder. The two runs are made twice, in turns. The first step is left out of the median and said by
-itself: it is when everything is missing.
+itself: it is when everything is missing. The look-ahead fills at first, and that takes of the line
+what averaging needs: with 130 steps, those after the 25th are as fast as with the data on disk.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main() -> None:
     ratios = [usual["on disk"] / statistics.median(run[1:]) for run in runs["fetched"]]
     one = figure(
         "data",
-        f"data fetched part by part at {given.up}, against data on disk: tokens/s",
+        f"{given.steps} steps while data come part by part at {given.up}, against data on disk",
         f"**{usual['on disk'] / usual['fetched']:.2f}**",
         f"{min(ratios):.2f} to {max(ratios):.2f}; first step {first['fetched']:.1f} s against "
         f"{first['on disk']:.1f} s; load {os.getloadavg()[0]:.0f}",
