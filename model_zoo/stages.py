@@ -51,13 +51,22 @@ class Stage(nn.Module):
         Raises:
             ValueError: T exceeds the model's context.
         """
+        x = self.hidden(x)
+        return x if self.head is None else self.head(x)  # (B, T, V)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Run all but the head: tokens (B, T) or hidden (B, T, C) to hidden (B, T, C).
+
+        Raises:
+            ValueError: T exceeds the model's context.
+        """
         if x.shape[1] > self.spec.context:
             raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
         if self.embed is not None:
             x = self.embed(x)  # (B, T) -> (B, T, C)
         for block in self.blocks.values():
             x = block(x)  # (B, T, C)
-        return x if self.head is None else self.head(x)  # (B, T, V)
+        return x
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:

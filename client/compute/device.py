@@ -14,7 +14,6 @@ from client.compute.replica import Replica
 from client.compute.replies import MatmulRate, Measured, Probed
 from client.compute.requests import Measure, Probe
 from client.compute.slicing import is_out_of_memory
-from model_zoo.stages import summed_loss
 from model_zoo.threads import limited_threads
 
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
@@ -117,15 +116,15 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
-    graph = passes.run_forward(slot, tokens if replica.part.embeds else boundary, with_graph=True)
-    output, gradient = graph.output, None
+    x, gradient = tokens if replica.part.embeds else boundary, None
     if replica.part.has_head:
-        output = summed_loss(graph.output, tokens)
+        graph, _ = passes.run_loss(replica, slot, x, tokens)
     else:
-        wire.boundary_out(output, "forward")
-        gradient = torch.randn_like(output)
+        graph = passes.run_forward(slot, x, with_graph=True)
+        wire.boundary_out(graph.output, "forward")
+        gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
-    passes.run_backward(replica, slot, graph, output, gradient)
+    passes.run_backward(replica, slot, graph, graph.output, gradient)
     return middle - start, _now(wire.device) - middle
 
 

@@ -14,7 +14,7 @@ from client.compute.payload import CodecName
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.matrices import largest_matrix
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
@@ -91,9 +91,20 @@ def required_bytes(
         snapshot_bytes=parameters * state.bytes_per_parameter,
         graph_bytes=layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES,
         graphs=1 if is_last else graphs_kept + 1,
-        head_bytes=_LOGIT_COPIES * NUMBER_BYTES * batch * model.vocab if is_last else 0,
+        head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+
+
+def _head_bytes(model: ModelSpec, batch: int) -> int:
+    """Logits and what is made of them for a batch of so many tokens; in pieces, the gradients of
+    the hidden state and of the head's parameters are held beside them."""
+    at_once = tokens_at_once(model.vocab)
+    pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
+    if batch <= at_once:
+        return pieces
+    trained = 0 if model.lora is not UNSET else 2 * sum(map(math.prod, model.head_tensors.values()))
+    return pieces + NUMBER_BYTES * (batch * model.width + trained)
 
 
 def _frozen_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:

@@ -27,7 +27,8 @@ from client.compute.requests import (
 )
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
-from model_zoo.stages import losses_of, shown_share
+from model_zoo.head_loss import losses_of_hidden
+from model_zoo.stages import shown_share
 
 Payloads = Sequence[Buffer]
 
@@ -176,6 +177,32 @@ def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
         return Graph(leaf, slot.module(x if leaf is None else leaf))
 
 
+def run_loss(replica: Replica, slot: Slot, x: Tensor, targets: Tensor) -> tuple[Graph, Tensor]:
+    """Run the last stage forward; return the graph, whose output is what is run back, and the
+    summed loss.
+
+    Args:
+        replica: computes.
+        slot: parameters of the step.
+        x: input (B, T, C), or tokens (B, T) if the stage is the first one as well.
+        targets: (B, T) int64.
+    """
+    head = slot.module.head
+    if head is None:
+        raise ShapeError("only the last stage computes a loss")
+    leaf = x.detach().requires_grad_() if x.is_floating_point() else None
+    hidden = slot.module.hidden(x if leaf is None else leaf)  # (B, T, C)
+    loss, whole = losses_of_hidden(
+        head,
+        hidden,
+        targets,
+        vocab=slot.module.spec.vocab,
+        z_weight=replica.optimizer.spec.z_weight,
+        weight=replica.loss_weight,
+    )
+    return Graph(leaf, whole), loss
+
+
 def run_backward(
     replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None
 ) -> list[memoryview]:
@@ -283,7 +310,6 @@ def loss_and_gradient(
     if isinstance(request, ForwardBackward):
         _check_size(replica, x, request.microbatch)
 
-    z_weight = replica.optimizer.spec.z_weight
     share = shown_share(targets)
 
     def run() -> tuple[float, list[memoryview]]:
@@ -291,10 +317,8 @@ def loss_and_gradient(
 
         def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
             for part in parts_of(replica):
-                graph = run_forward(slot, x[part], with_graph=True)
-                loss, whole = losses_of(
-                    graph.output, targets[part], z_weight=z_weight, weight=replica.loss_weight
-                )
+                graph, loss = run_loss(replica, slot, x[part], targets[part])
+                whole = graph.output
                 if not whole <= LARGEST_LOSS:
                     raise PoisonedTensor("the loss is not finite or of absurd magnitude")
                 losses.append(loss.item())

@@ -18,6 +18,14 @@ ARCHITECTURES: dict[str, Architecture] = {"gpt": Gpt(), "llama": Llama()}
 """Every architecture that a manifest may name. A new one is a line here and two files of its name:
 its facts in `specs/architectures`, its modules in `models`, its names in `huggingface`."""
 
+LOGITS_AT_ONCE = 1 << 25
+"""Numbers of logits that a head makes at a time: 128 MiB in fp32."""
+
+
+def tokens_at_once(vocab: int) -> int:
+    """Return how many tokens a head takes at a time; ``vocab`` is V."""
+    return max(1, LOGITS_AT_ONCE // vocab)
+
 
 class ModelSpec(Shape, frozen=True):
     """A shape that the zoo can build; see `Shape` for the fields.

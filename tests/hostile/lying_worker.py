@@ -31,7 +31,7 @@ HUGE = 1e13
 def scaled_gradients(lies: Lies, factor: float | None) -> None:
     """The gradients of each microbatch, its own and its neighbour's, are multiplied; None: they are
     random numbers of the same size."""
-    honest, of_loss = passes.run_back, passes.losses_of
+    honest, of_loss = passes.run_back, passes.losses_of_hidden
     inside = [False]
 
     def lying(replica: Replica, slot: Slot, graphs: Any, like: Any = None) -> list[memoryview]:
@@ -46,12 +46,12 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
             return given * (factor or 1.0)
         return torch.randn_like(given) * given.norm() / max(1.0, given.numel() ** 0.5)
 
-    def random_loss(logits: torch.Tensor, targets: torch.Tensor, **of: Any) -> Any:
+    def random_loss(head: Any, hidden: torch.Tensor, targets: torch.Tensor, **of: Any) -> Any:
         if inside[0] and factor is None:  # the loss of other targets: its gradient is noise
             targets = targets.flatten()[torch.randperm(targets.numel())].view_as(targets)
-        return of_loss(logits, targets, **of)
+        return of_loss(head, hidden, targets, **of)
 
-    passes.run_back, passes.losses_of = lying, random_loss  # type: ignore[assignment]
+    passes.run_back, passes.losses_of_hidden = lying, random_loss  # type: ignore[assignment]
     for name in ("forward_backward", "backward"):
         _wrap(passes, name, _while(inside, lies))
 

@@ -26,15 +26,15 @@ def short_of_memory(
 ) -> list[int]:
     """From now on more than so many sequences do not fit; returns the sizes that were tried."""
     module, tried = worker.replica.module, list[int]()
-    forward = module.forward
+    hidden = module.hidden
 
     def run(x: torch.Tensor) -> Any:
         tried.append(len(x))
         if len(x) > at_once:
             raise error()
-        return forward(x)
+        return hidden(x)
 
-    module.forward = run
+    module.hidden = run
     return tried
 
 
@@ -163,13 +163,13 @@ def test_a_stage_warms_up_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> N
 
         return note
 
-    for name in ("run_forward", "run_backward"):
+    for name in ("run_forward", "run_loss", "run_backward"):
         monkeypatch.setattr(passes, name, noted(name))
     for stage in range(2):
         replica = opened(stage, [2, 2]).replica
         assert not replica.counted
         assert not replica.gradient_sum.any()
-    assert ran == ["run_forward", "run_backward"] * 2
+    assert ran == ["run_forward", "run_backward", "run_loss", "run_backward"]
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -180,7 +180,7 @@ def test_a_stage_opens_though_a_whole_microbatch_does_not_fit(
         raise error()
 
     with monkeypatch.context() as short:
-        short.setattr(passes, "run_forward", fail)
+        short.setattr(passes, "run_loss", fail)
         worker = opened(0, [4])
     worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
     assert worker.replica.counted == {0}
