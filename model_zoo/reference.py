@@ -24,6 +24,7 @@ from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
+from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, slices, whole_slice
 from model_zoo.stages import (
     Stage,
@@ -48,6 +49,7 @@ class TrainingPlan:
 
     Fields:
         delayed: whether updates are delayed by one step.
+        precision: in which passes compute.
 
     Raises:
         ValueError: the cut does not add up to the model, or a count is not positive.
@@ -61,6 +63,7 @@ class TrainingPlan:
     microbatches_per_step: int
     sequences_per_microbatch: int
     delayed: bool = False
+    precision: Precision = DEFAULT
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.spec.layers:
@@ -130,6 +133,8 @@ def train_reference(
     """
     parts = [whole_slice(plan.spec)] if wire is None else slices(plan.layers_per_stage)
     stages = [_stage(plan, part, start) for part in parts]
+    for stage in stages:
+        stage.precision = plan.precision
     groups = _stage_parameters(plan, stages)
     parameters = [p for group in groups for p in group]
     optimizer = _optimizer(plan, stages)

@@ -21,11 +21,12 @@ from model_zoo.init import initial_tensor
 from model_zoo.models.family import State, family
 from model_zoo.models.lora import freeze, kept
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, stage_tensors
 
 
 class Stage(nn.Module):
-    """One slice of a model, or all of it.
+    """One slice of a model, or all of it; computes in fp32 unless its `precision` is set.
 
     Forward maps tokens (B, T) int64 on the first stage, else hidden (B, T, C) fp32, to hidden
     (B, T, C), or to logits (B, T, V) on the last stage. T is at most `spec.context`. Token
@@ -37,6 +38,7 @@ class Stage(nn.Module):
         parts = family(spec)
         self.spec = spec
         self.part = part
+        self.precision: Precision = DEFAULT
         self.embed = parts.embedding(spec) if part.embeds else None
         # Keyed by the layer's number in the whole model: this makes the names global.
         layers = range(part.first_layer, part.last_layer)
@@ -51,8 +53,15 @@ class Stage(nn.Module):
         Raises:
             ValueError: T exceeds the model's context.
         """
-        x = self.hidden(x)
-        return x if self.head is None else self.head(x)  # (B, T, V)
+        with self.computing(x.device):
+            x = self.hidden(x)
+            return x if self.head is None else self.head(x)  # (B, T, V)
+
+    def computing(self, device: torch.device) -> torch.autocast:
+        """Return the context in which passes on ``device`` compute in the stage's precision."""
+        # Without its cache: a cast belongs to one pass, and is in that one's graph.
+        low = self.precision == "bf16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
     def hidden(self, x: Tensor) -> Tensor:
         """Run all but the head: tokens (B, T) or hidden (B, T, C) to hidden (B, T, C).
@@ -186,6 +195,7 @@ def losses_of(
         z_weight: of the z-loss; 0: none.
         weight: of all of it, in what is run back: `DataSpec.loss_weight`.
     """
+    logits = logits.float()
     learned = targets != NO_TARGET if weight != 1 else None
     added = z_loss(logits, z_weight, learned) if z_weight else None
     loss = summed_loss(logits, targets)

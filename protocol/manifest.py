@@ -20,6 +20,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.precision import Precision
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
@@ -105,6 +106,8 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     """One-step-delayed update: a step is computed at the parameters from before the update of the
     step before it, so that averaging takes place beside computing. Left out if it is not used."""
+    compute: Literal["bf16"] | msgspec.UnsetType = msgspec.UNSET
+    """The type in which passes compute where that is not fp32. Left out for fp32."""
     aggregation: str | msgspec.UnsetType = msgspec.UNSET
     """Name of the rule that aggregates what the replicas of a stage contribute to a step. Left out
     for the exact sum."""
@@ -128,6 +131,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     def delayed(self) -> bool:
         """Whether the one-step-delayed update is used."""
         return self.delayed_update is True
+
+    @property
+    def precision(self) -> Precision:
+        """The type in which passes compute."""
+        return "fp32" if self.compute is msgspec.UNSET else self.compute
 
     @property
     def aggregation_name(self) -> str:

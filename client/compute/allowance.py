@@ -59,6 +59,7 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         averaging_codec=request.averaging_codec,
         state=request.state,
         aggregation=request.aggregation,
+        precision=request.precision,
     )
 
 

@@ -16,6 +16,7 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precision
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
@@ -61,6 +62,7 @@ def required_bytes(
     averaging_codec: CodecName,
     state: StateSpec,
     aggregation: str = SUM,
+    precision: Precision = DEFAULT,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -74,6 +76,7 @@ def required_bytes(
         averaging_codec: codec of contributions; a lossy one needs a residual.
         state: layout of a version.
         aggregation: name of the aggregation rule.
+        precision: in which passes compute.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
@@ -85,11 +88,13 @@ def required_bytes(
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
     scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)
+    saved = layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         snapshot_bytes=parameters * state.bytes_per_parameter,
-        graph_bytes=layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES,
+        graph_bytes=math.ceil(SAVED_SHARE[precision] * saved)
+        + MATRIX_BYTES[precision] * parameters,
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),

@@ -191,15 +191,15 @@ def run_loss(replica: Replica, slot: Slot, x: Tensor, targets: Tensor) -> tuple[
     if head is None:
         raise ShapeError("only the last stage computes a loss")
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
-    hidden = slot.module.hidden(x if leaf is None else leaf)  # (B, T, C)
-    loss, whole = losses_of_hidden(
-        head,
-        hidden,
-        targets,
-        vocab=slot.module.spec.vocab,
-        z_weight=replica.optimizer.spec.z_weight,
-        weight=replica.loss_weight,
-    )
+    with slot.module.computing(x.device):
+        loss, whole = losses_of_hidden(
+            head,
+            slot.module.hidden(x if leaf is None else leaf),  # (B, T, C)
+            targets,
+            vocab=slot.module.spec.vocab,
+            z_weight=replica.optimizer.spec.z_weight,
+            weight=replica.loss_weight,
+        )
     return Graph(leaf, whole), loss
 
 

@@ -207,6 +207,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     make = blank_stage if request.imported else build_stage
     module = make(spec, part, request.seed)
     module.to(device)
+    module.precision = request.precision
     slots = open_slots(module, 2 if request.delayed else 1)
     flat = slots[0].flat
     wire = Wire(

@@ -41,6 +41,7 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.tokens import DEFAULT as BYTES
 
@@ -77,6 +78,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     seed: int
     imported: bool = False
     optimizer: OptimizerSpec
+    precision: Precision = DEFAULT
+    """In which passes compute."""
     boundary_codec: CodecName
     averaging_codec: CodecName
     aggregation: str = SUM

@@ -99,7 +99,7 @@ def kept(found: Tensor, own: Tensor, lora: Lora | UnsetType) -> Tensor:
 def multiply(
     x: Tensor, weight: Tensor, bias: Tensor | None, base: str = "fp32", columns: int = 0
 ) -> Tensor:
-    """Return x W^T + bias in fp32, (X, O).
+    """Return x W^T + bias, (X, O), in fp32 or in what the stage computes in.
 
     Args:
         x: (X, I).
@@ -121,12 +121,15 @@ class _Multiply(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.packed = base, columns
-        return F.linear(x, _whole(weight, base, columns), bias)
+        result = F.linear(x, _whole(weight, base, columns), bias)
+        ctx.computed_in = result.dtype  # lower where the stage computes so
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         (weight,) = ctx.saved_tensors
-        return gradient @ _whole(weight, *ctx.packed), None, None, None, None
+        whole = _whole(weight, *ctx.packed).to(ctx.computed_in)
+        return gradient.to(ctx.computed_in) @ whole, None, None, None, None
 
 
 def _whole(weight: Tensor, base: str, columns: int) -> Tensor:

@@ -33,7 +33,7 @@ class Mixture(nn.Module):
         self.down = nn.Linear(inner, count * width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        probabilities = self.router(x).softmax(dim=-1)  # (B, T, E)
+        probabilities = self.router(x).float().softmax(dim=-1)  # (B, T, E)
         weights, chosen = probabilities.topk(self.experts.active)  # (B, T, K) each
         if self.experts.shares == "chosen":
             weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -57,7 +57,7 @@ class Mixture(nn.Module):
             tokens, places = torch.where(chosen == expert)  # of the M that come here
             gate, up = F.linear(x[tokens], gate_up).chunk(2, dim=-1)  # (M, F) each
             result = F.linear(F.silu(gate) * up, down) * weights[tokens, places, None]  # (M, C)
-            mixed.index_add_(0, tokens, result)
+            mixed.index_add_(0, tokens, result.to(mixed.dtype))
         return mixed
 
 

@@ -99,6 +99,7 @@ class Subject:
         held: those of its segments that were sent to us before the commit.
         tensors: what is shown of a microbatch (``tensors_of``).
         coarse: whether the averaging codec loses anything.
+        mixed: whether passes compute in few bits.
     """
 
     member: PeerId
@@ -112,6 +113,7 @@ class Subject:
     held: Collection[int]
     tensors: tuple[PayloadName, ...]
     coarse: bool
+    mixed: bool = False
 
 
 class Audit:
@@ -235,7 +237,9 @@ class Audit:
         """The contribution was compared with our sum."""
         if self.state is not Stage.COMPARING:
             return []
-        found = judge(self._boundary, deviation, along, coarse=self._of.coarse)
+        found = judge(
+            self._boundary, deviation, along, coarse=self._of.coarse, mixed=self._of.mixed
+        )
         numbers = f"contribution {deviation:.1e}, {along:+.1e} along; tensors {self._boundary:.1e}"
         return self._over(found, f"{found.value}: {numbers}")
 

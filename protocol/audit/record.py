@@ -47,7 +47,9 @@ def grade(deviation: float, tolerance: float = TOLERANCE) -> Grade:
     return Grade.LIES if surely else Grade.DOUBTFUL
 
 
-def judge(boundary: float, deviation: float, along: float, *, coarse: bool) -> Grade:
+def judge(
+    boundary: float, deviation: float, along: float, *, coarse: bool, mixed: bool = False
+) -> Grade:
     """Return the result of an audit.
 
     Args:
@@ -55,11 +57,13 @@ def judge(boundary: float, deviation: float, along: float, *, coarse: bool) -> G
         deviation: relative distance of the contribution, less what its codec explains.
         along: the part of the whole distance that lies along the recomputed sum.
         coarse: whether contributions are sent in a codec that loses anything.
+        mixed: whether passes compute in few bits, which unlike machines round otherwise.
     """
+    usual = TOLERANCE_MIXED if mixed else TOLERANCE
     found = (
-        grade(boundary),
-        grade(deviation),
-        grade(along, TOLERANCE_COARSE if coarse else TOLERANCE),
+        grade(boundary, usual),
+        grade(deviation, usual),
+        grade(along, max(usual, TOLERANCE_COARSE) if coarse else usual),
     )
     return next(g for g in (Grade.LIES, Grade.DOUBTFUL, Grade.AGREES) if g in found)
 

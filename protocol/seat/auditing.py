@@ -112,6 +112,7 @@ class AuditTerms:
         budget: share of all contributions that the run wants to be audited.
         secret: 32 bytes that only we know.
         coarse: whether the averaging codec loses anything.
+        mixed: whether passes compute in few bits.
         charges: who charges whom.
         records: what our audits of contributions came to, by stage and member.
         sums: the same of our audits of sums.
@@ -129,6 +130,7 @@ class AuditTerms:
     sums: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
     expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
+    mixed: bool = False
     results: Counter[str] = field(default_factory=Counter)
 
     def record(self, stage: int, peer: PeerId) -> Record:
@@ -747,6 +749,7 @@ class Auditing:
             held=frozenset(self._commitments.digests(member, plan.step, plan.attempt)),
             tensors=self._tensors,
             coarse=self._terms is not None and self._terms.coarse,
+            mixed=self._terms is not None and self._terms.mixed,
         )
 
     def _begin(self, now: float) -> list[SeatEffect]:

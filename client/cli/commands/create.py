@@ -275,6 +275,7 @@ def describe(manifest: Manifest) -> str:
         f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
+        f"{'; computes in bf16' if manifest.precision == 'bf16' else ''}"
         f"{_updates(manifest)}"
         f"{_mixture(manifest)}"
         f"{_experts(manifest)}"

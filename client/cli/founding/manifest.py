@@ -155,6 +155,7 @@ def _founding(
         aggregation=UNSET if run.rule == aggregations.DEFAULT else run.rule,
         audit_percent=run.audit or UNSET,
         delayed_update=True if run.delayed_update else UNSET,
+        compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
         policy=Policy(
             run.redundancy,
             run.checkpoint_every,
@@ -448,6 +449,7 @@ def stage_cost(
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,
+        precision=run.compute_dtype,
     )
     return StageCost(
         layers=layers[part.index],

@@ -18,6 +18,8 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
+from model_zoo.specs.precision import DEFAULT as PRECISION
+from model_zoo.specs.precision import Precision
 from model_zoo.specs.state import StateSpec
 from protocol.manifest import AveragingCodec, Codec
 
@@ -91,6 +93,9 @@ class RunChoices:
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
+    compute_dtype: Precision = PRECISION
+    """Type of numbers in which passes compute; all volunteers use it. bf16 is for graphics cards;
+    most processors are several times slower in it than in fp32. Parameters stay fp32."""
     audit: Annotated[int | None, Parameter(converter=_percent, validator=AT_MOST_ALL)] = None
     """Share of the contributions to steps that another volunteer of the stage computes again, such
     as 3%, the default of a public swarm; 0, that of a private one: none. With three or more

@@ -156,6 +156,8 @@ def _training(facts: Facts) -> Iterator[str]:
         f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} "
         f"steps of warm-up{', updates one step late' if manifest.delayed else ''}"
     )
+    if manifest.precision != "fp32":
+        yield f"passes in {manifest.precision}, parameters and updates in fp32"
     yield (
         f"between stages {manifest.boundary_codec}; gradients averaged in "
         f"{manifest.averaging_codec} by {manifest.aggregation_name}"

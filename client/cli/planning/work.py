@@ -98,6 +98,7 @@ class ModelWorks:
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
+            precision=self._run.compute_dtype,
         )
         return StageWork(cost, float(need.fixed_bytes), float(need.graph_bytes))
 

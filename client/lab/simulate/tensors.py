@@ -94,6 +94,7 @@ class TensorSwarm:
             averaging_codec=self.averaging_codec,
             aggregation=self.aggregation,
             delayed=plan.delayed,
+            precision=plan.precision,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
             corpus=str(self.corpus) if place.first else "",

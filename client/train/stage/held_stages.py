@@ -287,4 +287,6 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     if not manifest.audits:
         return None
     coarse = manifest.averaging_codec != "fp32"
-    return AuditTerms(manifest.audits, os.urandom(SECRET_BYTES), coarse, swarm, Charges(swarm))
+    mixed = manifest.precision != "fp32"
+    secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
+    return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)

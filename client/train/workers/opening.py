@@ -42,6 +42,7 @@ def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
         averaging_codec=manifest.averaging_codec,
         state=manifest.state,
         aggregation=manifest.aggregation_name,
+        precision=manifest.precision,
     )
 
 
@@ -133,6 +134,7 @@ def open_stage_request(
         seed=manifest.seed,
         imported=manifest.start is not UNSET,
         optimizer=manifest.optimizer,
+        precision=manifest.precision,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation_name,

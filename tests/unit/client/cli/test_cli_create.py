@@ -27,6 +27,7 @@ from client.cli.founding.presets import PRESETS, PresetName
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.precision import Precision
 from protocol.ids import PeerId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
 from protocol.manifest import decode_manifest, encode_manifest
@@ -78,6 +79,16 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).delayed is chosen
     assert (b"delayed_update" in encoded) is chosen
+
+
+@pytest.mark.parametrize("chosen", ["fp32", "bf16"])
+def test_the_manifest_says_in_what_passes_compute(chosen: Precision) -> None:
+    run = RunChoices(measure=False, compute_dtype=chosen)
+    manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
+    encoded = encode_manifest(manifest)
+    assert decode_manifest(encoded).precision == chosen
+    assert (b'"compute"' in encoded) is (chosen == "bf16")
+    assert ("computes in bf16" in describe(manifest)) is (chosen == "bf16")
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -83,12 +83,13 @@ def saved_bytes(replica, run) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
-def test_graphs_are_predicted_within_a_third(model) -> None:
-    replica = opened(0, [3, 1], model=model).replica
+def test_graphs_are_predicted_within_a_third(model, precision) -> None:
+    replica = opened(0, [3, 1], model=model, precision=precision).replica
     inputs, _ = token_tensors(tokens_of(0))
     actual = saved_bytes(replica, lambda: replica.module(inputs))
-    predicted = need(MODELS[model], 0, layers_per_stage=[3, 1]).graph_bytes
+    predicted = need(MODELS[model], 0, layers_per_stage=[3, 1], precision=precision).graph_bytes
     assert actual <= predicted
     assert predicted <= actual * 1.33
 
