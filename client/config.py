@@ -92,6 +92,8 @@ def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(parse_address(text)) for text in texts)
 
 
+EVERYWHERE: Final = "all"
+"""In place of a host to listen on: all addresses of this machine, IPv4 and IPv6."""
 Port = Annotated[int, Meta(ge=0, le=65535)]
 SIZE: Final = Form(parse_size, spell_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
@@ -116,9 +118,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     count from the next start of the node.
     """
 
-    listen_host: Annotated[str, Meta(max_length=64), About("IPv4 address to listen on.")] = (
-        "0.0.0.0"
-    )
+    listen_host: Annotated[
+        str,
+        Meta(max_length=64),
+        About("Address to listen on, IPv4 or IPv6; all: every address of both."),
+    ] = EVERYWHERE
     listen_port: Annotated[
         Port, About("Port to listen on; 0: any free port.", zero="any free port")
     ] = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Final, Literal
 
 from protocol.address import Address
+from protocol.hosts import is_global, is_loopback, number_of
 from protocol.invite import SwarmFile
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 
@@ -30,12 +30,11 @@ _ONLY: Final[dict[Reach, str]] = {
 
 def reach(address: Address) -> Reach:
     """Return the network from which an address can be reached, judged by the address alone."""
-    if address.kind != "ip4":
+    if number_of(address.host) is None:
         return "machine" if address.host == "localhost" else "internet"
-    host = ipaddress.IPv4Address(address.host)
-    if host.is_loopback:
+    if is_loopback(address.host):
         return "machine"
-    return "internet" if host.is_global else "network"
+    return "internet" if is_global(address.host) else "network"
 
 
 def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:

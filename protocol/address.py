@@ -1,16 +1,18 @@
 """Addresses of peers: the small part of the multiaddr grammar that this program dials.
 
-``/ip4/<a.b.c.d>/tcp/<port>`` or ``/dns4/<host>/tcp/<port>``, with ``/p2p/<peer id>`` behind it
-where the peer is known; in place of ``tcp``, any transport of ``TRANSPORTS``. Text from strangers
-is parsed here before any library sees it.
+``/ip4/<a.b.c.d>/tcp/<port>``, ``/ip6/<a:b::c>/tcp/<port>`` or, with a name of a host that has such
+a number, ``/dns4/`` and ``/dns6/``; ``/p2p/<peer id>`` behind it where the peer is known; in place
+of ``tcp``, any transport of ``TRANSPORTS``. Text from strangers is parsed here before any library
+sees it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from ipaddress import IPv6Address
+from typing import Final, Literal, get_args
 
 from protocol.ids import PeerId, parse_peer_id
 from protocol.limits import MAX_ADDRESS_CHARS
@@ -19,6 +21,8 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)
 _MAX_HOST_CHARS = 180
 
+Kind = Literal["ip4", "ip6", "dns4", "dns6"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 TRANSPORTS: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("tcp",),
 }
@@ -32,11 +36,12 @@ class Address:
     """An address at which a peer listens.
 
     Attributes:
+        host: a number, in the one way that it is written (RFC 5952), or a name.
         peer: None when the address does not name it.
         transport: one of ``TRANSPORTS``.
     """
 
-    kind: Literal["ip4", "dns4"]
+    kind: Kind
     host: str
     port: int
     peer: PeerId | None = None
@@ -62,19 +67,18 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
     if len(text) > MAX_ADDRESS_CHARS:
         raise ValueError(f"an address has at most {MAX_ADDRESS_CHARS} characters")
     match text.split("/"):
-        case ["", "ip4" | "dns4" as kind, host, first, port, *others, "p2p", name]:
+        case ["", found, host, first, port, *others, "p2p", name]:
             peer: PeerId | None = parse_peer_id(name)
-        case ["", "ip4" | "dns4" as kind, host, first, port, *others]:
+        case ["", found, host, first, port, *others]:
             peer = None
         case _:
             raise ValueError(f"not {_grammar()}: {text[:80]!r}")
     ways = (name for name, protocols in TRANSPORTS.items() if protocols == (first, *others))
     transport = next(ways, None)
-    if transport is None:
+    kind = next((kind for kind in KINDS if kind == found), None)
+    if transport is None or kind is None:
         raise ValueError(f"not {_grammar()}: {text[:80]!r}")
-    if not (_is_ip4(host) if kind == "ip4" else _is_host(host)):
-        raise ValueError(f"not a host of kind {kind}: {host[:80]!r}")
-    return Address(kind, host, _port(port, first, lowest_port), peer, transport)
+    return Address(kind, _host(kind, host), _port(port, first, lowest_port), peer, transport)
 
 
 def parse_peer_address(text: str) -> Address:
@@ -83,6 +87,38 @@ def parse_peer_address(text: str) -> Address:
     if address.peer is None:
         raise ValueError(f"the address does not end in /p2p/PEER-ID: {text[:80]!r}")
     return address
+
+
+def by_peer(addresses: Iterable[Address]) -> dict[PeerId, list[Address]]:
+    """Return the addresses of each peer in their order, without those that name none."""
+    found: dict[PeerId, list[Address]] = {}
+    for address in addresses:
+        if address.peer is not None:
+            found.setdefault(address.peer, []).append(address)
+    return found
+
+
+def _host(kind: Kind, text: str) -> str:
+    if kind == "ip6":
+        return _ip6(text)
+    if not (_is_ip4(text) if kind == "ip4" else _is_host(text)):
+        raise ValueError(f"not a host of kind {kind}: {text[:80]!r}")
+    return text
+
+
+def _ip6(text: str) -> str:
+    """Return an IPv6 address as RFC 5952 writes it.
+
+    One that stands for an IPv4 address is refused, for all that is counted by address would take it
+    for another, and so is one that only means something on one line of one machine.
+    """
+    try:
+        number = IPv6Address(text) if text.isascii() else None
+    except ValueError:
+        number = None
+    if number is None or number.scope_id is not None or number.ipv4_mapped is not None:
+        raise ValueError(f"not a host of kind ip6: {text[:80]!r}")
+    return str(number)
 
 
 def _is_ip4(host: str) -> bool:
@@ -103,4 +139,4 @@ def _port(text: str, protocol: str, lowest: int) -> int:
 
 def _grammar() -> str:
     ways = "|".join("/".join((first, "PORT", *rest)) for first, *rest in TRANSPORTS.values())
-    return f"/ip4|dns4/HOST/{ways}[/p2p/PEER]"
+    return f"/{'|'.join(KINDS)}/HOST/{ways}[/p2p/PEER]"

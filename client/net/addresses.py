@@ -1,21 +1,30 @@
-"""Addresses to dial, to listen on, and to be reached at.
-
-The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its listener is hardened.
-"""
+"""Addresses to dial, to listen on, and to be reached at. The grammar is ``protocol.address``'s."""
 
 from __future__ import annotations
 
-import ipaddress
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
 
 import psutil
 import trio
 
+from client.config import EVERYWHERE
 from client.net.errors import AddressError
 from client.net.transport import usual_addresses
 from protocol import limits
 from protocol.address import Address, parse_address, parse_peer_address
+from protocol.hosts import is_loopback, kind_of, number_of
 from protocol.ids import PeerId
+
+WILDCARDS: Final = {"ip4": "0.0.0.0", "ip6": "::"}
+"""All addresses of one kind."""
+_FAMILIES = {"dns4": trio.socket.AF_INET, "dns6": trio.socket.AF_INET6}
+_IP6_ADDRESSES = Path("/proc/net/if_inet6")
+_PASSING = 0x01 | 0x08 | 0x20 | 0x40
+"""Flags of Linux's IPv6 addresses (linux/if_addr.h): temporary, double, deprecated, tentative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,7 @@ def parse_destination(text: str) -> Destination:
     except ValueError as error:
         raise AddressError(
             f"cannot dial {text[: limits.MAX_ADDRESS_CHARS]!r}: {error}; "
-            "expected /ip4/<address>/tcp/<port>/p2p/<peer id>"
+            "expected /ip4|ip6/<address>/tcp/<port>/p2p/<peer id>"
         ) from error
     return Destination(*astuple(address))
 
@@ -45,58 +54,72 @@ async def numeric_host(address: Destination) -> Destination:
     """Return an address with the number of its host in place of a name.
 
     Raises:
-        AddressError: the name has no IPv4 address now.
+        AddressError: the name has no address of its kind now.
     """
-    if _is_ip4(address.host):
+    family = _FAMILIES.get(address.kind)
+    if family is None:
         return address
     try:
         found = await trio.socket.getaddrinfo(
-            address.host, address.port, trio.socket.AF_INET, trio.socket.SOCK_STREAM
+            address.host, address.port, family, trio.socket.SOCK_STREAM
         )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error
-    return replace(address, kind="ip4", host=str(found[0][4][0]))
+    host = str(found[0][4][0]).partition("%")[0]
+    return replace(address, kind=kind_of(host), host=host)
 
 
 def parse_listen(where: str | tuple[str, int]) -> list[Address]:
-    """Return the addresses to listen on: one multiaddr, or all transports on an IPv4 address and
-    port.
+    """Return the addresses to listen on: one multiaddr, or all transports on a host and port.
+
+    The host is an IP address, or ``EVERYWHERE``.
 
     Raises:
         AddressError: neither.
     """
     if isinstance(where, tuple):
         host, port = where
-        if not _is_ip4(host) or not 0 <= port <= 65535:
-            what = f"{host!r} port {port}: not an IPv4 address and port"
+        hosts = list(WILDCARDS.values()) if host == EVERYWHERE else [host]
+        if not all(map(number_of, hosts)) or "%" in host or not 0 <= port <= 65535:
+            what = f"{host!r} port {port}: not an IP address and port, nor {EVERYWHERE!r}"
             raise AddressError(f"cannot listen on {what}")
-        return usual_addresses(host, port)
+        return [address for host in hosts for address in usual_addresses(host, port)]
     try:
         address = parse_address(where, lowest_port=0)
     except ValueError as error:
         raise AddressError(f"cannot listen on {where!r}: {error}") from error
-    if address.kind != "ip4" or address.peer is not None:
-        raise AddressError(f"cannot listen on {where!r}: expected /ip4/<address>/tcp/<port>")
+    if address.kind not in WILDCARDS or address.peer is not None:
+        raise AddressError(f"cannot listen on {where!r}: expected /ip4|ip6/<address>/tcp/<port>")
     return [address]
 
 
 def reachable_hosts(host: str) -> list[str]:
-    """Return the addresses under which a socket bound to ``host`` can be reached."""
-    if host != "0.0.0.0":
+    """Return the addresses under which a socket bound to ``host`` can be reached.
+
+    Of IPv6, those that last: no address that is only valid on one line, none that was made up to be
+    thrown away.
+    """
+    if host not in WILDCARDS.values():
         return [host]
-    found = [
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if _is_ip4(entry.address)
-    ]
-    outside = [address for address in found if not ipaddress.ip_address(address).is_loopback]
-    return outside or ["127.0.0.1"]
+    entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    kind = kind_of(host)
+    found = [entry.address for entry in entries if _is_number(entry.address, kind)]
+    if kind == "ip6":
+        return _lasting([address for address in found if not is_loopback(address)])
+    return [address for address in found if not is_loopback(address)] or ["127.0.0.1"]
 
 
-def _is_ip4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
+def _is_number(text: str, kind: str) -> bool:
+    number = number_of(text)
+    on_one_line = kind == "ip6" and number is not None and number.is_link_local
+    return number is not None and kind_of(text) == kind and not on_one_line
+
+
+def _lasting(found: list[str]) -> list[str]:
+    passing = set()
+    with suppress(OSError, ValueError, IndexError):  # only Linux tells
+        for line in _IP6_ADDRESSES.read_text().splitlines():
+            digits, _, _, _, flags = line.split()[:5]
+            if int(flags, 16) & _PASSING:
+                passing.add(bytes.fromhex(digits))
+    return [host for host in found if ip_address(host).packed not in passing] or found

@@ -5,15 +5,16 @@ An advert may name anybody's address. So dialling it needs a reason to believe i
 - A range that the internet does not route (loopback, private networks) is dialled only if we have
   met a peer there: distant strangers cannot make us dial our own machine or network.
 - An address at which its peer has answered us is *proven*: it is dialled whenever it is wanted.
-- An address whose peer was linked with us from the same host is *likely*: it is dialled once in a
-  few seconds.
+- An address whose peer was linked with us from the same machine is *likely*: it is dialled once in
+  a few seconds.
 - Any other is dialled once a minute, no matter how many peers name it, and all of them within a
   small budget.
 
-At one host only a few unproven addresses are dialled per minute.
+At one machine only a few unproven addresses are dialled per minute; an IPv6 /64 is one machine
+(``protocol.hosts``).
 
-Addresses named by the user are not limited here. State: ranges and hosts met, proven addresses, the
-last attempts; all bounded. The clock is passed in.
+Addresses named by the user are not limited here. State: ranges and machines met, proven addresses,
+the last attempts; all bounded. The clock is passed in.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from typing import TypeVar
 
 from client.net.addresses import Destination
 from client.net.pacing import TokenBucket
+from protocol.hosts import PREFIX_BITS, Number, is_global, is_loopback, machine_of
 from protocol.ids import PeerId
 
 UNPROVEN_S = 60.0
 LIKELY_S = 5.0
 HOST_CALLS = 8
-"""Calls a minute to unproven addresses of one host; on loopback many volunteers are legitimate."""
+"""Calls a minute to unproven addresses of one machine; on loopback many volunteers are legitimate.
+"""
 BUDGET_PER_S, BUDGET_BURST = 0.5, 64.0
 """Calls to all unproven addresses; the burst is a full mesh that starts at once."""
 MAX_ADDRESSES = 4
@@ -38,7 +41,7 @@ MAX_ADDRESSES = 4
 MAX_ENTRIES = 4096
 """Entries of each table; the oldest is forgotten."""
 _PRIVATE = tuple(
-    ipaddress.IPv4Network(text)
+    ipaddress.ip_network(text)
     for text in (
         "127.0.0.0/8",
         "10.0.0.0/8",
@@ -46,6 +49,7 @@ _PRIVATE = tuple(
         "192.168.0.0/16",
         "169.254.0.0/16",
         "100.64.0.0/10",
+        "::1/128",
     )
 )
 
@@ -66,17 +70,17 @@ class Calls:
 
     def __init__(self, own: Iterable[str], now: float) -> None:
         self._ranges: OrderedDict[str, None] = OrderedDict()
-        self._hosts: OrderedDict[PeerId, str] = OrderedDict()
+        self._machines: OrderedDict[PeerId, str] = OrderedDict()
         self._proven: OrderedDict[Place, PeerId] = OrderedDict()
         self._called: OrderedDict[Place, float] = OrderedDict()
-        self._called_hosts: OrderedDict[str, deque[float]] = OrderedDict()
+        self._called_machines: OrderedDict[str, deque[float]] = OrderedDict()
         self._budget = TokenBucket(BUDGET_PER_S, BUDGET_BURST, now)
         for ip in own:
             self._meet_range(ip)
 
     def met(self, peer: PeerId, ip: str) -> None:
         """A peer has proved its identity on a connection with this address."""
-        _put(self._hosts, peer, ip)
+        _put(self._machines, peer, machine_of(ip))
         self._meet_range(ip)
 
     def answered(self, address: Destination) -> None:
@@ -85,9 +89,13 @@ class Calls:
 
     def is_in_reach(self, ip: str) -> bool:
         """Whether an address is public, or in a private range where we have met a peer."""
-        address = ipaddress.IPv4Address(ip)
-        if address.is_unspecified or address.is_multicast or address.is_reserved:
+        address = ipaddress.ip_address(ip)
+        if address.is_unspecified or address.is_multicast:
             return False
+        if address.is_reserved and not address.is_loopback:
+            return False
+        if address.version == 6 and address.is_link_local:
+            return False  # it does not say on which line
         private = range_of(address)
         return private is None or private in self._ranges
 
@@ -103,20 +111,20 @@ class Calls:
             return False
         if self._proven.get(place) == peer:
             return True
-        likely = self._hosts.get(peer) == ip
+        machine = machine_of(ip)
+        likely = self._machines.get(peer) == machine
         if now - self._called.get(place, -UNPROVEN_S) < (LIKELY_S if likely else UNPROVEN_S):
             return False
-        if not self._host_allows(ip, now) or not (likely or self._afford(now)):
+        if not self._machine_allows(machine, ip, now) or not (likely or self._afford(now)):
             return False
-        self._called_hosts[ip].append(now)
+        self._called_machines[machine].append(now)
         _put(self._called, place, now)
         return True
 
-    def _host_allows(self, ip: str, now: float) -> bool:
-        _put(self._called_hosts, ip, self._called_hosts.get(ip, deque(maxlen=HOST_CALLS)))
-        calls = self._called_hosts[ip]
-        near = ipaddress.IPv4Address(ip).is_loopback
-        return near or len(calls) < HOST_CALLS or now - calls[0] >= UNPROVEN_S
+    def _machine_allows(self, machine: str, ip: str, now: float) -> bool:
+        calls = self._called_machines.get(machine, deque(maxlen=HOST_CALLS))
+        _put(self._called_machines, machine, calls)
+        return is_loopback(ip) or len(calls) < HOST_CALLS or now - calls[0] >= UNPROVEN_S
 
     def _afford(self, now: float) -> bool:
         if self._budget.reserve(1, now):
@@ -125,19 +133,20 @@ class Calls:
         return True
 
     def _meet_range(self, ip: str) -> None:
-        private = range_of(ipaddress.IPv4Address(ip))
+        private = range_of(ipaddress.ip_address(ip))
         if private is not None:
             _put(self._ranges, private, None)
 
 
-def range_of(address: ipaddress.IPv4Address) -> str | None:
+def range_of(address: Number) -> str | None:
     """Return the range within which an address means anything; None: everywhere."""
-    if address.is_global:
+    if is_global(str(address)):
         return None
     for network in _PRIVATE:
-        if address in network:
+        if address.version == network.version and address in network:
             return str(network)
-    return str(ipaddress.IPv4Network((address, 16), strict=False))
+    bits = 16 if address.version == 4 else PREFIX_BITS
+    return str(ipaddress.ip_network((address, bits), strict=False))
 
 
 def _place_of(address: Destination) -> Place:

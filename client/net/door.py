@@ -4,7 +4,8 @@ Identities are free, so a proof of one grants nothing: until a peer is a member,
 stranger's. Strangers have a few places of their own, apart from those of members, and come in at a
 bounded rate. When their places are taken, a new stranger replaces the oldest, those not admitted
 first: so silent connections keep nobody out. A prefix from which many break rules in a short time
-is closed for a while.
+is closed for a while. An IPv6 /64 counts as one address, for its holder may use all of it
+(``protocol.hosts``).
 
 State: the visits in the order in which they began, and of each prefix when it offended. The clock
 is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from client.net.pacing import TokenBucket
+from protocol.hosts import is_loopback, machine_of, prefix_of
 from protocol.ids import PeerId
 
 V = TypeVar("V")
@@ -40,6 +42,7 @@ class HostLimits:
 
     Attributes:
         connections: of members, and those that we dialled.
+        connections_per_ip, strangers_per_ip: of one machine (``protocol.hosts``).
         strangers: of peers that are no members (yet), on top of these.
         hello_s: how long an inbound connection may take to be admitted; None: there is no
             admission, and a peer with a proven identity counts as a member.
@@ -62,6 +65,7 @@ class Visit:
     """An inbound connection from its first byte to its last."""
 
     ip: str
+    """The other end's address, a number."""
     evict: Callable[[], None]
     """Ends it, from any task."""
     peer: PeerId | None = None
@@ -70,6 +74,11 @@ class Visit:
     """Whether its Hello was accepted."""
     leaving: bool = False
     """Whether it was told to leave."""
+    machine: str = field(init=False)
+    """What it is counted by."""
+
+    def __post_init__(self) -> None:
+        self.machine = machine_of(self.ip)
 
 
 class Refusal(Exception):
@@ -90,7 +99,7 @@ class Door:
     now: float
     dialled: int = 0
     _visits: OrderedDict[Visit, None] = field(default_factory=OrderedDict)
-    _by_ip: Counter[str] = field(default_factory=Counter)
+    _by_machine: Counter[str] = field(default_factory=Counter)
     _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
     _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
@@ -116,19 +125,19 @@ class Door:
         self._check(visit, now)
         self._make_room(visit)
         self._visits[visit] = None
-        self._by_ip[visit.ip] += 1
+        self._by_machine[visit.machine] += 1
         return wait_s
 
     def leave(self, visit: Visit) -> None:
         """A connection has ended."""
         del self._visits[visit]
-        self._by_ip[visit.ip] -= 1
-        if not self._by_ip[visit.ip]:
-            del self._by_ip[visit.ip]  # as small as the set of connected addresses
+        self._by_machine[visit.machine] -= 1
+        if not self._by_machine[visit.machine]:
+            del self._by_machine[visit.machine]  # as small as the set of connected addresses
 
     def offence(self, ip: str, now: float) -> None:
         """A peer at this address was banned, or a stranger broke a rule."""
-        if is_near(ip):
+        if is_loopback(ip):
             return
         prefix = prefix_of(ip)
         times = _newest(self._offences, prefix, deque[float](maxlen=OFFENCES))
@@ -139,20 +148,20 @@ class Door:
             self._closed_until[prefix] = now + CLOSED_S
 
     def _check(self, visit: Visit, now: float) -> None:
-        near = is_near(visit.ip)
+        near = is_loopback(visit.ip)
         if not near and now < self._closed_until.get(prefix_of(visit.ip), now):
             raise Refusal("prefix-closed")
         members = sum(not self._is_stranger(other) for other in self._visits)
         if self.dialled + members >= self.limits.connections:
             raise Refusal("too-many-connections")
-        if not near and self._by_ip[visit.ip] >= self.limits.connections_per_ip:
+        if not near and self._by_machine[visit.machine] >= self.limits.connections_per_ip:
             raise Refusal("too-many-from-one-ip")
 
     def _make_room(self, visit: Visit) -> None:
         """Close the oldest strangers until there is room for this one."""
         strangers = self._strangers()
-        if not is_near(visit.ip):
-            same = [other for other in strangers if other.ip == visit.ip]
+        if not is_loopback(visit.ip):
+            same = [other for other in strangers if other.machine == visit.machine]
             _evict_down_to(same, self.limits.strangers_per_ip - 1)
         _evict_down_to(self._strangers(), self.limits.strangers - 1)
 
@@ -161,16 +170,6 @@ class Door:
 
     def _is_stranger(self, visit: Visit) -> bool:
         return visit.peer is None or not self.is_member(visit.peer)
-
-
-def is_near(ip: str) -> bool:
-    """Whether a connection comes from this very machine."""
-    return ip.startswith("127.")
-
-
-def prefix_of(ip: str) -> str:
-    """Return the IPv4 addresses that are judged together: the /24."""
-    return ip.rpartition(".")[0]
 
 
 def _evict_down_to(strangers: list[Visit], count: int) -> None:

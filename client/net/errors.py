@@ -21,12 +21,20 @@ class PortInUse(ListenError):
         )
 
 
+class NoSuchFamily(ListenError):
+    """This machine has no IPv6, or no IPv4."""
+
+
 class AddressError(NetworkError):
     """A text is not an address this client can dial."""
 
 
 class DialError(NetworkError):
     """A peer could not be reached; the message says what was tried and what happened."""
+
+
+class NotCalled(DialError):
+    """None of a peer's addresses may be dialled now."""
 
 
 class PeerUnreachable(NetworkError):

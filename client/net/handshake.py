@@ -7,7 +7,7 @@ has no state and no deadline; the caller sets one for the whole handshake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,10 @@ class Authenticated:
 
 
 async def handshake(
-    stream: ByteStream, identity: Identity, expected: PeerId | None
+    stream: ByteStream,
+    identity: Identity,
+    expected: PeerId | None,
+    claim: Callable[[], None] | None = None,
 ) -> Authenticated:
     """Authenticate the other side and agree on Noise and Yamux.
 
@@ -65,6 +68,8 @@ async def handshake(
         stream: fresh.
         identity: ours.
         expected: the peer that must answer if we dialled; None if we were dialled.
+        claim: called when the peer that we dialled has proved its identity and is about to learn
+            ours; it may raise HandshakeFailed, and the peer then never learns who called.
 
     Raises:
         HandshakeFailed: names the fault of the other side.
@@ -72,7 +77,7 @@ async def handshake(
     raw = GuardedStream(stream.receive_some, stream.send_all)
     try:
         await _agree(raw, SECURITY, dialler=expected is not None)
-        session = await _prove(raw, identity, expected)
+        session = await _prove(raw, identity, expected, claim)
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session)
         inner = _ChannelBytes(channel)
@@ -118,11 +123,29 @@ async def _agree(stream: GuardedStream, protocol: str, *, dialler: bool) -> None
         await accept_protocol(stream, [protocol])
 
 
-async def _prove(raw: GuardedStream, identity: Identity, expected: PeerId | None) -> Any:
-    pattern = PatternXX(identity.libp2p_id, identity.private_key, identity.noise_key)
+async def _prove(
+    raw: GuardedStream,
+    identity: Identity,
+    expected: PeerId | None,
+    claim: Callable[[], None] | None,
+) -> Any:
+    pattern = _Pattern(identity.libp2p_id, identity.private_key, identity.noise_key)
     if expected is None:
         return await pattern.handshake_inbound(raw)
+    pattern.claim = claim
     return await pattern.handshake_outbound(raw, ID.from_base58(expected))
+
+
+class _Pattern(PatternXX):  # type: ignore[misc]  # untyped library
+    """The Noise handshake; ``claim`` is called before we say who we are."""
+
+    claim: Callable[[], None] | None = None
+
+    def make_handshake_payload(self) -> Any:
+        """Return what proves our identity; a dialler sends it last."""
+        if self.claim is not None:
+            self.claim()
+        return super().make_handshake_payload()
 
 
 def _take_over(stream: ByteStream, session: Any) -> SecureChannel:

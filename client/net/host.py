@@ -14,21 +14,40 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import trio
 
-from client.net.addresses import Destination, parse_destination, parse_listen, reachable_hosts
+from client.net.addresses import (
+    WILDCARDS,
+    Destination,
+    numeric_host,
+    parse_destination,
+    parse_listen,
+    reachable_hosts,
+)
 from client.net.door import Door, HostLimits, Refusal, Visit
-from client.net.errors import ConnectionLost, DialError, HandshakeFailed
+from client.net.errors import (
+    AddressError,
+    ConnectionLost,
+    DialError,
+    HandshakeFailed,
+    ListenError,
+    NoSuchFamily,
+    NotCalled,
+    PortInUse,
+)
 from client.net.handshake import Identity, handshake, make_identity
+from client.net.racing import Attempt, Race
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream, closing, transport_of
+from client.net.transport import ByteStream, Listener, closing, transport_of
 from client.net.yamux import YamuxSession
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
+from protocol.hosts import is_global
 from protocol.ids import PeerId
 
+PORT_TRIES = 10
+"""A port that is free for IPv4 may be taken for IPv6."""
 DRAIN_S = 1.0
 """Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
@@ -40,9 +59,9 @@ class Connection:
     Args:
         peer: the proven identity of the other end.
         channel: the encrypted connection.
-        dialled: whether we dialled.
+        called: where we dialled it; None: it dialled us.
         early: messages that arrived with the handshake.
-        ip: IPv4 address of the other end.
+        ip: address of the other end, a number.
         visit: the record of an inbound connection at the door.
     """
 
@@ -51,17 +70,18 @@ class Connection:
         peer: PeerId,
         channel: SecureChannel,
         *,
-        dialled: bool,
+        called: Destination | None,
         early: Sequence[bytes],
         ip: str,
         visit: Visit | None = None,
     ) -> None:
         self.peer = peer
-        self.dialled = dialled
+        self.called = called
+        self.dialled = called is not None
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
-        self.session = YamuxSession(channel, dialler=dialled)
+        self.session = YamuxSession(channel, dialler=self.dialled)
         self._channel = channel
         self._early = early
         self._scope = trio.CancelScope()
@@ -151,17 +171,19 @@ class Host:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses at which others reach us now; they change with the network."""
-        return tuple(
-            str(replace(bound, host=host, peer=self.peer_id))
+        """The addresses at which others reach us now, public ones first; they change with the
+        network."""
+        found = [
+            replace(bound, host=host, peer=self.peer_id)
             for bound in self._bound
             for host in reachable_hosts(bound.host)
-        )
+        ]
+        return tuple(map(str, sorted(found, key=lambda address: not is_global(address.host))))
 
     @property
     def chosen_hosts(self) -> list[str]:
         """The addresses of this machine that we listen on, where they were chosen."""
-        return [bound.host for bound in self._bound if bound.host != "0.0.0.0"]
+        return [bound.host for bound in self._bound if bound.host not in WILDCARDS.values()]
 
     @property
     def peer_id(self) -> PeerId:
@@ -180,25 +202,79 @@ class Host:
             AddressError: not an address this client dials.
             DialError: nobody there, somebody else there, or too slow.
         """
-        target = parse_destination(address)
-        if target.peer == self.peer_id:
-            raise DialError(f"{target} is this very peer")
+        return await self.connect_any([parse_destination(address)])
+
+    async def connect_any(
+        self, targets: Sequence[Destination], may_call: Callable[[Destination], bool] | None = None
+    ) -> Connection:
+        """Dial a peer at its addresses, as `racing` says. See `connect`.
+
+        Args:
+            targets: addresses of one peer, the first to be tried first.
+            may_call: asked when an address is about to be tried; its host is a number.
+
+        Raises:
+            NotCalled: no address may be called.
+            DialError: no attempt succeeded.
+        """
+        words = ", ".join(map(str, targets))
+        if any(target.peer == self.peer_id for target in targets):
+            raise DialError(f"{words} is this very peer")
         try:
             with trio.fail_after(self._limits.dial_s):
-                return await self._nursery.start(self._dial, target)
+                return await self._nursery.start(self._dial, targets, may_call or _anywhere)
         except trio.TooSlowError:
-            raise DialError(f"{target}: no answer within {self._limits.dial_s:.0f} s") from None
+            raise DialError(f"{words}: no answer within {self._limits.dial_s:.0f} s") from None
 
-    async def _dial(self, target: Destination, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        async with transport_of(target).dial(target) as stream:
+    async def _dial(
+        self,
+        targets: Sequence[Destination],
+        may_call: Callable[[Destination], bool],
+        task_status: trio.TaskStatus[Connection],
+    ) -> None:
+        """Run a race, and then the connection of its winner."""
+        race = Race()
+
+        async def attempt_at(target: Destination, attempt: Attempt) -> None:
+            with attempt.scope:
+                try:
+                    await self._attempt(target, attempt, may_call, task_status)
+                except NotCalled:
+                    attempt.over.set()
+                except (DialError, AddressError) as error:
+                    attempt.fail(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for target in targets:
+                attempt = race.attempt()
+                nursery.start_soon(attempt_at, target, attempt)
+                await attempt.head_start()
+                if race.won:
+                    break
+        if not race.answered:
+            raise race.error()
+
+    async def _attempt(
+        self,
+        target: Destination,
+        attempt: Attempt,
+        may_call: Callable[[Destination], bool],
+        task_status: trio.TaskStatus[Connection],
+    ) -> None:
+        """Dial one address; if that wins the race, run the connection to its end."""
+        numeric = await numeric_host(target)
+        if not may_call(numeric):
+            raise NotCalled(f"{target} is not called now")
+        async with transport_of(numeric).dial(numeric) as stream:
             try:
-                proved = await handshake(stream, self._identity, target.peer)
+                proved = await handshake(stream, self._identity, target.peer, attempt.claim)
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            ip = stream.remote_host or target.host
+            ip = stream.remote_host or numeric.host
             connection = Connection(
-                proved.peer, proved.channel, dialled=True, early=proved.early, ip=ip
+                proved.peer, proved.channel, called=numeric, early=proved.early, ip=ip
             )
+            attempt.answered()
             task_status.started(connection)
             self.door.dialled += 1
             try:
@@ -248,7 +324,7 @@ class Host:
         return Connection(
             proved.peer,
             proved.channel,
-            dialled=False,
+            called=None,
             early=proved.early,
             ip=visit.ip,
             visit=visit,
@@ -274,7 +350,8 @@ async def open_host(
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: multiaddrs, or IPv4 addresses with ports; port 0 lets the system choose.
+        listen: multiaddrs, or hosts with ports as `parse_listen` takes them; port 0 lets the
+            system choose.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
         limits: bounds on connections.
@@ -285,10 +362,7 @@ async def open_host(
     identity = make_identity(seed)
     wanted = [address for where in listen for address in parse_listen(where)]
     async with AsyncExitStack() as stack:
-        listeners = [
-            await stack.enter_async_context(transport_of(address).listen(address))
-            for address in wanted
-        ]
+        listeners = await _listen(stack, wanted)
         bound = [listener.address for listener in listeners]
         async with trio.open_nursery() as nursery:
             host = Host(identity, handler, nursery, limits or HostLimits(), bound)
@@ -302,3 +376,51 @@ async def open_host(
 
 def _everybody(peer: PeerId) -> bool:
     return True
+
+
+def _anywhere(address: Destination) -> bool:
+    return True
+
+
+async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[Listener[ByteStream]]:
+    """Listen on addresses until the stack is closed.
+
+    Those that differ in nothing but their kind get the same port: so one rule of a firewall fits
+    both. A kind that this machine lacks is left out if there is another.
+
+    Raises:
+        PortInUse, ListenError: cannot listen there.
+    """
+    for _ in range(PORT_TRIES):
+        async with AsyncExitStack() as opened:
+            try:
+                listeners = await _listen_once(opened, wanted)
+            except PortInUse:
+                if all(address.port for address in wanted):
+                    raise
+                continue
+            stack.push_async_exit(opened.pop_all())
+            return listeners
+    raise ListenError("cannot find a port that is free for IPv4 and IPv6")
+
+
+async def _listen_once(
+    stack: AsyncExitStack, wanted: Sequence[Address]
+) -> list[Listener[ByteStream]]:
+    listeners: list[Listener[ByteStream]] = []
+    lacking: list[NoSuchFamily] = []
+    chosen: dict[str, int] = {}
+    for address in wanted:
+        at = address
+        if address.host in WILDCARDS.values() and not address.port:
+            at = replace(address, port=chosen.get(address.transport, 0))
+        try:
+            listener = await stack.enter_async_context(transport_of(at).listen(at))
+        except NoSuchFamily as error:
+            lacking.append(error)
+            continue
+        chosen.setdefault(address.transport, listener.address.port)
+        listeners.append(listener)
+    if lacking and not listeners:
+        raise lacking[0]
+    return listeners

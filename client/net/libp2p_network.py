@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -21,13 +20,14 @@ from client.net.addresses import Destination, numeric_host, parse_destination
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.door import HostLimits
-from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable
+from client.net.errors import AddressError, DialError, NetworkError, NotCalled, PeerUnreachable
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
+from client.net.racing import in_order
 from client.net.strangers import Strangers
 from client.net.unfinished import UnfinishedFrames
 from protocol.errors import RemoteProtocolError
@@ -121,26 +121,47 @@ class Libp2pNetwork:
         while link is not None and not link.gone.is_set() and link.unsent_bytes(lane):
             await link.sent.park()
 
-    async def connect(self, address: str) -> PeerId:
-        """Dial a multiaddr and wait until its link is up. See `Network.connect`."""
-        target = parse_destination(address)
-        if self._penalties.is_banned(target.peer, trio.current_time()):
-            raise DialError(f"{address}: this peer is banned for a while")
-        # One dial at a time: two of our connections would replace each other.
-        async with self._dials.setdefault(target.peer, trio.Lock()):
-            if not self._is_up(target.peer):
-                await self._dial(target)
-        return target.peer
+    async def connect(self, *addresses: str) -> PeerId:
+        """Dial a peer at any of its addresses. See `Network.connect`."""
+        targets = [parse_destination(address) for address in addresses]
+        peers = {target.peer for target in targets}
+        if len(peers) != 1:
+            raise AddressError("these are not the addresses of one peer")
+        return await self._connect(self._in_order(targets), None)
 
-    async def _dial(self, target: Destination) -> None:
-        connection, peer = await self._host.connect(str(target)), target.peer
-        self._calls.answered(replace(target, kind="ip4", host=connection.ip))
+    async def _connect(
+        self,
+        targets: Sequence[Destination],
+        may_call: Callable[[Destination], bool] | None,
+    ) -> PeerId:
+        peer = targets[0].peer
+        if self._penalties.is_banned(peer, trio.current_time()):
+            raise DialError(f"{targets[0]}: this peer is banned for a while")
+        # One dial at a time: two of our connections would replace each other.
+        async with self._dials.setdefault(peer, trio.Lock()):
+            if not self._is_up(peer):
+                await self._dial(targets, may_call)
+        return peer
+
+    async def _dial(
+        self,
+        targets: Sequence[Destination],
+        may_call: Callable[[Destination], bool] | None,
+    ) -> None:
+        connection = await self._host.connect_any(targets, may_call)
+        peer = connection.peer
+        assert connection.called is not None
+        self._calls.answered(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._changed.park()
         if not self._is_up(peer):
             connection.close("its lanes did not open in time")
-            raise DialError(f"{target}: connected, but {connection.reason}")
+            raise DialError(f"{connection.called}: connected, but {connection.reason}")
+
+    def _in_order(self, targets: Iterable[Destination]) -> list[Destination]:
+        own = [parse_destination(address).host for address in self.addresses]
+        return in_order(targets, own)
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
@@ -359,14 +380,18 @@ class Libp2pNetwork:
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def _dial_any(self, addresses: Sequence[str]) -> None:
-        for address in list((await self._resolved(addresses)).values())[:MAX_ADDRESSES]:
-            if not self._calls.may_call(address, trio.current_time()):
-                continue
-            try:
-                await self.connect(str(address))
-                return
-            except NetworkError:
-                self._refused["dial-failed"] += 1
+        targets = self._in_order((await self._resolved(addresses)).values())[:MAX_ADDRESSES]
+        if not targets:
+            return
+        try:
+            await self._connect(targets, self._may_call)
+        except NotCalled:
+            return
+        except NetworkError:
+            self._refused["dial-failed"] += 1
+
+    def _may_call(self, address: Destination) -> bool:
+        return self._calls.may_call(address, trio.current_time())
 
     async def _resolved(self, addresses: Sequence[str]) -> dict[str, Destination]:
         """Return the addresses that are in reach, each with the number of its host."""
@@ -391,7 +416,7 @@ async def open_network(
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: multiaddrs to listen on, or IPv4 addresses with ports.
+        listen: where to listen, as for `open_host`.
         limits: bounds on connections.
         rng: jitter of reconnects.
         rates: the owner's limits of bandwidth.

@@ -116,8 +116,8 @@ class Network(Protocol):
         """Wait until a lane is empty, or the link has ended."""
         ...
 
-    async def connect(self, address: str) -> PeerId:
-        """Dial a multiaddr and wait until its link is up.
+    async def connect(self, *addresses: str) -> PeerId:
+        """Dial a peer at any of its multiaddrs, and wait until its link is up.
 
         Raises:
             AddressError, DialError: names the attempts and their results.

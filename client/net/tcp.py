@@ -16,9 +16,10 @@ from pathlib import Path
 
 import trio
 
-from client.net.errors import DialError, ListenError, PortInUse
+from client.net.errors import DialError, ListenError, NoSuchFamily, PortInUse
 from client.net.transport import Buffer, ByteStream, Listener, Transport, closing
 from protocol.address import Address
+from protocol.hosts import kind_of
 
 UNSENT_BYTES = 64 * 1024
 """Unsent bytes in the kernel; more would delay control messages behind tensors."""
@@ -42,7 +43,7 @@ class TcpStream(ByteStream):
     def remote_host(self) -> str:
         """The other end's address."""
         try:
-            return str(self.stream.socket.getpeername()[0])
+            return str(self.stream.socket.getpeername()[0]).partition("%")[0]  # "%": a zone
         except OSError:
             return ""
 
@@ -79,8 +80,8 @@ class TcpListener(Listener[TcpStream]):
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
-        host, port = listener.socket.getsockname()
-        self._address = Address("ip4", host, port)
+        host, port = listener.socket.getsockname()[:2]
+        self._address = Address(kind_of(host), host, port)
 
     @property
     def address(self) -> Address:
@@ -119,6 +120,8 @@ class Tcp(Transport):
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(host, port) from error
+            if error.errno == errno.EAFNOSUPPORT or _is_without_ip6(error, host):
+                raise NoSuchFamily(f"this machine has no addresses like {host}") from error
             raise ListenError(f"cannot listen on {host} port {port}: {error.strerror}") from error
         opened = TcpListener(listener)
         async with closing(opened):
@@ -126,7 +129,7 @@ class Tcp(Transport):
 
     def usual_address(self, host: str, port: int) -> Address:
         """Return the address that a host and a port without a transport mean."""
-        return Address("ip4", host, port)
+        return Address(kind_of(host), host, port)
 
 
 TRANSPORT = Tcp()
@@ -161,6 +164,11 @@ def _may_widen() -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return min(allowed, SEND_BUFFER_BYTES) > found
+
+
+def _is_without_ip6(error: OSError, host: str) -> bool:
+    """Whether IPv6 is switched off (``disable_ipv6``): then not even all addresses are some."""
+    return host == "::" and error.errno == errno.EADDRNOTAVAIL
 
 
 def _cause(error: BaseException) -> str:

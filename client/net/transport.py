@@ -30,8 +30,8 @@ class ByteStream(trio.abc.AsyncResource):
     @property
     @abstractmethod
     def remote_host(self) -> str:
-        """The IPv4 address of the other end, by which connections are counted and penalised; empty
-        when it is gone already."""
+        """The address of the other end, a number, by which connections are counted and penalised;
+        empty when it is gone already."""
 
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
@@ -79,7 +79,7 @@ class Listener(trio.abc.Listener[Stream]):
     @abstractmethod
     def address(self) -> Address:
         """The address on which it listens, without our peer id. The port is the one that the system
-        chose; the host may be 0.0.0.0."""
+        chose; the host may be 0.0.0.0 or ``::``."""
 
 
 class Transport(ABC):
@@ -95,10 +95,12 @@ class Transport(ABC):
 
     @abstractmethod
     def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:
-        """Listen on an IPv4 address and port; port 0 lets the system choose.
+        """Listen on an IP address and port; port 0 lets the system choose.
+
+        On IPv6 addresses only IPv6 is taken, so that ``::`` and 0.0.0.0 can have the same port.
 
         Raises:
-            PortInUse, ListenError: cannot listen there.
+            PortInUse, NoSuchFamily, ListenError: cannot listen there.
         """
 
     def usual_address(self, host: str, port: int) -> Address | None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from client.store.atomic import write_atomic
-from protocol.address import Address
+from protocol.address import Address, by_peer
 from protocol.errors import ProtocolError
 from protocol.ids import SwarmId
 from protocol.invite import MAX_PEERS, MAX_SWARM_FILE_CHARS, SwarmFile, parse_swarm_file
 
 SUFFIX: Final = ".swarm"
+MAX_OF_ONE: Final = 4
+"""Addresses remembered of one member: as many as are dialled."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -68,4 +70,5 @@ class SwarmStore:
 
 
 def _merged(first: tuple[Address, ...], then: tuple[Address, ...]) -> tuple[Address, ...]:
-    return tuple(dict.fromkeys(first + then))[:MAX_PEERS]
+    found = by_peer(dict.fromkeys(first + then)).values()
+    return tuple(address for of_one in found for address in of_one[:MAX_OF_ONE])[:MAX_PEERS]

@@ -12,26 +12,21 @@ where the fewest of them are, and every other stage counts as if one more relati
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address
 from typing import Final
 
+from protocol.hosts import is_global, kind_of, prefix_of
 from protocol.ids import PeerId, Stage, rank
 from protocol.matching.member import Member
 
-PREFIX: Final = "ip4/"
 BRANCH: Final = "branch/"
 MAX_COUNTED: Final = 64
 """Relatives beyond these change no preference, and would cost time."""
 
 
 def mark_of_host(host: str) -> str | None:
-    """Return the mark of an IPv4 address: its /24. None for a name, and for an address that says
+    """Return the mark of an address: its prefix. None for a name, and for an address that says
     nothing because many networks use it (private, loopback)."""
-    try:
-        address = IPv4Address(host)
-    except ValueError:
-        return None
-    return PREFIX + host.rpartition(".")[0] if address.is_global else None
+    return f"{kind_of(host)}/{prefix_of(host)}" if is_global(host) else None
 
 
 def mark_of_path(path: Iterable[PeerId]) -> str | None:

@@ -112,7 +112,7 @@ def test_what_is_remembered_is_bounded() -> None:
         some.met(peer, ip)
         some.answered(at(peer, ip, 1))
         some.may_call(at(PeerId("x"), ip, 2), float(number * 10))
-    tables = (some._hosts, some._proven, some._called, some._called_hosts)
+    tables = (some._machines, some._proven, some._called, some._called_machines)
     assert all(len(table) <= MAX_ENTRIES for table in tables)
 
 

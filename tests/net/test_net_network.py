@@ -112,7 +112,7 @@ async def test_what_cannot_be_reached(networks: Networks) -> None:
         "/ip4/127.0.0.1/tcp/80",
         "/ip4/127.0.0.1/tcp/80/p2p/12D3KooW",
         "/ip4/300.0.0.1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/ip6/::1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip6/::ffff:127.0.0.1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
         "/ip4/127.0.0.1/tcp/0/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
         "/ip4/127.0.0.1/tcp/65536/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
         "/ip4/127.0.0.1/udp/80/quic-v1/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",

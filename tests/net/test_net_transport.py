@@ -153,8 +153,10 @@ def test_where_to_listen() -> None:
     for wrong in ("/dns4/localhost/tcp/1", f"/ip4/{HOST}/tcp/1/p2p/{PEER}", "/ip4/x/tcp/1", ""):
         with pytest.raises(AddressError, match="cannot listen on"):
             parse_listen(wrong)
-    for pair in ((HOST, -1), (HOST, 65536), ("localhost", 1), ("::", 1)):
-        with pytest.raises(AddressError, match="not an IPv4 address and port"):
+    assert parse_listen(("::1", 7)) == parse_listen("/ip6/::1/tcp/7") == [Address("ip6", "::1", 7)]
+    assert parse_listen(("all", 7)) == [Address("ip4", "0.0.0.0", 7), Address("ip6", "::", 7)]
+    for pair in ((HOST, -1), (HOST, 65536), ("localhost", 1), ("", 1), ("fe80::1%lo", 1)):
+        with pytest.raises(AddressError, match="not an IP address and port"):
             parse_listen(pair)
     with pytest.raises(AddressError, match="expected"):
         parse_destination("/ip4/127.0.0.1/tcp/0")

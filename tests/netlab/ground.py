@@ -90,6 +90,20 @@ def run(command: Sequence[str], given: str | None = None) -> None:
         raise UserError(f"{' '.join(command)} failed: {done.stderr.strip()}")
 
 
+def limit(name: str, device: str, mbit: float, mtu: int, queue_ms: float) -> None:
+    """Limit what a device of a namespace sends.
+
+    Args:
+        mbit: megabits of Ethernet frames per second.
+        queue_ms: what it holds back before it drops.
+    """
+    frame = mtu + 14
+    burst = max(4 * frame, int(mbit * 1e6 / 8 * 0.002))
+    held = burst + max(4 * frame, int(mbit * 1e6 / 8 * queue_ms / 1e3))
+    run(["tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf",
+         "rate", f"{int(mbit * 1e6)}bit", "burst", str(burst), "limit", str(held)])  # fmt: skip
+
+
 def _named() -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         return sorted(path.name for path in _NAMED.iterdir())

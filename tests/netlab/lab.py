@@ -7,22 +7,14 @@ wire, a process of ours (``wire``). Holds the namespaces and the wire, and ends 
 
 from __future__ import annotations
 
-import json
-import select
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import permutations
-from pathlib import Path
 
 from client.errors import UserError
 from tests.netlab import ground
 from tests.netlab.table import CORE, Table
+from tests.netlab.wire_process import DEVICE, QUEUE, Shape, WireProcess
 
-WIRE = "wire"
-WIRE_QUEUE = 20_000
-"""Packets that wait for the wire's process at most."""
-START_S = 20.0
 _FAR_TABLE = "77"
 _ROUTES = """
 set -e
@@ -48,7 +40,7 @@ class Lab:
         self.hosts = list(table.hosts)
         self.wire_counts: dict[str, int] = {}
         """What the wire did; known when the laboratory has ended."""
-        self._wire: subprocess.Popen[str] | None = None
+        self._wire: WireProcess | None = None
 
     def __enter__(self) -> Lab:
         reason = ground.why_not()
@@ -89,7 +81,7 @@ class Lab:
 
     def _clear(self) -> None:
         if self._wire is not None:
-            self._end_wire(self._wire)
+            self.wire_counts = self._wire.end()
             self._wire = None
         for name in ground.ours():
             ground.remove(name)
@@ -117,19 +109,11 @@ class Lab:
                  f"address add 10.77.{number}.1/24 dev {end}", f"link set {end} up")  # fmt: skip
         self._ip(host, f"address add 10.77.{number}.2/24 dev eth0", "link set eth0 up",
                  f"route add default via 10.77.{number}.1")  # fmt: skip
-        self._limit(there, "eth0", line.up_mbit)
-        self._limit(core, end, line.down_mbit)
-
-    def _limit(self, namespace: str, device: str, mbit: float) -> None:
-        frame = self.table.mtu + 14
-        burst = max(4 * frame, int(mbit * 1e6 / 8 * 0.002))
-        held = burst + max(4 * frame, int(mbit * 1e6 / 8 * self.table.queue_ms / 1e3))
-        ground.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
-                    "rate", f"{int(mbit * 1e6)}bit", "burst", str(burst),
-                    "limit", str(held)])  # fmt: skip
+        ground.limit(there, "eth0", line.up_mbit, mtu, self.table.queue_ms)
+        ground.limit(core, end, line.down_mbit, mtu, self.table.queue_ms)
 
     def _lay_wire(self) -> None:
-        far = {}
+        far: dict[str, Shape] = {}
         rules = []
         for one, other in permutations(self.hosts, 2):
             link = self.table.link(one, other)
@@ -140,37 +124,10 @@ class Lab:
                              f"lookup {_FAR_TABLE} priority 200")  # fmt: skip
         if not far:
             return
-        self._wire = self._start_wire(far)
-        self._ip(CORE, f"link set {WIRE} mtu {self.table.mtu} txqueuelen {WIRE_QUEUE} up",
-                 f"route add default dev {WIRE} table {_FAR_TABLE}",
-                 f"rule add iif {WIRE} lookup main priority 100", *rules)  # fmt: skip
-
-    def _start_wire(self, far: dict[str, tuple[float, float, float]]) -> subprocess.Popen[str]:
-        program = Path(__file__).with_name("wire.py")
-        wire = subprocess.Popen(
-            self.command(CORE, [sys.executable, "-I", str(program), WIRE]),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            start_new_session=True,  # Ctrl-C is for us; it ends when its stdin does
-        )  # fmt: skip
-        self._wire = wire
-        assert wire.stdin is not None
-        assert wire.stdout is not None
-        wire.stdin.write(json.dumps(far) + "\n")
-        wire.stdin.flush()
-        ready = select.select([wire.stdout], [], [], START_S)[0]
-        if not ready or wire.stdout.readline().strip() != "ready":
-            raise UserError("the wire did not start")
-        return wire
-
-    def _end_wire(self, wire: subprocess.Popen[str]) -> None:
-        try:
-            said = wire.communicate(timeout=START_S)[0]
-            self.wire_counts = json.loads(said) if said.startswith("{") else {}
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            wire.kill()
-            wire.wait()
+        self._wire = WireProcess(self.command(CORE), far)
+        self._ip(CORE, f"link set {DEVICE} mtu {self.table.mtu} txqueuelen {QUEUE} up",
+                 f"route add default dev {DEVICE} table {_FAR_TABLE}",
+                 f"rule add iif {DEVICE} lookup main priority 100", *rules)  # fmt: skip
 
     def _ip(self, host: str, *lines: str) -> None:
         ground.run(["ip", "-n", ground.namespace(host), "-batch", "-"], "\n".join(lines) + "\n")

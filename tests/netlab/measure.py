@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tests.netlab.lab import Lab
 
@@ -35,7 +35,15 @@ _SILENCE_S = 1.0
 Made = TypeVar("Made")
 
 
-def inside(lab: Lab, host: str, make: Callable[[], Made]) -> Made:
+class Hosts(Protocol):
+    """A laboratory, as far as it has namespaces."""
+
+    def namespace(self, host: str) -> str:
+        """Return the name of a host's namespace."""
+        ...
+
+
+def inside(lab: Hosts, host: str, make: Callable[[], Made]) -> Made:
     """Return what a function makes in a host's namespace; a socket stays there for good."""
     made: list[Made] = []
     failed: list[BaseException] = []

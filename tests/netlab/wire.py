@@ -2,6 +2,8 @@
 
     python wire.py DEVICE < one JSON line: {"ADDRESS ADDRESS": [delay s, jitter s, loss], ...}
 
+The pairs are of IPv4 addresses; ``*`` stands for all others, IPv6 included.
+
 A process of its own, without imports of the project; it makes the TUN device in the namespace it
 runs in, says ``ready``, and ends, and the device with it, when its stdin does. Its last line says
 what it did. It relays packets where the relay of chaos runs (``client.lab.chaos.relay``)
@@ -42,6 +44,7 @@ _HEADER_BYTES = 10
 _MAX_PACKET = _HEADER_BYTES + 65_536
 _ADDRESSES = slice(_HEADER_BYTES + 12, _HEADER_BYTES + 20)
 """Source and destination in an IPv4 header (RFC 791, section 3.1)."""
+_EVERYBODY = b"*"
 
 
 class Wire:
@@ -58,6 +61,8 @@ class Wire:
     def take(self, packet: bytes, now: float) -> None:
         """Hold a packet until it is due, or lose it."""
         ends = packet[_ADDRESSES]
+        if ends not in self._pairs:
+            ends = _EVERYBODY
         shape = self._pairs.get(ends)
         if shape is None:
             self.counts["strange"] += 1
@@ -129,13 +134,16 @@ def hurry() -> None:
     gc.disable()  # holds no cycles
 
 
+def _key(ends: str) -> bytes:
+    if ends == _EVERYBODY.decode():
+        return _EVERYBODY
+    return b"".join(map(socket.inet_aton, ends.split()))
+
+
 def main() -> None:
     """See the module's docstring."""
     said = json.loads(sys.stdin.readline())
-    pairs = {
-        b"".join(map(socket.inet_aton, ends.split())): (delay, jitter, loss)
-        for ends, (delay, jitter, loss) in said.items()
-    }
+    pairs = {_key(ends): (delay, jitter, loss) for ends, (delay, jitter, loss) in said.items()}
     wire = Wire(pairs)
     only_delay = not any(jitter or loss for _, jitter, loss in pairs.values())
     device = open_device(sys.argv[1], together=only_delay)

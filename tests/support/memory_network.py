@@ -227,9 +227,10 @@ class MemoryNetwork:
         if peer in self._hub.linked(self._peer):
             await self._hub.pipe(self._peer, peer).wait_empty()
 
-    async def connect(self, address: str) -> PeerId:
+    async def connect(self, *addresses: str) -> PeerId:
         """Link to the member of an address. See `Network.connect`."""
         await trio.lowlevel.checkpoint()
+        address = addresses[0]
         if not address.startswith(_PREFIX):
             raise AddressError(f"not an address of this hub: {address!r}")
         peer = PeerId(address.removeprefix(_PREFIX))

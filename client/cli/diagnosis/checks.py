@@ -18,6 +18,7 @@ from typing import Literal
 import psutil
 from msgspec import Struct
 
+from client.config import EVERYWHERE
 from client.control.sockets import SocketFolderError, prepare_folder
 from client.store.paths import create_folders
 from client.store.rest_files import kept_files
@@ -159,9 +160,10 @@ def check_memory() -> Check:
 def check_port(host: str, port: int) -> Check:
     """The port for other volunteers is free; 0 means any port."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            probe.bind(("0.0.0.0" if host == EVERYWHERE else host, port))
     except OSError as error:
         words = f"{host}:{port}: {error.strerror}"
         return Check(

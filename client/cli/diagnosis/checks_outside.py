@@ -5,7 +5,6 @@ None sends more than the opening of a connection to remembered members, and none
 
 from __future__ import annotations
 
-import ipaddress
 import resource
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from contextlib import suppress
 import trio
 
 from client.cli.diagnosis.checks import Check
-from client.cli.reach.home import Home, own_host
+from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
 from client.cli.terminal.output import human_bytes
 from client.config import Settings
@@ -26,6 +25,7 @@ from client.net.transport import transport_of
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
 from protocol.address import Address
+from protocol.hosts import is_global, is_loopback
 from protocol.invite import SwarmFile
 
 MIN_DESCRIPTORS = 512
@@ -81,24 +81,25 @@ def check_reachability(settings: Settings) -> Check:
     """Whether others can dial this machine, judged by its own addresses."""
     if settings.announce:
         return Check("reachability", "ok", f"announced: {', '.join(settings.announce)}")
-    if settings.listen_host not in ("0.0.0.0", ""):
+    hosts = own_hosts(settings.listen_host)
+    if hosts == [settings.listen_host]:
         return Check("reachability", "ok", f"listens on {settings.listen_host} only")
-    host = own_host()
-    if ipaddress.ip_address(host).is_loopback:
+    if all(map(is_loopback, hosts)):
         return Check(
             "reachability",
             "fail",
             "no network except this machine's own",
             "connect this machine to a network",
         )
-    if ipaddress.ip_address(host).is_private:
+    if not is_global(hosts[0]):
         return Check(
             "reachability",
             "warn",
-            f"{host} is a private address: members elsewhere cannot dial this machine",
+            f"{hosts[0]} is a private address: members elsewhere cannot dial this machine",
             "it can dial them; to be dialled, forward a port and set announce and listen_port",
         )
-    return Check("reachability", "ok", f"{host}, if no firewall is in the way")
+    words = ", ".join(host for host in hosts if is_global(host))
+    return Check("reachability", "ok", f"{words}, if no firewall is in the way")
 
 
 def check_swarms(home: Home) -> Iterator[Check]:

@@ -27,7 +27,7 @@ _IP6: Final = re.compile(
     re.I,
 )
 _DNS: Final = re.compile(r"(/dns[46]?/)[^/\s\"']+")
-LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0"})
+LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0", "::1", "::"})
 """Addresses that reveal nothing."""
 
 

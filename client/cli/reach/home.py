@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from client.config import Resolved, Settings, resolve
+from client.config import EVERYWHERE, Resolved, Settings, resolve
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
+from protocol.hosts import is_global, kind_of
 from protocol.ids import PeerId
 from protocol.wire.envelope import Signer
 
-_NOWHERE = ("192.0.2.1", 9)
-"""An address of the documentation block: asking the routing table for it sends nothing."""
+_NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses of the documentation blocks: asking the routing table for them sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ def founder_addresses(settings: Settings, peer: PeerId) -> tuple[Address, ...]:
     """
     if settings.announce:
         return tuple(with_peer(text, peer) for text in settings.announce)
-    host = settings.listen_host if settings.listen_host != "0.0.0.0" else own_host()
-    return (Address("ip4", host, settings.listen_port or free_port(settings.listen_host), peer),)
+    port = settings.listen_port or free_port(settings.listen_host)
+    hosts = own_hosts(settings.listen_host)
+    return tuple(Address(kind_of(host), host, port, peer) for host in hosts)
 
 
 def with_peer(text: str, peer: PeerId) -> Address:
@@ -81,14 +83,25 @@ def with_peer(text: str, peer: PeerId) -> Address:
         raise UserError(f"announce: {error}", exit_code=ExitCode.USAGE) from error
 
 
-def own_host() -> str:
-    """Return the IPv4 address this machine would use to reach others; loopback if none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_NOWHERE)
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+def own_hosts(listen_host: str) -> list[str]:
+    """Return the addresses at which others reach what listens on a host of this machine, those
+    that reach farthest first; of all addresses of a kind the one this machine would use itself."""
+    families = {"0.0.0.0": [socket.AF_INET], "::": [socket.AF_INET6]}
+    families[EVERYWHERE] = [socket.AF_INET, socket.AF_INET6]
+    if listen_host not in families:
+        return [listen_host]
+    found = [host for family in families[listen_host] if (host := _own_host(family))]
+    nowhere = "::1" if listen_host == "::" else "127.0.0.1"
+    return sorted(found, key=lambda host: not is_global(host)) or [nowhere]
+
+
+def _own_host(family: socket.AddressFamily) -> str | None:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((_NOWHERE[family], 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def free_port(host: str) -> int:
@@ -97,10 +110,12 @@ def free_port(host: str) -> int:
     Raises:
         UserError: no address of this machine.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
+    host = "0.0.0.0" if host == EVERYWHERE else host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
-        except (OSError, UnicodeError) as error:
-            words = f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}"
-            raise UserError(words, "correct the setting listen_host", ExitCode.CONFIG) from error
-        return int(probe.getsockname()[1])
+            return int(probe.getsockname()[1])
+    except (OSError, UnicodeError) as error:
+        words = f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(words, "correct the setting listen_host", ExitCode.CONFIG) from error

@@ -9,6 +9,7 @@ from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 from client.store.swarms import SwarmStore
+from protocol.address import KINDS
 from protocol.errors import RemoteProtocolError
 from protocol.invite import (
     MAX_SWARM_FILE_CHARS,
@@ -85,7 +86,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
 def _contents(text: str) -> str:
     if text == "-":
         return sys.stdin.read(MAX_SWARM_FILE_CHARS + 1)
-    if text.startswith((SCHEME, "/ip4/", "/dns4/")):
+    if text.startswith((SCHEME, *(f"/{kind}/" for kind in KINDS))):
         return text
     return _read_file(Path(text))
 

@@ -17,7 +17,7 @@ from client.net.errors import NetworkError
 from client.net.network import Inbound, NetEvent, Network
 from client.store.swarms import SwarmStore
 from client.train.messaging.handshake import PROTOCOL
-from protocol.address import Address
+from protocol.address import Address, by_peer
 from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -138,7 +138,7 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
 
     Args:
         network: our links.
-        peers: addresses, tried in turn.
+        peers: addresses; the members are tried in turn, each at all of its own.
         timeout_s: limit for all attempts.
 
     Raises:
@@ -147,11 +147,12 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
     tried: dict[str, str] = {}
     with trio.move_on_after(timeout_s):
         while True:
-            for address in peers:
+            for addresses in by_peer(peers).values():
+                words = [str(address) for address in addresses]
                 try:
-                    return await network.connect(str(address))
+                    return await network.connect(*words)
                 except NetworkError as error:
-                    tried[str(address)] = str(error)
+                    tried[", ".join(words)] = str(error)
             await trio.sleep(RETRY_S)
     raise unreachable(tried or {str(p): "no answer in time" for p in peers}, timeout_s)
 

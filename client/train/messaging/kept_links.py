@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from protocol.address import Address
+from protocol.address import Address, by_peer
 from protocol.ids import PeerId
 from protocol.membership.roster import Roster
 
@@ -21,22 +21,19 @@ class KeptLinks:
     """Addresses by peer, known before the roster knows anybody."""
 
     def __init__(self, remembered: Iterable[Address] = ()) -> None:
-        self._remembered: dict[PeerId, str] = {}
+        self._remembered: dict[PeerId, tuple[str, ...]] = {}
         self.meet(remembered)
 
     def meet(self, addresses: Iterable[Address]) -> None:
         """Remember members that answered; those not met for longest are dropped first."""
-        for address in addresses:
-            if address.peer is not None:
-                self._remembered.pop(address.peer, None)
-                self._remembered[address.peer] = str(address)
+        for peer, found in by_peer(addresses).items():
+            self._remembered.pop(peer, None)
+            self._remembered[peer] = tuple(map(str, found))
         for peer in list(self._remembered)[:-MAX_REMEMBERED]:
             del self._remembered[peer]
 
     def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
         """Return the peers to be linked with and their addresses."""
-        called = {
-            peer: (at,) for peer, at in self._remembered.items() if not roster.addresses(peer)
-        }
+        called = {peer: at for peer, at in self._remembered.items() if not roster.addresses(peer)}
         heard_of = (*roster.lost(), *roster.neighbours())
         return called | {peer: roster.addresses(peer) for peer in heard_of}

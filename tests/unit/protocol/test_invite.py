@@ -152,7 +152,17 @@ def test_an_invite_names_every_member_once() -> None:
         "/ip4/1.2.3.4/tcp/\u0661",
         "/ip4/1.2.3.4/tcp/1\n",
         "/ip4/1.2.3.4/udp/1",
-        "/ip6/::1/tcp/1",
+        "/ip6/::ffff:1.2.3.4/tcp/1",
+        "/ip6/::ffff:102:304/tcp/1",
+        "/ip6/fe80::1%eth0/tcp/1",
+        "/ip6/1.2.3.4/tcp/1",
+        "/ip6/[::1]/tcp/1",
+        "/ip6/2001:db8::g/tcp/1",
+        "/ip6/1:2:3:4:5:6:7:8:9/tcp/1",
+        "/ip6/\u0661::1/tcp/1",
+        "/ip6//tcp/1",
+        "/ip4/::1/tcp/1",
+        "/ip7/::1/tcp/1",
         "/unix/etc/passwd",
         "/ip4/1.2.3.4/tcp/1/",
         "/ip4/1.2.3.4/tcp/1/p2p/x",
@@ -172,8 +182,10 @@ def test_addresses_outside_the_grammar_are_refused(text: str) -> None:
 
 
 def test_addresses_round_trip() -> None:
-    for text in ("/ip4/0.0.0.0/tcp/1", "/dns4/localhost/tcp/65535", str(HERE), str(THERE)):
+    for text in ("/ip4/0.0.0.0/tcp/1", "/dns4/localhost/tcp/65535", str(HERE), str(THERE),
+                 "/ip6/2001:db8::1/tcp/1", "/ip6/::/tcp/2", "/dns6/a.example/tcp/3"):  # fmt: skip
         assert str(parse_address(text)) == text
+    assert parse_address("/ip6/2001:0DB8:0::0001/tcp/1") == parse_address("/ip6/2001:db8::1/tcp/1")
     with pytest.raises(ValueError, match="PEER-ID"):
         parse_peer_address("/ip4/1.2.3.4/tcp/1")
 

@@ -416,9 +416,9 @@ def test_the_outside_is_looked_at_without_raising(
     assert checks_outside.check_gpu(Settings(device="cpu")).status == "ok"
     assert checks_outside.check_gpu(Settings(device="cuda")).status in ("ok", "fail")
     assert checks_outside.check_descriptors().status in ("ok", "warn")
-    monkeypatch.setattr(checks_outside, "own_host", lambda: "192.168.1.5")
+    monkeypatch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
     assert checks_outside.check_reachability(Settings()).status == "warn"
-    monkeypatch.setattr(checks_outside, "own_host", lambda: "127.0.0.1")
+    monkeypatch.setattr(checks_outside, "own_hosts", lambda host: ["127.0.0.1"])
     assert checks_outside.check_reachability(Settings()).status == "fail"
     monkeypatch.setattr(checks_outside.time, "time", lambda: 1000.0)
     assert checks_outside.check_clock().status == "fail"

@@ -23,7 +23,7 @@ from client.store.paths import (
     make_private,
     runtime_below,
 )
-from client.store.swarms import SwarmStore
+from client.store.swarms import MAX_OF_ONE, SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import MAX_PEERS, SwarmFile
@@ -232,6 +232,9 @@ def test_members_met_come_first_and_the_secret_stays(tmp_path: Path) -> None:
     assert known is not None
     assert known.secret == b"s" * 32
     store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in range(10, 99)])
+    assert ports(store.load(swarm))[:MAX_OF_ONE] == [10, 11, 12, 13]
+    assert len(ports(store.load(swarm))) < MAX_PEERS
+    store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(port)) for port in range(10, 99)])
     assert len(ports(store.load(swarm))) == MAX_PEERS
 
 

@@ -1,0 +1,245 @@
+"""Dialling a peer at several addresses: their order, the head start, and one connection only."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from client.net import racing
+from client.net.addresses import Destination, parse_destination
+from client.net.errors import AddressError, DialError, HandshakeFailed, NotCalled, PortInUse
+from client.net.host import Connection, open_host
+from client.net.libp2p_network import open_network
+from client.net.racing import HEAD_START_S, Race, in_order
+from protocol.hosts import kind_of
+from protocol.ids import PeerId
+from tests.support.arrivals import is_up
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Hosts, Networks
+
+P = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
+DEADLINE_S = 30.0
+
+
+def at(host: str) -> Destination:
+    kind = kind_of(host) if host[0].isdigit() else "dns4"
+    return Destination(kind, host, 4001, P)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "own", "order"),
+    [
+        # IPv6 and IPv4 take turns; private addresses of another home come last.
+        (["8.8.4.4", "192.168.1.2", "2a11::1"], [], ["2a11::1", "8.8.4.4", "192.168.1.2"]),
+        (["8.8.4.4", "9.9.9.9", "2a11::1"], [], ["2a11::1", "8.8.4.4", "9.9.9.9"]),
+        (["8.8.4.4", "2a11::1", "2a11::2"], [], ["2a11::1", "8.8.4.4", "2a11::2"]),
+        # In our own home, by its IPv4 address or its IPv6 network, private addresses come first.
+        (["8.8.4.4", "192.168.1.2"], ["8.8.4.4"], ["192.168.1.2", "8.8.4.4"]),
+        (["2a11::1", "192.168.1.2"], ["2a11::7"], ["192.168.1.2", "2a11::1"]),
+        (["2a11::1", "192.168.1.2"], ["2a11:0:0:1::7"], ["2a11::1", "192.168.1.2"]),
+        # An equal private address of our own says nothing.
+        (["8.8.4.4", "192.168.1.2"], ["192.168.1.2"], ["8.8.4.4", "192.168.1.2"]),
+        (["192.168.1.2", "192.168.1.2", "10.0.0.1"], [], ["192.168.1.2", "10.0.0.1"]),
+        (["192.168.1.2", "node.example.org"], [], ["node.example.org", "192.168.1.2"]),
+        ([], ["8.8.4.4"], []),
+    ],
+)
+def test_addresses_are_tried_in_the_best_order(
+    addresses: list[str], own: list[str], order: list[str]
+) -> None:
+    assert [target.host for target in in_order(map(at, addresses), own)] == order
+
+
+async def test_only_one_attempt_wins() -> None:
+    race = Race()
+    first, second, third = race.attempt(), race.attempt(), race.attempt()
+    third.fail("nobody there")
+    second.claim()
+    assert race.won
+    assert first.scope.cancel_called
+    assert not second.scope.cancel_called
+    with pytest.raises(HandshakeFailed, match="faster"):
+        first.claim()
+    assert isinstance(Race().error(), NotCalled)
+    assert str(race.error()) == "nobody there"
+
+
+@asynccontextmanager
+async def _tarpit() -> AsyncIterator[tuple[str, list[float]]]:
+    """An address that takes connections and says nothing; when each was ended by its caller."""
+    ended: list[float] = []
+
+    async def hold(stream: trio.SocketStream) -> None:
+        while await stream.receive_some():
+            pass
+        ended.append(trio.current_time())
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, hold, [listener])
+        yield f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}", ended
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_address_that_swallows_all_costs_its_head_start(networks: Networks) -> None:
+    async with networks() as a, networks() as b, _tarpit() as (pit, ended):
+        began = trio.current_time()
+        await b.connect(f"{pit}/p2p/{a.peer_id}", a.addresses[0])
+        took = trio.current_time() - began
+        assert HEAD_START_S <= took < 5.0  # a dial gives up after 10
+        while not ended:
+            await trio.sleep(0.01)
+        assert ended[0] - began < 5.0
+        assert b.statistics().refused == {}
+
+
+async def test_a_wanted_peer_is_found_at_its_other_address(networks: Networks) -> None:
+    async with networks() as a, networks() as b, _tarpit() as (pit, _):
+        began = trio.current_time()
+        b.want({a.peer_id: [f"{pit}/p2p/{a.peer_id}", a.addresses[0]]})
+        await is_up(b, a)
+        assert trio.current_time() - began < 5.0
+        assert b.statistics().refused == {}
+
+
+async def test_a_refused_address_costs_nothing(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{a.peer_id}"
+        assert await b.connect(nobody, nobody, a.addresses[0]) == a.peer_id
+
+
+async def test_somebody_else_at_an_address_does_not_keep_us_from_the_peer(
+    networks: Networks,
+) -> None:
+    async with networks() as a, networks() as b, networks() as other:
+        wrong = other.addresses[0].replace(other.peer_id, a.peer_id)
+        assert await b.connect(wrong, a.addresses[0]) == a.peer_id
+        assert not other.statistics().peers
+
+
+async def test_all_failures_are_named(hosts: Hosts) -> None:
+    async with hosts() as host:
+        targets = [parse_destination(f"/ip4/127.0.0.1/tcp/{port}/p2p/{P}") for port in (1, 2)]
+        with pytest.raises(DialError, match=r"tcp/1/.*refused.*tcp/2/.*refused"):
+            await host.connect_any(targets)
+        with pytest.raises(NotCalled):
+            await host.connect_any(targets, lambda target: False)
+        asked: list[int] = []
+        with pytest.raises(DialError, match="tcp/2"):
+            await host.connect_any(targets, lambda t: asked.append(t.port) or t.port == 2)  # type: ignore[func-returns-value]
+        assert asked == [1, 2]
+
+
+async def test_addresses_of_two_peers_are_no_race(networks: Networks) -> None:
+    async with networks() as a, networks() as b, networks() as c:
+        with pytest.raises(AddressError, match="one peer"):
+            await a.connect(b.addresses[0], c.addresses[0])
+        with pytest.raises(AddressError, match="one peer"):
+            await a.connect()
+
+
+async def test_the_called_peer_never_sees_two_connections(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(racing, "HEAD_START_S", 0.0)
+    seen: list[Connection] = []
+
+    async def note(connection: Connection) -> None:
+        seen.append(connection)
+        await connection.run(trio.sleep_forever)
+
+    with trio.fail_after(DEADLINE_S):
+        async with (
+            open_host(os.urandom(32), [("0.0.0.0", 0)], note) as host,
+            hosts() as caller,
+        ):
+            port = parse_destination(host.addresses[0]).port
+            same = [
+                Destination("ip4", f"127.0.0.{number}", port, host.peer_id)
+                for number in range(1, 9)
+            ]
+            for number in range(20):
+                connection = await caller.connect_any(same)
+                while len(seen) <= number:
+                    await trio.sleep(0.01)
+                connection.close("enough")
+                await trio.sleep(0.02)  # a second one would have arrived with the first
+                assert len(seen) == number + 1
+            while host.connections:
+                await trio.sleep(0.01)
+            assert len(seen) == 20
+
+
+async def test_cancelling_a_dial_ends_all_attempts(hosts: Hosts) -> None:
+    async with hosts() as host, _tarpit() as (one, ended), _tarpit() as (two, also_ended):
+        targets = [parse_destination(f"{pit}/p2p/{P}") for pit in (one, two)]
+        with trio.move_on_after(2 * HEAD_START_S) as cancelled:
+            await host.connect_any(targets)
+        assert cancelled.cancelled_caught
+        while not ended or not also_ended:
+            await trio.sleep(0.01)
+
+
+def _has_ip6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ip6 = pytest.mark.skipif(not _has_ip6(), reason="this machine has no IPv6")
+
+
+@needs_ip6
+async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with (
+            open_network(os.urandom(32), [("all", 0)]) as a,
+            open_network(os.urandom(32), [("all", 0)]) as b,
+            open_network(os.urandom(32), [("::1", 0)]) as c,
+        ):
+            bound = a._host._bound
+            assert [address.host for address in bound] == ["0.0.0.0", "::"]
+            assert bound[0].port == bound[1].port != 0
+            six = f"/ip6/::1/tcp/{bound[1].port}/p2p/{a.peer_id}"
+            await b.connect(f"/ip4/127.0.0.1/tcp/{bound[0].port}/p2p/{a.peer_id}")
+            await c.connect(six)
+            await is_up(a, b)
+            await is_up(a, c)
+            assert {carrier.connection.ip for carrier in a._links[c.peer_id].carriers} == {"::1"}
+            assert c.addresses == (f"/ip6/::1/tcp/{c._host._bound[0].port}/p2p/{c.peer_id}",)
+
+
+@needs_ip6
+async def test_an_ip6_listener_takes_no_ip4(hosts: Hosts) -> None:
+    async def unused(connection: Connection) -> None:
+        raise AssertionError
+
+    async with open_host(os.urandom(32), [("::", 0)], unused) as host, hosts() as other:
+        port = host._bound[0].port
+        with pytest.raises(DialError, match="refused"):
+            await other.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{host.peer_id}")
+
+
+@needs_ip6
+async def test_a_port_that_is_taken_for_one_kind_is_refused_for_both() -> None:
+    async def unused(connection: Connection) -> None:
+        raise AssertionError
+
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(("::", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} on :: is in use"):
+            async with open_host(os.urandom(32), [("all", port)], unused):
+                raise NotImplementedError

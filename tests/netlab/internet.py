@@ -1,0 +1,333 @@
+"""A laboratory of homes: a public segment, and places on it, most of them behind a router.
+
+The public segment is one namespace that routes, as ``lab``'s core does; each place has a line to it
+with addresses of its own, which nothing outside the namespaces ever sees:
+
+    11.0.N.2, 2a11:0:N::2       place N, as the world sees it: its host, or its router
+    100.64.N.2                  a router behind its provider's
+    192.168.1.2, .3 ...         the hosts of a home, the same in all homes
+    2a11:0:N:1::2, ::3 ...      their IPv6 addresses
+
+These are public by the judgement of ``ipaddress``. All packets between places take half of
+``rtt_ms``. Rates are limited where a place says so. Holds the namespaces, the wire and the routers'
+miniupnpd, and ends all with the block.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.errors import UserError
+from tests.netlab import ground
+from tests.netlab.routers import IPv6, Router, port_mapper, rules
+from tests.netlab.wire_process import DEVICE, EVERYBODY, QUEUE, WireProcess
+
+CORE = "core"
+MTU, QUEUE_MS = 1500, 100.0
+MAX_PLACES = 200
+START_S = 20.0
+_FAR_TABLE = "77"
+_AT_ONCE = (
+    "cd /proc/sys/net/ipv6/conf && for which in all default; do echo 0 >$which/accept_dad; done"
+)
+"""A new IPv6 address would be looked for on its line for two seconds before it may be used."""
+_FORWARD = """
+set -e
+cd /proc/sys/net
+echo 1 >ipv4/ip_forward
+echo 1 >ipv6/conf/all/forwarding
+for which in all default; do
+    echo 0 >ipv4/conf/$which/rp_filter
+    echo 0 >ipv4/conf/$which/send_redirects
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One line of the public segment and what is at its end. Without a router: one public host."""
+
+    router: Router | None = None
+    others: tuple[str, ...] = ()
+    """Further hosts of the home; the first has the name of the place."""
+    carrier: Router | None = None
+    """The router of a provider that has no public address for the home's (RFC 6598)."""
+    ipv4: bool = True
+    ipv6: IPv6 = IPv6.NONE
+    port_mapper: bool = False
+    """Whether the router maps ports by UPnP, NAT-PMP and PCP."""
+    hairpin: bool = False
+    udp: bool = True
+    up_mbit: float | None = None
+    down_mbit: float | None = None
+
+    @property
+    def has_ipv6(self) -> bool:
+        """Whether its hosts have IPv6 addresses."""
+        return self.ipv6 is not IPv6.NONE
+
+
+def why_not(*, port_mapper: bool = False) -> str | None:
+    """Return why no such laboratory can be built here; None: it can."""
+    tools = {"nft": "nftables", "conntrack": "conntrack"} | (
+        {"miniupnpd": "miniupnpd-nftables"} if port_mapper else {}
+    )
+    missing = [package for tool, package in tools.items() if shutil.which(tool) is None]
+    return ground.why_not() or (f"install {' and '.join(missing)}" if missing else None)
+
+
+class Internet:
+    """A context manager; see the module's docstring.
+
+    Raises, when entered:
+        UserError: rights or tools are missing, the kernel refused, or this process has one already.
+    """
+
+    def __init__(self, places: Mapping[str, Place], rtt_ms: float = 0.0) -> None:
+        assert len(places) <= MAX_PLACES
+        self.places = dict(places)
+        self.rtt_ms = rtt_ms
+        self._numbers = {name: number for number, name in enumerate(places, 1)}
+        self._homes = {
+            host: (name, number)
+            for name, place in places.items()
+            for number, host in enumerate((name, *place.others))
+        }
+        self._wire: WireProcess | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._port_mappers: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of all places."""
+        return list(self._homes)
+
+    def __enter__(self) -> Internet:
+        mappers = any(place.port_mapper for place in self.places.values())
+        reason = why_not(port_mapper=mappers)
+        if reason:
+            raise UserError(f"no laboratory here: {reason}")
+        if ground.ours():
+            raise UserError("this process already has a laboratory")
+        ground.remove_stale()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def address(self, host: str) -> str:
+        """Return a host's own IPv4 address."""
+        place, number = self._homes[host]
+        return self.public(host) if self.places[place].router is None else f"192.168.1.{number + 2}"
+
+    def address6(self, host: str) -> str:
+        """Return a host's IPv6 address."""
+        place, number = self._homes[host]
+        net = f"2a11:0:{self._numbers[place]:x}"
+        return f"{net}::2" if self.places[place].router is None else f"{net}:1::{number + 2:x}"
+
+    def public(self, host: str) -> str:
+        """Return the IPv4 address under which the world sees a host."""
+        return f"11.0.{self._numbers[self._homes[host][0]]}.2"
+
+    def namespace(self, host: str) -> str:
+        """Return the name of a host's namespace."""
+        return ground.namespace(host)
+
+    def command(self, host: str, command: Sequence[str] = ()) -> list[str]:
+        """Return the command that runs a command on a host; its process id stays the same."""
+        return ["ip", "netns", "exec", self.namespace(host), *command]
+
+    def router(self, place: str) -> str:
+        """Return the name of a place's router, for ``command``: a host of its own."""
+        return f"{place}0router"
+
+    def restart_router(self, place: str) -> None:
+        """Let a place's router forget its mappings and connections."""
+        where = self.router(place)
+        ground.run(self.command(where, ["nft", "flush", "ruleset"]))
+        ground.run(self.command(where, ["conntrack", "-F"]))
+        self._load_rules(where, self.places[place])
+
+    def close(self) -> None:
+        """Remove everything; may be called again."""
+        try:
+            self._clear()
+        except BaseException:  # a second Ctrl-C must leave nothing behind either
+            self._clear()
+            raise
+
+    def _clear(self) -> None:
+        if self._wire is not None:
+            self._wire.end()
+            self._wire = None
+        for name in ground.ours():
+            ground.remove(name)
+        while self._port_mappers:
+            self._port_mappers.pop().wait()  # killed with its namespace
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    # --- building ----------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self._add(CORE, forwards=True)
+        for name, place in self.places.items():
+            self._add_place(name, place)
+        if self.rtt_ms:
+            self._lay_wire()
+        for name, place in self.places.items():
+            if place.port_mapper:
+                self._start_port_mapper(name, place)
+
+    def _add(self, name: str, *, forwards: bool = False) -> None:
+        ground.run(["ip", "netns", "add", ground.namespace(name)])
+        ground.run(["ip", "-n", ground.namespace(name), "link", "set", "lo", "up"])
+        ground.run(self.command(name, ["sh", "-c", _AT_ONCE]))
+        if forwards:
+            ground.run(self.command(name, ["sh", "-c", _FORWARD]))
+
+    def _add_place(self, name: str, place: Place) -> None:
+        number, end = self._numbers[name], f"to-{name}"
+        outer = self._outermost(name, place)
+        self._add(outer, forwards=place.router is not None)
+        self._join(CORE, end, outer, "wan", number, place)
+        if place.up_mbit:
+            ground.limit(ground.namespace(outer), "wan", place.up_mbit, MTU, QUEUE_MS)
+        if place.down_mbit:
+            ground.limit(ground.namespace(CORE), end, place.down_mbit, MTU, QUEUE_MS)
+        if place.ipv6 is IPv6.BROKEN:
+            self._ip(CORE, f"-6 rule add iif {end} blackhole priority 50")
+        if place.router is None:
+            return
+        if place.carrier is not None:
+            self._add_carrier(name, outer, place.carrier, number, place)
+        self._load_rules(self.router(name), place)
+        self._add_home(name, number, place)
+
+    def _outermost(self, name: str, place: Place) -> str:
+        if place.router is None:
+            return name
+        return self.router(name) if place.carrier is None else f"{name}0carrier"
+
+    def _join(self, one: str, end: str, other: str, end2: str, number: int, place: Place) -> None:
+        """Lay a public line from the core."""
+        self._cable(one, end, other, end2)
+        net4, net6 = f"11.0.{number}", f"2a11:0:{number:x}"
+        if place.ipv4:
+            self._ip(one, f"address add {net4}.1/24 dev {end}")
+            self._ip(other, f"address add {net4}.2/24 dev {end2}",
+                     f"route add default via {net4}.1")  # fmt: skip
+        if place.has_ipv6:
+            self._ip(one, f"address add {net6}::1/64 dev {end} nodad",
+                     f"route add {net6}:1::/64 via {net6}::2")  # fmt: skip
+            self._ip(other, f"address add {net6}::2/64 dev {end2} nodad",
+                     f"route add default via {net6}::1")  # fmt: skip
+
+    def _add_carrier(
+        self, name: str, carrier: str, kind: Router, number: int, place: Place
+    ) -> None:
+        """Put the home's router behind its provider's; IPv6 goes through both as it is."""
+        ground.run(self.command(carrier, ["nft", "-f", "-"]), rules(kind))
+        router = self.router(name)
+        self._add(router, forwards=True)
+        self._cable(carrier, "lan", router, "wan")
+        net4, net6 = f"100.64.{number}", f"2a11:0:{number:x}"
+        self._ip(carrier, f"address add {net4}.1/24 dev lan")
+        self._ip(router, f"address add {net4}.2/24 dev wan", f"route add default via {net4}.1")
+        if place.has_ipv6:
+            self._ip(carrier, f"address add {net6}:2::1/64 dev lan nodad",
+                     f"route add {net6}:1::/64 via {net6}:2::2")  # fmt: skip
+            self._ip(router, f"address add {net6}:2::2/64 dev wan nodad",
+                     f"route add default via {net6}:2::1")  # fmt: skip
+
+    def _add_home(self, name: str, number: int, place: Place) -> None:
+        router, net6 = self.router(name), f"2a11:0:{number:x}:1"
+        self._ip(router, "link add lan type bridge", "link set lan up")
+        if place.ipv4:
+            self._ip(router, "address add 192.168.1.1/24 dev lan")
+        if place.has_ipv6:
+            self._ip(router, f"address add {net6}::1/64 dev lan nodad")
+        for host in (name, *place.others):
+            self._add(host)
+            self._cable(router, f"to-{host}", host, "eth0")
+            self._ip(router, f"link set to-{host} master lan")
+            if place.ipv4:
+                self._ip(host, f"address add {self.address(host)}/24 dev eth0",
+                         "route add default via 192.168.1.1")  # fmt: skip
+            if place.has_ipv6:
+                self._ip(host, f"address add {self.address6(host)}/64 dev eth0 nodad",
+                         f"route add default via {net6}::1")  # fmt: skip
+
+    def _cable(self, one: str, end: str, other: str, end2: str) -> None:
+        self._ip(one, f"link add {end} mtu {MTU} type veth "
+                      f"peer name {end2} mtu {MTU} netns {ground.namespace(other)}",
+                 f"link set {end} up")  # fmt: skip
+        self._ip(other, f"link set {end2} up")
+
+    def _load_rules(self, where: str, place: Place) -> None:
+        assert place.router is not None
+        firewall = place.ipv6 is IPv6.FILTERED
+        text = rules(place.router, firewall=firewall, hairpin=place.hairpin, udp=place.udp)
+        ground.run(self.command(where, ["nft", "-f", "-"]), text)
+
+    def _lay_wire(self) -> None:
+        self._wire = WireProcess(self.command(CORE), {EVERYBODY: (self.rtt_ms / 2e3, 0.0, 0.0)})
+        self._ip(CORE, f"link set {DEVICE} mtu {MTU} txqueuelen {QUEUE} addrgenmode none up")
+        for family in ("-4", "-6"):
+            self._ip(CORE, f"{family} route add default dev {DEVICE} table {_FAR_TABLE}",
+                     f"{family} rule add iif {DEVICE} lookup main priority 100",
+                     *(f"{family} rule add iif to-{name} lookup {_FAR_TABLE} priority 200"
+                       for name in self.places))  # fmt: skip
+
+    def _start_port_mapper(self, name: str, place: Place) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="vlab")
+        folder = Path(self._folder.name, name)
+        folder.mkdir()
+        uuid = f"00000000-0000-0000-0000-{self._numbers[name]:012x}"
+        configuration = folder / "miniupnpd.conf"
+        configuration.write_text(port_mapper(uuid, str(folder), place.has_ipv6))
+        pid = folder / "pid"
+        router = self.router(name)
+        self._ip(router, "route add 224.0.0.0/4 dev lan")
+        with (folder / "log").open("wb") as log:
+            mapper = subprocess.Popen(
+                self.command(router, ["miniupnpd", "-d", "-f", str(configuration), "-P", str(pid)]),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        self._port_mappers.append(mapper)
+        self._await_port_mapper(router, folder / "log")
+
+    def _await_port_mapper(self, router: str, log: Path) -> None:
+        """Wait until it listens for NAT-PMP and PCP, the last that it opens."""
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            with suppress(subprocess.SubprocessError):
+                found = subprocess.run(
+                    self.command(router, ["ss", "-Hlun", "sport", "=", ":5351"]),
+                    capture_output=True, text=True, timeout=START_S, check=True,
+                )  # fmt: skip
+                if found.stdout.strip():
+                    return
+            time.sleep(0.05)
+        raise UserError(f"miniupnpd did not start: {log.read_text(errors='replace')[-500:]}")
+
+    def _ip(self, host: str, *lines: str) -> None:
+        """Run lines of ``ip``; one that begins with a family is a command of its own."""
+        for line in lines:
+            ground.run(["ip", "-n", ground.namespace(host), *line.split()])

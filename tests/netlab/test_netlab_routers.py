@@ -1,0 +1,229 @@
+"""The laboratory of homes: every router maps and filters TCP as its kind says."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from client.errors import UserError
+from tests.netlab import ground
+from tests.netlab.internet import Internet, Place, why_not
+from tests.netlab.measure import inside
+from tests.netlab.routers import IPv6, Router
+
+reason = why_not()
+needs_lab = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+no_mapper = why_not(port_mapper=True)
+needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
+
+PORT = 4001
+PATIENCE_S = 20.0
+SILENCE_S = 1.5
+"""How long nobody answers before we say that packets are dropped: an answer takes no time here."""
+OPEN = Place(ipv6=IPv6.OPEN)
+"""Hosts one and two are public, as is ``three``, which the home never writes to."""
+LETS_IN = {
+    Router.FULL_CONE: ("in", "in", "in"),
+    Router.ADDRESS_RESTRICTED: ("in", "silence", "in"),
+    Router.PORT_RESTRICTED: ("silence", "silence", "silence"),
+    Router.ANSWERING: ("refused", "refused", "refused"),
+    Router.SYMMETRIC: ("silence", "silence", "silence"),
+}
+"""What a fresh port of host one, of host three and of two meet at the port that one saw."""
+
+
+def _socket(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.settimeout(PATIENCE_S)
+    return made
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    made = _socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.bind((host, port))
+    return made
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    made = _bound(host, port)
+    made.listen()
+    return made
+
+
+def _datagrams() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.settimeout(PATIENCE_S)
+    return made
+
+
+@contextmanager
+def _left(net: Internet, host: str, to: dict[str, str]) -> Iterator[dict[str, tuple[str, int]]]:
+    """Connect from a host's ``PORT`` to public hosts; what each of these sees, by name."""
+    own = net.address6(host) if ":" in next(iter(to.values())) else net.address(host)
+    with ExitStack() as stack:
+        seen = {}
+        stack.enter_context(inside(net, host, lambda: _listening(own, PORT)))
+        for name, address in to.items():
+            server = stack.enter_context(inside(net, name, lambda a=address: _listening(a, PORT)))
+            dialler = stack.enter_context(inside(net, host, lambda: _bound(own, PORT)))
+            dialler.connect((address, PORT))
+            accepted, where = server.accept()
+            stack.enter_context(accepted)
+            seen[name] = (where[0], where[1])
+        yield seen
+
+
+def _meets(net: Internet, host: str, target: tuple[str, int]) -> str:
+    """What a fresh port of a host meets: ``in``, ``refused`` or ``silence``."""
+    family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+    with inside(net, host, lambda: _socket(family)) as dialler:
+        dialler.settimeout(SILENCE_S)
+        try:
+            dialler.connect(target)
+        except ConnectionRefusedError:
+            return "refused"
+        except TimeoutError:
+            return "silence"
+        return "in"
+
+
+@needs_lab
+@pytest.mark.parametrize("kind", Router)
+def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
+    places = {"home": Place(kind), "one": OPEN, "two": OPEN, "three": OPEN}
+    with Internet(places) as net:
+        to = {name: net.public(name) for name in ("one", "two")}
+        with _left(net, "home", to) as seen:
+            assert {address for address, _ in seen.values()} == {net.public("home")}
+            same_port = seen["one"][1] == seen["two"][1]
+            assert same_port == (kind is not Router.SYMMETRIC)
+            met = tuple(_meets(net, name, seen["one"]) for name in ("one", "three", "two"))
+            assert met == LETS_IN[kind]
+
+
+@needs_lab
+@pytest.mark.parametrize("kind", Router)
+def test_nobody_gets_in_who_was_not_called(kind: Router) -> None:
+    with Internet({"home": Place(kind), "one": OPEN}) as net:
+        expected = "refused" if kind is Router.ANSWERING else "silence"
+        assert _meets(net, "one", (net.public("home"), PORT)) == expected
+
+
+@needs_lab
+@pytest.mark.parametrize(("outer", "same"), [(Router.PORT_RESTRICTED, 1), (Router.SYMMETRIC, 2)])
+def test_a_providers_router_decides_what_the_world_sees(outer: Router, same: int) -> None:
+    home = Place(Router.FULL_CONE, carrier=outer)
+    with Internet({"home": home, "one": OPEN, "two": OPEN}) as net:
+        to = {name: net.public(name) for name in ("one", "two")}
+        with _left(net, "home", to) as seen:
+            assert {address for address, _ in seen.values()} == {net.public("home")}
+            assert len({port for _, port in seen.values()}) == same
+            assert _meets(net, "two", seen["one"]) == "silence"
+
+
+@needs_lab
+def test_ipv6_passes_a_firewall_from_inside_only() -> None:
+    places = {"home": Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED), "one": OPEN,
+              "bare": Place(Router.SYMMETRIC, ipv6=IPv6.OPEN)}  # fmt: skip
+    with Internet(places) as net:
+        with _left(net, "home", {"one": net.address6("one")}) as seen:
+            assert seen["one"] == (net.address6("home"), PORT)
+            assert _meets(net, "one", seen["one"]) == "silence"
+        with _left(net, "bare", {"one": net.address6("one")}) as seen:
+            assert _meets(net, "one", seen["one"]) == "in"
+
+
+@needs_lab
+def test_broken_ipv6_leads_nowhere_and_ipv4_works() -> None:
+    places = {"home": Place(Router.FULL_CONE, ipv6=IPv6.BROKEN), "one": OPEN}
+    with Internet(places) as net, ExitStack() as stack:
+        for address in (net.public("one"), net.address6("one")):
+            stack.enter_context(inside(net, "one", lambda a=address: _listening(a, PORT)))
+        assert _meets(net, "home", (net.address6("one"), PORT)) == "silence"
+        assert _meets(net, "home", (net.public("one"), PORT)) == "in"
+
+
+@needs_lab
+@pytest.mark.parametrize("hairpin", [True, False])
+def test_hosts_of_a_home_meet_inside_and_by_the_outer_address_where_it_hairpins(
+    hairpin: bool,
+) -> None:
+    home = Place(Router.FULL_CONE, others=("guest",), hairpin=hairpin)
+    with (
+        Internet({"home": home, "one": OPEN}) as net,
+        _left(net, "home", {"one": net.public("one")}) as seen,
+    ):
+        assert _meets(net, "guest", (net.address("home"), PORT)) == "in"
+        assert _meets(net, "guest", seen["one"]) == ("in" if hairpin else "refused")
+
+
+@needs_lab
+@pytest.mark.parametrize("allowed", [True, False])
+def test_datagrams_leave_only_where_they_may(allowed: bool) -> None:
+    with (
+        Internet({"home": Place(Router.FULL_CONE, udp=allowed), "one": OPEN}) as net,
+        inside(net, "one", _datagrams) as server,
+        inside(net, "home", _datagrams) as sender,
+    ):
+        server.settimeout(PATIENCE_S if allowed else SILENCE_S)
+        server.bind((net.public("one"), PORT))
+        sender.sendto(b"hello", (net.public("one"), PORT))
+        if allowed:
+            assert server.recv(16) == b"hello"
+        else:
+            with pytest.raises(TimeoutError):
+                server.recv(16)
+
+
+@needs_lab
+@pytest.mark.parametrize("six", [False, True])
+def test_a_long_way_takes_its_time(six: bool) -> None:
+    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED)
+    with Internet({"home": home, "one": OPEN}, rtt_ms=80) as net:
+        address = net.address6("one") if six else net.public("one")
+        server = inside(net, "one", lambda: _listening(address, PORT))
+        began = time.monotonic()
+        assert _meets(net, "home", (address, PORT)) == "in"
+        assert time.monotonic() - began >= 0.08
+        server.close()
+
+
+@needs_lab
+def test_a_router_that_restarts_has_forgotten_its_mappings() -> None:
+    with (
+        Internet({"home": Place(Router.FULL_CONE), "one": OPEN, "two": OPEN}) as net,
+        _left(net, "home", {"one": net.public("one")}) as seen,
+    ):
+        assert _meets(net, "two", seen["one"]) == "in"
+        net.restart_router("home")
+        assert _meets(net, "two", seen["one"]) == "silence"
+
+
+@needs_mapper
+def test_a_port_mapper_answers_in_the_home() -> None:
+    with (
+        Internet({"home": Place(Router.SYMMETRIC, port_mapper=True)}) as net,
+        inside(net, "home", _datagrams) as asker,
+    ):  # RFC 6886, section 3.2
+        asker.sendto(b"\0\0", ("192.168.1.1", 5351))
+        answer = asker.recv(16)
+        assert answer[:4] == b"\0\x80\0\0"
+        assert socket.inet_ntoa(answer[8:12]) == net.public("home")
+
+
+@needs_lab
+def test_nothing_of_it_is_left() -> None:
+    with Internet({"home": Place(Router.FULL_CONE, others=("guest",))}, 10) as net:
+        assert len(ground.ours()) == 4
+        sleeper = subprocess.Popen(net.command("guest", ["sleep", "60"]))
+        with pytest.raises(UserError, match="already has"), Internet({"b": OPEN}):
+            pass
+    assert ground.ours() == []
+    assert sleeper.wait(10) < 0
