@@ -52,7 +52,9 @@ MAX_REASON_CHARS = 256
 MAX_SEATS = 4
 MAX_RECORDS_PER_MESSAGE = 64
 MAX_DIGEST_ENTRIES = 512
-MAX_ENVELOPE_BODY_BYTES = 16 * 1024
+MAX_ENVELOPE_BODY_BYTES = 18 * 1024
+"""The largest is a commitment, which has 34 bytes of each of 512 segments."""
+MAX_RECORD_BODY_BYTES = 16 * 1024 - 256
 MAX_STEP = 2**40
 MAX_NUMBER = 1e30
 """Largest magnitude of a loss or a rate. Values computed from others' numbers must respect it too,

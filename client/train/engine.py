@@ -41,7 +41,7 @@ from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.text_search import TextSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
-from protocol.errors import LocalProtocolError
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, SwarmId, short
@@ -73,6 +73,7 @@ from protocol.wire.messages import (
     BlobQuery,
     ChainLink,
     ChunkRequest,
+    Commitment,
     Evidence,
     ExpulsionList,
     Goodbye,
@@ -199,6 +200,10 @@ class Engine:
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
         return self.signer.sign(kind, body, self.swarm)
+
+    def sign_once(self, message: Commitment) -> Commitment | None:
+        """Return what we commit to with our signature; None: we have signed something else."""
+        return self.notary.signed(message)
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
@@ -631,9 +636,14 @@ class Engine:
         """Return 0 for our home, 1 for our second stage."""
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
-    def convicted(self, out: Convicted) -> None:
-        """A majority of a stage near ours has expelled one of its members."""
-        self._members(self.expulsions.voted_out(out))
+    def convicted(self, out: Convicted | Contradicted) -> None:
+        """A majority of a stage near ours has expelled one of its members; or a member contradicts
+        itself."""
+        if isinstance(out, Convicted):
+            self._members(self.expulsions.voted_out(out))
+        else:
+            with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
+                self._members(self.expulsions.contradicted(out.held, out.other))
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""

@@ -3,6 +3,10 @@
 With its contribution a member sends every other member of the plan the signed digest of a list: of
 each microbatch that it counts the digests of what it got and gave, and the digest of each segment
 of its contribution. The list itself, and what it names, are shown on request (``audit.py``).
+
+The segments' digests are signed, too, and so is the digest of each segment when it is sent. An
+honest member signs one commitment for an attempt and only segments of it, so two of these bodies
+that differ convict their author (``evidence/proof.py``).
 """
 
 from __future__ import annotations
@@ -14,11 +18,26 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadName
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Attempt, Era, Hash32, MicrobatchId, StageIndex, StepIndex
+from protocol.wire.envelope import SIGNATURE_BYTES
+from protocol.wire.fields import (
+    Attempt,
+    Envelope,
+    Era,
+    Hash32,
+    MicrobatchId,
+    SegmentIndex,
+    StageIndex,
+    StateHash,
+    StepIndex,
+)
+from protocol.wire.messages import Commitment, Segment
 
 KIND: Final = "commitment"
+SEGMENT: Final = "segment"
+HASH_BYTES: Final = 32
 MAX_TENSORS = 4
 
 
@@ -35,23 +54,35 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     microbatches: Annotated[
         tuple[Microbatch, ...], Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP)
     ]
-    segments: Annotated[
-        tuple[Annotated[bytes, Meta(max_length=32)], ...], Meta(max_length=limits.MAX_SEGMENTS)
-    ]
+    segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
 
 
 class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body: the list's digest, and the attempt and step that it is for."""
+    """The signed body: the list's digest, those of the segments, and the attempt and step that it
+    is for."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
     era: Era
     root: Hash32
+    segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
+
+
+class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body of a segment that is sent: its digest."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    era: Era
+    segment: SegmentIndex
+    digest: Hash32
 
 
 CONTENTS: Final = Canonical(Contents, "audit-list")
 STATEMENT: Final = Canonical(Statement, "commitment")
+PIECE: Final = Canonical(Piece, "segment")
 
 
 def root_of(encoded: bytes) -> bytes:
@@ -81,3 +112,36 @@ def contents(digests: Mapping[int, tuple[bytes, ...]], segments: tuple[bytes, ..
     """
     rows = tuple(Microbatch(m, digests[m]) for m in sorted(digests))
     return CONTENTS.encode(Contents(rows, segments))
+
+
+def statement_of(message: Commitment) -> Statement | None:
+    """Return what a commitment states; None if its digest is none."""
+    of = message
+    if len(of.root) != HASH_BYTES:
+        return None
+    return Statement(of.stage, of.step, of.attempt, of.era, of.root, of.segments)
+
+
+def envelope_of(author: PeerId, message: Commitment) -> Envelope | None:
+    """Return a commitment as an envelope of its author; None if it cannot be one. The signature is
+    not checked."""
+    statement = statement_of(message)
+    if statement is None or len(message.signature) != SIGNATURE_BYTES:
+        return None
+    return Envelope(author, KIND, STATEMENT.encode(statement), message.signature)
+
+
+def piece_of(message: Segment, digest: bytes) -> bytes | None:
+    """Return the body that the sender of a segment signs; None if the ``digest`` is none."""
+    of = message
+    if len(digest) != HASH_BYTES:
+        return None
+    return PIECE.encode(Piece(of.stage, of.step, of.attempt, of.era, of.segment, digest))
+
+
+def envelope_of_piece(author: PeerId, message: Segment, digest: bytes) -> Envelope | None:
+    """Return a segment of this ``digest`` as ``envelope_of`` does a commitment."""
+    body = piece_of(message, digest)
+    if body is None or len(message.signature) != SIGNATURE_BYTES:
+        return None
+    return Envelope(author, SEGMENT, body, message.signature)

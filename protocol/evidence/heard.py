@@ -1,9 +1,10 @@
 """The newest statements of others, kept so that two statements of one author can meet.
 
 A leader could tell every member something else. So a member that is told a plan or a commit passes
-the statement on to its siblings, and each compares it with its own. A statement from its author is
-verified at once. One that is passed on is verified only if it differs, which never happens in an
-honest swarm. State: the newest statements, by the peer that told us of them.
+the statement on to its siblings, and each compares it with its own. So it does with the commitments
+of an attempt that has failed although it was Ready. A statement from its author is verified at
+once. One that is passed on is verified only if it differs, which never happens in an honest swarm.
+State: the newest statements, by the peer that told us of them; commitments of their authors only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Final
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import PLACES, Place, check, contradiction
-from protocol.evidence.statement import PASSED_ON, Decisive, envelope_of, statement_of
+from protocol.evidence.statement import (
+    AT_ONCE,
+    COMMITMENT,
+    PASSED_ON,
+    Decisive,
+    envelope_of,
+    statement_of,
+)
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.wire.envelope import verify
@@ -24,6 +32,8 @@ from protocol.wire.parts import Proof
 MAX_OF_SENDER: Final = 4 * MAX_REPLICAS_IN_ROUND
 """Statements that are kept of what one peer has told us: some steps of a stage."""
 MAX_SENDERS: Final = 2 * MAX_REPLICAS_IN_ROUND
+MAX_COMMITMENTS: Final = 4
+"""Of them that are commitments: of a large stage each is 17 kB."""
 
 Spot = tuple[str, str, Place]
 """Author, kind and number of a statement."""
@@ -56,7 +66,7 @@ class Heard:
             return None, []
         verify(envelope, self._swarm)
         found = self._compare(author, spot, envelope)
-        return (envelope if envelope.kind in PASSED_ON else None), found
+        return (envelope if envelope.kind in AT_ONCE else None), found
 
     def passed_on(self, sender: PeerId, envelope: Envelope) -> list[Penalise | Proof]:
         """Take a statement that another peer passes on, not yet verified.
@@ -86,7 +96,8 @@ class Heard:
             elif proof is not None:
                 check(proof, self._swarm)
                 return [*found, proof]
-        self._keep(sender, spot, envelope)
+        if envelope.kind != COMMITMENT or envelope.signer == sender:
+            self._keep(sender, spot, envelope)
         return found
 
     def _wrong(
@@ -114,6 +125,20 @@ class Heard:
         told[spot] = envelope
         while len(told) > MAX_OF_SENDER:
             told.popitem(last=False)
+        commitments = [kept for kept in told if kept[1] == COMMITMENT]
+        if envelope.kind == COMMITMENT and len(commitments) > MAX_COMMITMENTS:
+            del told[commitments[0]]
+
+
+def stage_of(envelope: Envelope) -> int:
+    """Return the stage that a statement is about, not yet verified.
+
+    Raises:
+        RemoteProtocolError: it is no statement that is passed on, or malformed.
+    """
+    if envelope.kind not in PASSED_ON:
+        raise RemoteProtocolError("not-to-be-passed-on", envelope.kind, 20)
+    return int(PLACES[envelope.kind](envelope.body)[0])
 
 
 def _spot(envelope: Envelope) -> Spot:

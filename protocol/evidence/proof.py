@@ -1,8 +1,9 @@
 """Proofs: two signed bodies of one author that cannot both be true.
 
 An honest volunteer signs one body under one number. Two bodies under one number therefore prove to
-every peer, without trust in the peer that shows them, that their author lies to some. A proof is
-valid in one swarm only, because every signature names its swarm. Pure functions; no state.
+every peer, without trust in the peer that shows them, that their author lies to some. So do a
+commitment to a contribution and a segment of it with another digest. A proof is valid in one swarm
+only, because every signature names its swarm. Pure functions; no state.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from protocol.audit import commitment
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import STATEMENTS, parse_statement
 from protocol.ids import PeerId, SwarmId, short
@@ -43,6 +45,16 @@ def _place_of_part(body: bytes) -> Place:
     return parse_part(body).place
 
 
+def _place_of_commitment(body: bytes) -> Place:
+    said = commitment.STATEMENT.parse(body)
+    return said.stage, said.era, said.step, said.attempt
+
+
+def _place_of_segment(body: bytes) -> Place:
+    said = commitment.PIECE.parse(body)
+    return said.stage, said.era, said.step, said.attempt, said.segment
+
+
 RECORDS: Final = frozenset((ADVERT, STORED))
 """The kinds of records whose numbers an honest author never uses twice."""
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
@@ -50,10 +62,14 @@ PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
         **dict.fromkeys(RECORDS, _place_of_record),
         **dict.fromkeys(STATEMENTS, _place_of_statement),
         PART: _place_of_part,
+        commitment.KIND: _place_of_commitment,
+        commitment.SEGMENT: _place_of_segment,
     }
 )
 """The kinds of signed bodies of which two can contradict each other, and how a body names its
 place. Only kinds whose numbers an honest author never uses twice stand here."""
+CONTRIBUTED: Final = frozenset((commitment.KIND, commitment.SEGMENT))
+"""The two kinds of signed bodies about one contribution."""
 
 
 def contradiction(one: Envelope, other: Envelope) -> Proof | None:
@@ -64,14 +80,32 @@ def contradiction(one: Envelope, other: Envelope) -> Proof | None:
     Raises:
         RemoteProtocolError: a body of a kind that can contradict is malformed.
     """
-    place = PLACES.get(one.kind)
-    alike = (one.signer, one.kind) == (other.signer, other.kind)
-    if place is None or not alike or one.body == other.body:
-        return None
-    if place(one.body) != place(other.body):
+    if one.signer != other.signer or not (_differ(one, other) or _is_of_another(one, other)):
         return None
     first, second = sorted((one, other), key=lambda envelope: envelope.body)
     return Proof(first, second)
+
+
+def _differ(one: Envelope, other: Envelope) -> bool:
+    """Whether two bodies of a kind have one number."""
+    place = PLACES.get(one.kind)
+    if place is None or one.kind != other.kind or one.body == other.body:
+        return False
+    return place(one.body) == place(other.body)
+
+
+def _is_of_another(one: Envelope, other: Envelope) -> bool:
+    """Whether one of two bodies is a commitment, and the other one a segment of its attempt that is
+    no part of it."""
+    bodies = {one.kind: one.body, other.kind: other.body}
+    if bodies.keys() != CONTRIBUTED:
+        return False
+    said = commitment.STATEMENT.parse(bodies[commitment.KIND])
+    sent = commitment.PIECE.parse(bodies[commitment.SEGMENT])
+    of = said.stage, said.era, said.step, said.attempt
+    if of != (sent.stage, sent.era, sent.step, sent.attempt):
+        return False
+    return said.segments[sent.segment : sent.segment + 1] != (sent.digest,)
 
 
 def check(proof: Proof, swarm: SwarmId) -> PeerId:
@@ -90,4 +124,7 @@ def check(proof: Proof, swarm: SwarmId) -> PeerId:
 
 def words_of(proof: Proof) -> str:
     """Say what a proof shows: ``Qx3f7A signed two different adverts with one number``."""
-    return f"{short(proof.first.signer)} signed two different {proof.first.kind}s with one number"
+    who = short(proof.first.signer)
+    if {proof.first.kind, proof.second.kind} == CONTRIBUTED:
+        return f"{who} signed what it would contribute, and then contributed something else"
+    return f"{who} signed two different {proof.first.kind}s with one number"

@@ -3,7 +3,8 @@
 A plan, a Ready and a commit carry their sender's signature of a *statement*: the stage, era, step
 and attempt that they are about, and a digest of what they say. The statement is made anew from the
 message, so that only the signature travels with it; with its author's name it is an envelope that
-can be shown to others. A refusal (Ready without a digest) decides nothing and states nothing. Pure
+can be shown to others. A commitment is signed whole (``audit/commitment.py``), because a segment
+may contradict it. A refusal (Ready without a digest) decides nothing and states nothing. Pure
 functions; no state.
 """
 
@@ -15,20 +16,27 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from protocol.audit import commitment
+from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Attempt, Envelope, Era, Hash32, StageIndex, StepIndex
-from protocol.wire.messages import Commit, Plan, Ready, encode_message
+from protocol.wire.messages import Commit, Commitment, Plan, Ready, encode_message
 
 PLAN: Final = "plan"
 READY: Final = "ready"
 COMMIT: Final = "commit"
+COMMITMENT: Final = commitment.KIND
 STATEMENTS: Final = frozenset((PLAN, READY, COMMIT))
-PASSED_ON: Final = frozenset((PLAN, COMMIT))
+"""The kinds whose signed body is a ``Statement``."""
+PASSED_ON: Final = frozenset((PLAN, COMMIT, COMMITMENT))
 """Statements to several peers, which may have been told different things."""
+AT_ONCE: Final = frozenset((PLAN, COMMIT))
+"""Those that are passed on when they come; commitments only after an attempt that failed, because
+every member makes one."""
 
-Decisive = Plan | Ready | Commit
+Decisive = Plan | Ready | Commit | Commitment
 """The messages that state something."""
 
 
@@ -49,8 +57,9 @@ _bodies = Canonical(Statement, "statement")
 def statement_of(message: Decisive) -> tuple[str, Statement] | None:
     """Return kind and body of what a message states; None for a refusal."""
     match message:
-        case Plan():
-            kind, plain = PLAN, encode_message(replace(message, signature=b""))
+        case Plan() | Commitment():
+            kind = PLAN if isinstance(message, Plan) else COMMITMENT
+            plain = encode_message(replace(message, signature=b""))
             digest = hashlib.blake2b(plain, digest_size=32).digest()
         case Ready():
             kind, digest = READY, message.digest
@@ -59,6 +68,21 @@ def statement_of(message: Decisive) -> tuple[str, Statement] | None:
     if kind == READY and digest == REFUSED:
         return None
     return kind, Statement(message.stage, message.era, message.step, message.attempt, digest)
+
+
+def body_of(message: Decisive) -> bytes:
+    """Return what we sign of a message.
+
+    Raises:
+        LocalProtocolError: it is a refusal, or a commitment to nothing.
+    """
+    if isinstance(message, Commitment):
+        of_all = commitment.statement_of(message)
+        if of_all is not None:
+            return commitment.STATEMENT.encode(of_all)
+    elif (said := statement_of(message)) is not None:
+        return encode_statement(said[1])
+    raise LocalProtocolError(f"this {type(message).__name__} states nothing")
 
 
 def encode_statement(statement: Statement) -> bytes:
@@ -74,6 +98,8 @@ def parse_statement(body: bytes) -> Statement:
 def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:
     """Return the statement of a message as an envelope of its author; None for a refusal or where
     the signature is missing. The signature is not checked."""
+    if isinstance(message, Commitment):
+        return commitment.envelope_of(author, message)
     said = statement_of(message)
     if said is None or len(message.signature) != 64:
         return None

@@ -6,7 +6,7 @@ means. Pure functions: clock readings are arguments.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -16,9 +16,6 @@ from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Count, Envelope, UnixSeconds
 
-MAX_RECORD_BODY_BYTES: Final = limits.MAX_ENVELOPE_BODY_BYTES - 256
-"""Bytes left for a body beside the record's header in an envelope."""
-
 
 class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed body of a record; the highest seq of a (kind, key) wins."""
@@ -27,7 +24,7 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     seq: Count
     issued: UnixSeconds
     ttl_s: Annotated[int, Meta(ge=1, le=int(limits.MAX_ADVERT_TTL_S))]
-    body: Annotated[bytes, Meta(max_length=MAX_RECORD_BODY_BYTES)]
+    body: Annotated[bytes, Meta(max_length=limits.MAX_RECORD_BODY_BYTES)]
 
     @property
     def expires(self) -> int:

@@ -88,7 +88,7 @@ class RecordGone:
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """An author has signed two records with one number."""
+    """An author has signed two bodies that cannot both be true."""
 
     held: Envelope
     other: Envelope

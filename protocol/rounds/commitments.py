@@ -34,14 +34,22 @@ class Unsigned:
     peer: PeerId
 
 
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A contribution to a segment of ours: its header, and the digest of its payload."""
+
+    message: Segment
+    digest: bytes
+
+
 class Commitments:
     """See the module's docstring; ``me`` is our own id."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
         self._said: dict[PeerId, dict[Round, Commitment]] = {}
-        self._came: dict[PeerId, dict[Round, dict[int, bytes]]] = {}
-        """Digests of what members contributed to our segments, by segment."""
+        self._came: dict[PeerId, dict[Round, dict[int, Came]]] = {}
+        """What members contributed to our segments, by segment."""
 
     def take(self, peer: PeerId, message: Commitment) -> None:
         """Keep a member's commitment; the first one of an attempt stands."""
@@ -50,10 +58,22 @@ class Commitments:
         while len(said) > NEWEST:
             del said[next(iter(said))]
 
+    def other(self, peer: PeerId, step: int, attempt: int) -> Came | None:
+        """Return a contribution of a member to a segment of ours that is another one than it has
+        committed to; None if there is none, or no commitment."""
+        said = self.of(peer, step, attempt)
+        came = self._came.get(peer, {}).get((step, attempt), {})
+        if said is None:
+            return None
+        wrong = (one for i, one in came.items() if said.segments[i : i + 1] != (one.digest,))
+        return next(wrong, None)
+
     def came(self, peer: PeerId, message: Segment, digest: bytes) -> None:
         """Note a contribution to a segment of ours; the first one of an attempt stands."""
         came = self._came.setdefault(peer, {})
-        came.setdefault((message.step, message.attempt), {}).setdefault(message.segment, digest)
+        came.setdefault((message.step, message.attempt), {}).setdefault(
+            message.segment, Came(message, digest)
+        )
         while len(came) > NEWEST:
             del came[next(iter(came))]
 
@@ -63,7 +83,8 @@ class Commitments:
 
     def digests(self, peer: PeerId, step: int, attempt: int) -> dict[int, bytes]:
         """Return the digests of what a member has sent us, by segment."""
-        return self._came.get(peer, {}).get((step, attempt), {})
+        came = self._came.get(peer, {}).get((step, attempt), {})
+        return {segment: one.digest for segment, one in came.items()}
 
     def drop(self, peer: PeerId, step: int, attempt: int) -> None:
         """Forget a commitment, so that another one may come."""

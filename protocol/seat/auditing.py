@@ -26,14 +26,20 @@ from typing import Final, Literal
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, words_of
-from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import STATEMENT, Statement, tensors_of
+from protocol.audit.commitment import (
+    envelope_of,
+    envelope_of_piece,
+    piece_of,
+    statement_of,
+    tensors_of,
+)
 from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, SwarmId, short
+from protocol.ids import PeerId, SwarmId, rank, short
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     AuditTask,
     CompareTask,
@@ -71,7 +77,9 @@ from protocol.wire.messages import (
     AuditResult,
     Charged,
     Commitment,
+    PassedOn,
     Plan,
+    Segment,
 )
 
 KEPT_S: Final = 10.0
@@ -100,6 +108,10 @@ at anything else."""
 MAX_HEEDED: Final = 64
 MOST_HEEDED: Final = 0.5
 """Of the steps, however large the budget is."""
+
+PASS_TO_ALL_UP_TO: Final = 8
+"""Members; of more, a sample is told of commitments."""
+PASS_FANOUT: Final = 3
 
 Role = Literal["auditor", "judge"]
 
@@ -277,6 +289,14 @@ class Auditing:
         self._commitments.take(self._place.me, own)
         return [Send(peer, own) for peer in peers]
 
+    def signs(self, message: Segment) -> bytes | None:
+        """Return what we sign of a segment that we send: that it is of our commitment, and never
+        anything else; None without audits."""
+        said = self._commitments.of(self._place.me, message.step, message.attempt)
+        if said is None or message.segment >= len(said.segments):
+            return None
+        return piece_of(message, said.segments[message.segment])
+
     def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
         """Show an auditor what it asks for, if we have it, and not without end."""
         of = message
@@ -318,11 +338,51 @@ class Auditing:
     # --- as an auditor or a judge ---------------------------------------------------------------
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
-        """Keep a commitment; its signature is verified when it is audited."""
+        """Keep a commitment; its signature was verified when it came."""
         if self._terms is None:
             return []
+        known = self._commitments.of(sender, message.step, message.attempt)
         self._commitments.take(sender, message)
-        return self._feed(now)
+        found = self._contradicted(sender, message.step, message.attempt) if known is None else []
+        return [*found, *self._feed(now)]
+
+    def on_segment(self, sender: PeerId, message: Segment, digest: bytes) -> list[SeatEffect]:
+        """A contribution to a segment of ours has come, with its ``digest``."""
+        if self._terms is None:
+            return []
+        self._commitments.came(sender, message, digest)
+        return self._contradicted(sender, message.step, message.attempt)
+
+    def _contradicted(self, member: PeerId, step: int, attempt: int) -> list[SeatEffect]:
+        """Return the proof that a member has contributed something else than it has committed to,
+        if it has signed both. Who signs only the commitment has contributed nothing: it is refused
+        (``rounds/member.py``) and charged, which needs a majority."""
+        said = self._commitments.of(member, step, attempt)
+        came = self._commitments.other(member, step, attempt)
+        if said is None or came is None:
+            return []
+        one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
+        return [] if one is None or other is None else [Contradicted(one, other)]
+
+    def failed(self, plan: Plan) -> list[SeatEffect]:
+        """We were Ready for an attempt, and it is planned anew: a member may have committed to
+        something else before others than before us, so that no digest was agreed on. Pass on what
+        we were told, for the others to compare."""
+        me = self._place.me
+        if self._terms is None:
+            return []
+        others = [PeerId(m.peer) for m in plan.members if m.peer != me]
+        told = others
+        if len(others) > PASS_TO_ALL_UP_TO:
+            told = sorted(others, key=lambda peer: rank(me, plan.step, plan.attempt, peer))
+            told = told[:PASS_FANOUT]
+        effects: list[SeatEffect] = []
+        for author in others:
+            said = self._commitments.of(author, plan.step, plan.attempt)
+            shown = None if said is None else envelope_of(author, said)
+            if shown is not None:
+                effects += [Send(peer, PassedOn(shown)) for peer in told if peer != author]
+        return effects
 
     def unsigned(self, plan: Plan, member: PeerId) -> list[SeatEffect]:
         """A member has contributed something else to us than it has signed: charge it."""
@@ -772,10 +832,11 @@ class Auditing:
         said = self._commitments.of(of.member, of.step, of.attempt)
         if said is None:
             return []
-        statement = statement_of(said)
+        statement, envelope = statement_of(said), envelope_of(of.member, said)
+        if statement is None or envelope is None:
+            return []
         try:
-            body = STATEMENT.encode(statement)
-            verify(Envelope(of.member, COMMITMENT, body, said.signature), terms.swarm)
+            verify(envelope, terms.swarm)
         except RemoteProtocolError:
             self._commitments.drop(of.member, of.step, of.attempt)
             return []
@@ -849,9 +910,3 @@ class Auditing:
             if (kept.charge.stage, kept.charge.member) == (of.stage, of.member):
                 effects += self._check(PeerId(kept.envelope.signer), kept.charge)
         return effects
-
-
-def statement_of(message: Commitment) -> Statement:
-    """Return what a commitment states, as its author has signed it."""
-    of = message
-    return Statement(of.stage, of.step, of.attempt, of.era, of.root)

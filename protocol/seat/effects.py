@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from protocol.audit.record import Grade
 from protocol.effects import Effect
 from protocol.ids import PeerId
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     Committed,
     Compute,
@@ -91,6 +92,7 @@ SeatEffect = (
     | CommitTo
     | SignCharge
     | Convicted
+    | Contradicted
     | Contributions
     | Audited
     | Keep

@@ -480,9 +480,12 @@ class Seat:
         admitted = self._admit(named, now)
         if not self.leader.may_follow(message.attempt):
             return admitted
+        failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
             return effects
+        if failed is not None:
+            effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
 
@@ -505,8 +508,8 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects: list[SeatEffect] = list(self.member.segment(sender, message))
-        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
-            self._commitments.came(sender, message, digest)
+        if any(isinstance(effect, Keep) for effect in effects):
+            effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:

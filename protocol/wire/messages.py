@@ -306,13 +306,15 @@ class Dealing(Wire, frozen=True):
 
 
 class Segment(Wire, frozen=True):
-    """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
+    """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
+    is signed in a run with audits."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
     segment: SegmentIndex
     era: Era = 0
+    signature: Signature = b""
 
 
 class Reduced(Wire, frozen=True):
@@ -380,8 +382,8 @@ Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "g
 
 
 class Commitment(Wire, frozen=True):
-    """A member of a plan has signed the digest of a list of all that its contribution consists
-    of; sent before any part of the contribution."""
+    """A member of a plan has signed the digest of a list of all that its contribution consists of,
+    and those of its segments; sent before any part of the contribution."""
 
     stage: StageIndex
     step: StepIndex

@@ -19,11 +19,12 @@ import msgspec
 import trio
 
 from client.errors import ExitCode, UserError
-from protocol.evidence.statement import Decisive, encode_statement, statement_of
+from protocol.audit.commitment import SEGMENT, piece_of
+from protocol.evidence.statement import Decisive, body_of, statement_of
 from protocol.ids import PeerId
 from protocol.manifest import Manifest, encode_manifest, swarm_id
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Message
+from protocol.wire.messages import Message, Segment
 from tests.hostile import attacks
 
 if TYPE_CHECKING:
@@ -46,10 +47,17 @@ class Distorter:
         """Return a message that decides a round with a signature that holds."""
         said = statement_of(message)
         assert said is not None
-        swarm = swarm_id(encode_manifest(self.manifest))
-        body = encode_statement(said[1])
-        signature = self.signer.sign(said[0], body, swarm).signature
+        signature = self._signature(said[0], body_of(message))
         return msgspec.structs.replace(message, signature=signature)
+
+    def signed_segment(self, message: Segment, digest: bytes) -> Segment:
+        """Return a contribution whose payload has a digest with a signature that holds."""
+        body = piece_of(message, digest)
+        assert body is not None
+        return msgspec.structs.replace(message, signature=self._signature(SEGMENT, body))
+
+    def _signature(self, kind: str, body: bytes) -> bytes:
+        return self.signer.sign(kind, body, swarm_id(encode_manifest(self.manifest))).signature
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Return what goes to ``peer`` instead of this message; nothing swallows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client.compute.codec import decode, encode
-from client.compute.payload import HEADER, seal
+from client.compute.payload import HEADER, seal, sealed_digest
 from protocol.ids import PeerId
 from protocol.wire.messages import Message, Segment
 from tests.hostile.attack import Distorter, Outgoing
@@ -15,9 +15,14 @@ FIRST_DIMENSION = 8
 
 
 class Multiplied(Distorter):
-    """Every contribution that it sends is multiplied; the segments that it owns it sums soundly."""
+    """Every contribution that it sends is multiplied; the segments that it owns it sums soundly.
+
+    What it commits to is what it has computed. In a run with audits a segment that is not signed is
+    as good as none, so it signs what it sends (``signs``), and contradicts itself.
+    """
 
     factor = 1.0
+    signs = True
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Multiply what goes to the owner of a segment."""
@@ -27,4 +32,6 @@ class Multiplied(Distorter):
             damaged = encode(numbers, self.manifest.averaging_codec, direction="average")
             seal(damaged)
             payload = bytes(damaged)
+            if self.signs and message.signature:
+                message = self.signed_segment(message, sealed_digest(payload))
         return [(message, payload)]

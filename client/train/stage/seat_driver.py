@@ -29,10 +29,11 @@ from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
 from model_zoo.specs.tokens import NOT_LEARNED, token_bytes, token_dtype
-from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
+from protocol.audit.commitment import SEGMENT, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -56,7 +57,6 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.rounds.commitments import Unsigned
-from protocol.seat.auditing import statement_of
 from protocol.seat.effects import (
     Audited,
     CommitTo,
@@ -100,7 +100,7 @@ class SeatHooks:
     accepted: Callable[[GradientAccepted], None]
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
-    convicted: Callable[[Convicted], None]
+    convicted: Callable[[Convicted | Contradicted], None]
     audited: Callable[[Audited | Contributions], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
@@ -273,6 +273,8 @@ class SeatDriver:
                 except PayloadGone:
                     return  # its step is over; the peer will learn so from our heartbeat
                 stage, worker = self.seat.place.stage, self._worker.pid
+                if isinstance(message, Segment):
+                    message = self._signed(message)
                 self._ports.send(
                     peer, message, failpoints.before_send(message, payload, stage, worker)
                 )
@@ -288,7 +290,7 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Convicted():
+            case Convicted() | Contradicted():
                 self._hooks.convicted(effect)
             case Audited() | Contributions():
                 self._hooks.audited(effect)
@@ -353,10 +355,17 @@ class SeatDriver:
         key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
         self._keep(Keep((key,)), (encoded,))
         named = msgspec.structs.replace(of, root=root_of(encoded), segments=tuple(segments))
-        body = STATEMENT.encode(statement_of(named))
-        signature = self._ports.sign(KIND, body).signature
-        signed = msgspec.structs.replace(named, signature=signature)
-        self._perform(self.seat.committed(commit, signed, self._ports.now()))
+        signed = self._ports.sign_once(named)
+        if signed is not None:
+            self._perform(self.seat.committed(commit, signed, self._ports.now()))
+
+    def _signed(self, segment: Segment) -> Segment:
+        """Sign a segment that we contribute, in a run with audits."""
+        body = self.seat.auditing.signs(segment)
+        if body is None:
+            return segment
+        signature = self._ports.sign(SEGMENT, body).signature
+        return msgspec.structs.replace(segment, signature=signature)
 
     # --- the worker ------------------------------------------------------------------------
 

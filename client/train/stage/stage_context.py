@@ -12,6 +12,7 @@ from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
 from protocol.seat.auditing import AuditTerms
 from protocol.seat.effects import Convicted
@@ -32,8 +33,8 @@ class Owner(Ports, Protocol):
     def stage_closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
 
-    def convicted(self, out: Convicted) -> None:
-        """A majority of a stage has expelled one of its members."""
+    def convicted(self, out: Convicted | Contradicted) -> None:
+        """A majority of a stage has expelled one of its members; or one contradicts itself."""
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""

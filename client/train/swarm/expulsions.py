@@ -20,9 +20,9 @@ from protocol.audit.charges import VotedOut, check
 from protocol.effects import Effect, Explain, Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.expelled import MAX_PROOFS, Expel, Expelled
-from protocol.evidence.heard import Heard
+from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import Decisive, parse_statement
+from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, rank
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
@@ -129,7 +129,7 @@ class Expulsions:
         Raises:
             RemoteProtocolError: it is no statement.
         """
-        there = siblings(parse_statement(envelope.body).stage)
+        there = siblings(stage_of(envelope))
         if PeerId(envelope.signer) in self.expelled or sender not in there:
             return []
         return self._compared(self._heard.passed_on(sender, envelope))
@@ -144,7 +144,11 @@ class Expulsions:
         return effects
 
     def contradicted(self, held: Envelope, other: Envelope) -> list[MembershipEffect]:
-        """Two records with one number have arrived; both signatures are verified."""
+        """Two signed bodies of one author that may contradict each other have arrived.
+
+        Raises:
+            RemoteProtocolError: one is not signed by its author.
+        """
         proof = contradiction(held, other)
         if proof is None:
             return []

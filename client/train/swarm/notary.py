@@ -1,10 +1,10 @@
 """The notary signs the decisions of rounds, and nothing that contradicts its earlier signatures.
 
-Plans, Readys, commits and parts of waypoints pass it on their way out. Each statement is on the
-disk before it is sent, so that the next process of this home does not contradict it. After a reboot
-the file may be old (power loss, a home from a backup): then the first attempts of the step at which
-a stage is taken, and its first waypoint, are left out. State: our newest statements and the last
-signatures.
+Plans, Readys, commits, commitments and parts of waypoints pass it on their way out. Each statement
+is on the disk before it is sent, so that the next process of this home does not contradict it.
+After a reboot the file may be old (power loss, a home from a backup): then the first attempts of
+the step at which a stage is taken, and its first waypoint, are left out. State: our newest
+statements and the last signatures.
 """
 
 from __future__ import annotations
@@ -12,17 +12,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
 from protocol.effects import Explain
-from protocol.evidence.statement import Decisive, Statement, encode_statement, statement_of
+from protocol.evidence.statement import (
+    COMMITMENT,
+    Decisive,
+    Statement,
+    body_of,
+    statement_of,
+)
 from protocol.evidence.word import OwnWord
 from protocol.ids import SwarmId
 from protocol.waypoints.part import PART, Part, digest_of, encode_part
 from protocol.wire.envelope import Signer
+
+Said = TypeVar("Said", bound=Decisive)
 
 REMEMBERED: Final = 32
 """A plan is sent to every member of a round, and again to those that did not get it."""
@@ -76,13 +84,15 @@ class Notary:
         self._taken.add(stage)
         return promise
 
-    def signed(self, message: Decisive) -> Decisive | None:
+    def signed(self, message: Said) -> Said | None:
         """Return the message with its signature; None: it would contradict what we have signed, and
-        is not sent."""
+        is not sent. A commitment that an auditor asks for has its signature already."""
         said = statement_of(message)
         if said is None:
             return message
         kind, statement = said
+        if kind == COMMITMENT and message.signature:
+            return message
         if not self._mark(kind, statement):
             where = f"step {statement.step}, attempt {statement.attempt}"
             words = f"our {kind} of {where} is not sent: we have signed another one"
@@ -90,7 +100,7 @@ class Notary:
             return None
         signature = self._signatures.get(said)
         if signature is None:
-            body = encode_statement(statement)
+            body = body_of(message)
             signature = self._signer.sign(kind, body, self._swarm).signature
             self._signatures[said] = signature
             while len(self._signatures) > REMEMBERED:

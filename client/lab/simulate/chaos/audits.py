@@ -2,8 +2,8 @@
 
 It does for a simulated seat what ``client/train/stage/seat_driver.py`` does: it makes digests and
 signatures.
-Checked: no honest volunteer is ever expelled, and nobody is Ready for a step with a contribution of
-a member that it has expelled.
+Checked: no honest volunteer is ever expelled, nobody is Ready for a step with a contribution of a
+member that it has expelled, and no honest volunteer's segment contradicts what it has committed to.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
-from protocol.audit.commitment import KIND, STATEMENT, contents, root_of
+from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
+from protocol.evidence.proof import check, contradiction
+from protocol.evidence.statement import body_of, statement_of
 from protocol.ids import PeerId, SwarmId, short
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.plans import REFUSED
-from protocol.seat.auditing import AuditTerms, statement_of
+from protocol.seat.auditing import AuditTerms
 from protocol.seat.effects import CommitTo, Convicted, SignCharge
-from protocol.wire.messages import Ready
+from protocol.wire.messages import Ready, Segment
 
 SWARM: Final = SwarmId("cd" * 32)
 
@@ -71,11 +74,15 @@ class Audits:
         wrong = {"gradients", "sums", "audits"}.intersection(self._swarm.config.lies)
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
-    def perform(self, peer: Volunteer, effect: CommitTo | SignCharge | Convicted) -> None:
+    def perform(
+        self, peer: Volunteer, effect: CommitTo | SignCharge | Convicted | Contradicted
+    ) -> None:
         """Perform an effect of a seat's audits."""
         seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
         if isinstance(effect, Convicted):
             self._convicted(peer, effect)
+        if isinstance(effect, Contradicted):
+            self._contradicted(peer, effect)
         if seat is None or signer is None:
             return
         if isinstance(effect, SignCharge):
@@ -96,9 +103,19 @@ class Audits:
         encoded = contents(rows, segments)
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
         named = replace(of, root=root_of(encoded), segments=segments)
-        signature = signer.sign(KIND, STATEMENT.encode(statement_of(named)), SWARM).signature
+        said = statement_of(named)
+        if said is not None and not self._swarm.states(peer, *said):
+            return
+        signature = signer.sign(KIND, body_of(named), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
+
+    def signed(self, peer: Volunteer, segment: Segment) -> Segment:
+        """Return a segment as its contributor sends it."""
+        body = peer.seat.auditing.signs(segment) if peer.seat is not None else None
+        if body is None or peer.signer is None:
+            return segment
+        return replace(segment, signature=peer.signer.sign(SEGMENT, body, SWARM).signature)
 
     def ready(self, peer: Volunteer, said: Ready) -> None:
         """An honest volunteer is Ready for an attempt: with nobody whom it has expelled."""
@@ -112,6 +129,14 @@ class Audits:
                 f"A2: {short(peer.peer)} is Ready for step {plan.step} with whom it has expelled"
             )
             expect(not with_it, words)
+
+    def _contradicted(self, by: Volunteer, of: Contradicted) -> None:
+        proof = contradiction(of.held, of.other)
+        expect(proof is not None, f"A3: {short(by.peer)} has a proof of nothing")
+        if proof is not None:
+            culprit = self._swarm.volunteers[check(proof, SWARM)]
+            words = f"A3: {short(culprit.peer)} contributes something else than it signed"
+            expect(culprit.lies, words)
 
     def _convicted(self, by: Volunteer, out: Convicted) -> None:
         self._swarm.note(by, f"expels {short(out.member)}: {out.words}")

@@ -13,6 +13,7 @@ from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
+from protocol.evidence.statement import Statement
 from protocol.ids import PeerId
 from protocol.wire.messages import Admit
 
@@ -90,6 +91,10 @@ class ChaosSwarm(SeatWorld[Volunteer]):
     @abstractmethod
     def begin_anew(self, volunteer: Volunteer) -> None:
         """Open the seat again at the beginning of another lineage."""
+
+    @abstractmethod
+    def states(self, volunteer: Volunteer, kind: str, said: Statement) -> bool:
+        """Whether a volunteer signs a statement: an honest one says nothing twice in two ways."""
 
     @abstractmethod
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:

@@ -28,8 +28,9 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
-from protocol.evidence.statement import Decisive, statement_of
+from protocol.evidence.statement import Decisive, Statement, statement_of
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -46,7 +47,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Message, Ready, lane
+from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -256,7 +257,7 @@ class ChaosWorld(ChaosSwarm):
         )
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Convicted):
+        if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)
@@ -360,6 +361,10 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
+        if isinstance(message, PassedOn):
+            return  # nobody signs two commitments here: ``Checks.stated``
+        if isinstance(message, Segment):
+            message = self.audits.signed(peer, message)
         if other is not None and self._states(peer, message):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
@@ -368,16 +373,25 @@ class ChaosWorld(ChaosSwarm):
             self.faults.said(peer, kind)
 
     def _states(self, peer: Volunteer, message: Message) -> bool:
-        """Whether an honest volunteer signs a message: it says nothing twice in two ways."""
-        said = statement_of(message) if isinstance(message, Decisive) else None
+        """Whether an honest volunteer signs a message; commitments are signed already."""
+        decisive = isinstance(message, Decisive) and not isinstance(message, Commitment)
+        said = statement_of(message) if decisive else None
         if said is None or peer.lies:
             return True
-        if not peer.word.may_say(*said):
-            self.note(peer, f"does not sign another {said[0]} of step {said[1].step}")
+        if not self.states(peer, *said):
             return False
-        self.checks.stated(peer, *said)
         if isinstance(message, Ready):
             self.audits.ready(peer, message)
+        return True
+
+    def states(self, volunteer: Volunteer, kind: str, said: Statement) -> bool:
+        """See ``ChaosSwarm``."""
+        if volunteer.lies:
+            return True
+        if not volunteer.word.may_say(kind, said):
+            self.note(volunteer, f"does not sign another {kind} of step {said.step}")
+            return False
+        self.checks.stated(volunteer, kind, said)
         return True
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:

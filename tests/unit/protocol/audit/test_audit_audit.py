@@ -56,7 +56,14 @@ LIST = contents(DIGESTS, SEGMENTS)
 
 
 def statement(encoded=LIST, **changes):
-    fields = {"stage": 1, "step": 3, "attempt": 2, "era": 5, "root": root_of(encoded)} | changes
+    fields = {
+        "stage": 1,
+        "step": 3,
+        "attempt": 2,
+        "era": 5,
+        "root": root_of(encoded),
+        "segments": (),
+    } | changes
     return Statement(**fields)
 
 

@@ -115,7 +115,7 @@ def judging(auditing: Auditing) -> tuple[bytes, list[object]]:
     auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
     shown = contents({30: digests, 31: digests}, SEGMENTS)
-    statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown))
+    statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown), SEGMENTS)
     signed = sign(signer(3), COMMITMENT, STATEMENT.encode(statement), SWARM)
     said = Commitment(STAGE, STEP, ATTEMPT, statement.root, SEGMENTS, signed.signature)
     for member in (ME, SIBLING, THIRD):

@@ -134,7 +134,7 @@ class LossyLine:
             coarse=False,
         )
         audit = Audit(subject, 0.0)
-        todo = audit.committed(Statement(STAGE, STEP, ATTEMPT, ERA, root_of(self._list)), 0.0)
+        todo = audit.committed(Statement(STAGE, STEP, ATTEMPT, ERA, root_of(self._list), ()), 0.0)
         now = 0.0
         while True:
             while todo:
