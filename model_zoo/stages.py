@@ -42,6 +42,8 @@ class Stage(nn.Module):
         layers = range(part.first_layer, part.last_layer)
         self.blocks = nn.ModuleDict({str(layer): parts.block(spec, layer) for layer in layers})
         self.head = parts.head(spec) if part.has_head else None
+        if spec.tied is True and part.has_head and self.embed is None:
+            raise ValueError("the output projection is the embedding's, which another stage has")
         if spec.lora is not UNSET:
             freeze(self, spec, spec.lora)
 
@@ -57,7 +59,11 @@ class Stage(nn.Module):
             x = self.embed(x)  # (B, T) -> (B, T, C)
         for block in self.blocks.values():
             x = block(x)  # (B, T, C)
-        return x if self.head is None else self.head(x)  # (B, T, V)
+        if self.head is None:
+            return x
+        if self.embed is not None and self.spec.tied is True:
+            return self.head(x, self.embed.token.weight)  # (B, T, V)
+        return self.head(x)  # (B, T, V)
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
