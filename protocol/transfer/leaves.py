@@ -104,9 +104,7 @@ class LeafFetch:
             self._donors.setdefault(peer, _Donor())
         return self._ask(now)
 
-    def want(
-        self, awaited: Sequence[int], ahead: Sequence[int], now: float
-    ) -> list[LeafEffect]:
+    def want(self, awaited: Sequence[int], ahead: Sequence[int], now: float) -> list[LeafEffect]:
         """Set the leaves that are wanted and not here.
 
         Args:
