@@ -121,7 +121,7 @@ def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[f
     hidden = torch.randn(
         (microbatch, spec.context, spec.width), generator=torch.Generator().manual_seed(0)
     ).requires_grad_()
-    embedding, layer, head = (build_stage(spec, part, seed=0) for part in _single_parts())
+    embedding, layer, head = (build_stage(spec.untied, part, seed=0) for part in _single_parts())
     with limited_threads(1):
         embedding_s = _median_seconds(embedding, tokens, hidden.detach(), None, repeats)
         layer_s = _median_seconds(layer, hidden, hidden.detach(), None, repeats)

@@ -1,8 +1,8 @@
 """A trained model as Hugging Face files that `transformers` loads unchanged.
 
 Writes `model.safetensors` in fp32, bf16 or fp16, in several files with an index where it is large,
-`config.json` of the class that has the model's switches, head untied, and `generation_config.json`;
-with a tokenizer also `tokenizer.json` and `tokenizer_config.json`. No pickle anywhere.
+`config.json` of the class that has the model's switches, and `generation_config.json`; with a
+tokenizer also `tokenizer.json` and `tokenizer_config.json`. No pickle anywhere.
 """
 
 import json
@@ -120,7 +120,6 @@ def _theirs(spec: ModelSpec, state: State) -> State:
 
 
 _COMMON: dict[str, Any] = {
-    "tie_word_embeddings": False,
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": None,

@@ -16,30 +16,30 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from model_zoo.specs.model import tokens_at_once
-from model_zoo.stages import losses_of
+from model_zoo.stages import Stage, losses_of
 
 
 def losses_of_hidden(
-    head: nn.Module, hidden: Tensor, targets: Tensor, *, vocab: int, z_weight: float, weight: float
+    stage: Stage, hidden: Tensor, targets: Tensor, *, z_weight: float, weight: float
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss, and what is run back, as `losses_of` does of the logits.
 
     Args:
-        head: maps hidden (B, T, C) to logits (B, T, V), each token by itself.
+        stage: the last one.
         hidden: (B, T, C).
         targets: (B, T) int64; `NO_TARGET` where nothing is learned.
-        vocab: V.
         z_weight: of the z-loss; 0: none.
         weight: of all of it, in what is run back.
     """
-    if targets.numel() <= tokens_at_once(vocab):
-        return losses_of(head(hidden), targets, z_weight=z_weight, weight=weight)
-    trained = [each for each in head.parameters() if each.requires_grad]
+    at_once = tokens_at_once(stage.spec.vocab)
+    if targets.numel() <= at_once:
+        return losses_of(stage.project(hidden), targets, z_weight=z_weight, weight=weight)
+    trained = [each for each in stage.projecting if each.requires_grad]
     loss, whole = _InPieces.apply(  # type: ignore[no-untyped-call]
-        hidden, targets, head, tokens_at_once(vocab), z_weight, weight, *trained
+        hidden, targets, stage, at_once, z_weight, weight, *trained
     )
     return loss, whole
 
@@ -52,7 +52,7 @@ class _InPieces(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         targets: Tensor,
-        head: nn.Module,
+        stage: Stage,
         at_once: int,
         z_weight: float,
         weight: float,
@@ -67,7 +67,7 @@ class _InPieces(torch.autograd.Function):
             piece = slice(start, start + at_once)
             with torch.set_grad_enabled(wanted):
                 leaf = rows[piece].detach().requires_grad_(wanted)
-                logits = head(leaf[None])  # (1, piece, V)
+                logits = stage.project(leaf[None])  # (1, piece, V)
                 loss, whole = losses_of(logits, flat[piece][None], z_weight=z_weight, weight=weight)
                 del logits
             losses.append(loss.detach())

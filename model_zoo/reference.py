@@ -6,7 +6,8 @@ that have to agree. Give it a `wire` and every tensor that would cross between t
 through it; without one it runs the model uncut, as fast as one process can.
 
 With the one-step-delayed update a step's gradient is computed before the update of the step before
-it is applied: step s's at the parameters after max(s - 1, 0) updates, though it makes s + 1 of s.
+it is applied: step s's at the parameters after max(s - 1, 0) updates and as far again as the last
+of these changed them, though it makes s + 1 of s.
 """
 
 import time
@@ -140,20 +141,23 @@ def train_reference(
     optimizer = _optimizer(plan, stages)
     losses = list[float]()
     pending: list[Tensor | None] = [None] * len(parameters)
+    earlier: list[Tensor | None] = [None] * len(parameters)
     unfinished, kept_at = None, time.monotonic()
     if keep_in is not None:
         cut = "cut" if wire is not None else "whole"
         unfinished = Unfinished(keep_in, f"{plan} {cut} {corpus.digest}")
-        losses = unfinished.load(parameters, optimizer, pending)
+        losses = unfinished.load(parameters, optimizer, pending, earlier)
     with limited_threads(threads):
         for step in range(len(losses), plan.steps):
+            now = _move_on(parameters, earlier) if plan.delayed else []
             losses.append(_accumulate(plan, corpus, stages, step, wire))
             if plan.delayed:
+                earlier = _move_back(parameters, now)
                 pending = _exchange(parameters, pending)
             if step or not plan.delayed:
                 _update(plan, groups, optimizer, step - plan.delayed)
             if unfinished is not None and time.monotonic() - kept_at >= KEPT_EVERY_S:
-                unfinished.save(losses, parameters, optimizer, pending)
+                unfinished.save(losses, parameters, optimizer, pending, earlier)
                 kept_at = time.monotonic()
             if on_step is not None:
                 on_step(step, losses[-1])
@@ -240,6 +244,24 @@ def _accumulate(
         whole.backward()  # type: ignore[no-untyped-call]
         total += loss.item() * shown_share(targets)
     return total / plan.tokens_per_step
+
+
+@torch.no_grad()
+def _move_on(parameters: Iterable[nn.Parameter], earlier: Iterable[Tensor | None]) -> list[Tensor]:
+    """Change the parameters as much again as they have changed; returns what they were."""
+    now = [parameter.detach().clone() for parameter in parameters]
+    for parameter, was, is_now in zip(parameters, earlier, now, strict=True):
+        if was is not None:
+            parameter.add_(is_now - was)
+    return now
+
+
+@torch.no_grad()
+def _move_back(parameters: Iterable[nn.Parameter], now: Iterable[Tensor]) -> list[Tensor | None]:
+    """Give the parameters what they were; returns it."""
+    for parameter, value in zip(parameters, now, strict=True):
+        parameter.copy_(value)
+    return list(now)
 
 
 def _exchange(

@@ -44,6 +44,8 @@ class Stage(nn.Module):
         layers = range(part.first_layer, part.last_layer)
         self.blocks = nn.ModuleDict({str(layer): parts.block(spec, layer) for layer in layers})
         self.head = parts.head(spec) if part.has_head else None
+        if spec.tied is True and part.has_head and self.embed is None:
+            raise ValueError("the output projection is the embedding's, which another stage has")
         if spec.lora is not UNSET:
             freeze(self, spec, spec.lora)
 
@@ -54,8 +56,7 @@ class Stage(nn.Module):
             ValueError: T exceeds the model's context.
         """
         with self.computing(x.device):
-            x = self.hidden(x)
-            return x if self.head is None else self.head(x)  # (B, T, V)
+            return self.project(self.hidden(x))
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Return the context in which passes on ``device`` compute in the stage's precision."""
@@ -76,6 +77,23 @@ class Stage(nn.Module):
         for block in self.blocks.values():
             x = block(x)  # (B, T, C)
         return x
+
+    def project(self, x: Tensor) -> Tensor:
+        """Run the head, if the stage has it: hidden (B, T, C) to logits (B, T, V), each token by
+        itself."""
+        if self.head is None:
+            return x
+        if self.embed is not None and self.spec.tied is True:
+            return self.head(x, self.embed.token.weight)  # (B, T, V)
+        return self.head(x)  # (B, T, V)
+
+    @property
+    def projecting(self) -> list[nn.Parameter]:
+        """The parameters with which the head projects; a tied one's are the embedding's, too."""
+        own = [] if self.head is None else list(self.head.parameters())
+        if self.embed is not None and self.spec.tied is True:
+            own.append(self.embed.token.weight)
+        return own
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:

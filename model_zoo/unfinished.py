@@ -1,7 +1,7 @@
 """A run of the reference trainer on disk, so that it goes on where it was cut off.
 
-A safetensors file: parameters, what the optimizer keeps, the gradients a delayed update still
-holds, and the losses so far; its metadata name the plan and the text. Nothing else decides what
+A safetensors file: parameters, what the optimizer keeps, the gradients and the earlier parameters
+that a delayed update still needs, and the losses so far; its metadata name the plan and the text. Nothing else decides what
 comes next, since samples are a function of the plan's seed and their number, so a run that was
 resumed ends with the same bits.
 """
@@ -37,6 +37,7 @@ class Unfinished:
         parameters: Sequence[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         pending: Sequence[Tensor | None],
+        earlier: Sequence[Tensor | None],
     ) -> None:
         """Replace the file atomically.
 
@@ -45,14 +46,15 @@ class Unfinished:
             parameters: of the model.
             optimizer: with its state.
             pending: gradients of the delayed update, one per parameter.
+            earlier: parameters before the last update, for the delayed one.
         """
         tensors: dict[str, Tensor] = {"losses": torch.tensor(losses, dtype=torch.float64)}
         for index, parameter in enumerate(parameters):
             tensors[f"parameter.{index}"] = parameter.detach()
             kept = optimizer.state.get(parameter, {})
             tensors |= {f"{_KEPT}{name}.{index}": tensor for name, tensor in kept.items()}
-        gradients = ((f"pending.{i}", gradient) for i, gradient in enumerate(pending))
-        tensors |= {name: gradient for name, gradient in gradients if gradient is not None}
+        for name, held in (("pending", pending), ("earlier", earlier)):
+            tensors |= {f"{name}.{i}": each for i, each in enumerate(held) if each is not None}
         new = self._path.with_suffix(".new")
         save_file(tensors, new, metadata={"run": self._run})
         os.replace(new, self._path)
@@ -62,6 +64,7 @@ class Unfinished:
         parameters: Sequence[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         pending: list[Tensor | None],
+        earlier: list[Tensor | None],
     ) -> list[float]:
         """Restore a run and return its losses so far; [] without a file.
 
@@ -69,6 +72,7 @@ class Unfinished:
             parameters: of the model, overwritten.
             optimizer: its state is overwritten.
             pending: gradients of the delayed update, overwritten.
+            earlier: parameters before the last update, overwritten.
 
         Raises:
             ValueError: the file is of another run, or not a checkpoint of this program.
@@ -89,6 +93,7 @@ class Unfinished:
                 if kept := _kept(tensors, index):
                     optimizer.state[parameter] = kept
                 pending[index] = tensors.get(f"pending.{index}")
+                earlier[index] = tensors.get(f"earlier.{index}")
         losses: list[float] = tensors["losses"].tolist()
         return losses
 

@@ -230,6 +230,10 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (
+            model.tied is msgspec.UNSET or len(layers) == 1,
+            "the model's output projection is its embedding: one stage has to have both",
+        ),
+        (
             manifest.data.holds_samples(model.context),
             "the part of the data that is held out is shorter than one sample",
         ),

@@ -41,7 +41,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 def format_name(state: StateSpec) -> str:
     """Return the name that the format has in files of such a state."""
     optimizer = "" if state.optimizer == DEFAULT else f"-{state.optimizer}"
-    return f"volunteer-stage-1{optimizer}{'-delayed' if state.delayed else ''}"
+    return f"volunteer-stage-1{optimizer}{'-ahead' if state.delayed else ''}"
 
 
 _STATES = {

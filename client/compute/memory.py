@@ -108,7 +108,10 @@ def _head_bytes(model: ModelSpec, batch: int) -> int:
     pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
     if batch <= at_once:
         return pieces
-    trained = 0 if model.lora is not UNSET else 2 * sum(map(math.prod, model.head_tensors.values()))
+    own = sum(map(math.prod, model.head_tensors.values()))
+    if model.tied is True:
+        own += model.width * model.vocab
+    trained = 0 if model.lora is not UNSET else 2 * own
     return pieces + NUMBER_BYTES * (batch * model.width + trained)
 
 

@@ -187,16 +187,15 @@ def run_loss(replica: Replica, slot: Slot, x: Tensor, targets: Tensor) -> tuple[
         x: input (B, T, C), or tokens (B, T) if the stage is the first one as well.
         targets: (B, T) int64.
     """
-    head = slot.module.head
-    if head is None:
+    stage = slot.module
+    if stage.head is None:
         raise ShapeError("only the last stage computes a loss")
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
-    with slot.module.computing(x.device):
+    with stage.computing(x.device):
         loss, whole = losses_of_hidden(
-            head,
-            slot.module.hidden(x if leaf is None else leaf),  # (B, T, C)
+            stage,
+            stage.hidden(x if leaf is None else leaf),  # (B, T, C)
             targets,
-            vocab=slot.module.spec.vocab,
             z_weight=replica.optimizer.spec.z_weight,
             weight=replica.loss_weight,
         )

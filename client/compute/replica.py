@@ -5,10 +5,12 @@ autograd writes (`flat.gradients`) are scratch; a microbatch enters `gradient_su
 whole backward pass has succeeded, so a failure halfway leaves the sum exact. That, and taking
 microbatches out again, costs one more buffer of the parameters' length.
 
-With the one-step-delayed update a step's gradient is computed at the parameters of the version
-before the step: step n's at version n - 1 (at 0 for n = 0), which makes version n + 1 of version n.
-So at version n there are two slots: one with the parameters of n - 1 for step n, one with those of
-n for step n + 1, whose microbatches may be run already. Only step n's can be averaged and applied.
+With the one-step-delayed update step n + 1 is computed while step n is averaged, so the version
+that it will change, n + 1, is not known yet. Its gradient is computed at where that version would
+be if the next update were like the last: version n plus (version n minus version n - 1). So at
+version n there are the parameters and two slots: one at the point of step n, one at that of step
+n + 1, whose microbatches may be run already. Only step n's can be averaged and applied. Source:
+Chen et al., arXiv 1809.02839 (weight prediction), with the last update as the prediction.
 
 Shapes: N parameters of the stage.
 """
@@ -47,6 +49,8 @@ class Replica:
     swarm: str
     slots: list[Slot]
     """One for each step that can be worked at: `version` first, then the one after it."""
+    parameters: Tensor
+    """Those of `version`, (N,); without delayed updates they are the slot's own buffer."""
     optimizer: FlatOptimizer
     wire: Wire
     graphs_kept: int
@@ -109,8 +113,8 @@ class Replica:
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
         """The tensors of a version: a vector (N,) for each section of its `state`."""
-        optimizer, (*before, newest) = self.optimizer, [slot.flat.values for slot in self.slots]
-        return newest, *optimizer.vectors, *before
+        points = [slot.flat.values for slot in self.slots] if self.delayed else []
+        return self.parameters, *self.optimizer.vectors, *points
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
@@ -156,14 +160,17 @@ class Replica:
         config, slot = self.optimizer.spec, self.slots[0]
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         if self.delayed:
-            slot.flat.values.copy_(self.slots[-1].flat.values)
-        self.optimizer.values = slot.flat.values
+            slot.flat.values.copy_(self.parameters)
         self.optimizer.step(total, learning_rate(config, self.version), scale)
+        if self.delayed:  # the point of the step after next: as far again
+            last = torch.sub(self.parameters, slot.flat.values, out=slot.flat.values)
+            last.add_(self.parameters)
         self.advance()
         return math.sqrt(squared_norm) / tokens
 
     def advance(self) -> None:
-        """Switch to the next version, whose parameters are in the current step's slot."""
+        """Switch to the next version, whose parameters, or the point of the step after it, are in
+        the current step's slot."""
         self.slots[0].clear()
         self.slots.append(self.slots.pop(0))
         self.version, self.known_hash = self.version + 1, None
@@ -220,15 +227,18 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         device,
         masked=request.masked,
     )
+    parameters = flat.values.clone() if request.delayed else flat.values
     optimizer = flat_optimizer(request.optimizer)(
-        flat.values, flat.decay_size, request.optimizer, hidden_matrices(spec, part)
+        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part)
     )
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
     kept = request.graphs_kept
     weight = request.token_data.loss_weight if request.token_data else 1.0
-    return Replica(request.swarm, slots, optimizer, wire, kept, outliers, samples, weight)
+    return Replica(
+        request.swarm, slots, parameters, optimizer, wire, kept, outliers, samples, weight
+    )
 
 
 def _part(request: OpenStage) -> StageSlice:

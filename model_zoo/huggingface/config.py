@@ -46,7 +46,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     Raises:
         ValueError: no class has this model's combination of switches.
     """
-    return _gpt2_config(spec) if spec.architecture == "gpt" else _llama_config(spec)
+    config = _gpt2_config(spec) if spec.architecture == "gpt" else _llama_config(spec)
+    return config | {"tie_word_embeddings": spec.tied is True}
 
 
 def is_tied(config: Config) -> bool:

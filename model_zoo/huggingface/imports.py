@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from model_zoo.huggingface.config import is_tied, to_spec
@@ -27,8 +28,8 @@ class Imported:
     """An opened folder.
 
     Fields:
-        spec: the model; its output projection has weights of its own.
-        was_tied: whether the projection is a copy of the embedding.
+        spec: the model.
+        was_tied: whether its output projection is a copy of the embedding.
     """
 
     spec: ModelSpec
@@ -69,12 +70,16 @@ class Imported:
 
 
 @contextmanager
-def open_folder(folder: Path, context: int | None = None) -> Iterator[Imported]:
+def open_folder(
+    folder: Path, context: int | None = None, *, tied: bool = False
+) -> Iterator[Imported]:
     """Open a folder with ``config.json`` and safetensors; check that it has just that model.
 
     Args:
         folder: as ``save_pretrained`` writes it.
         context: longest sequence to train, tokens; None: the model's own.
+        tied: leave a model tied that is; otherwise its output projection becomes a copy of the
+            embedding.
 
     Raises:
         FolderError: it cannot be imported; says why.
@@ -86,9 +91,12 @@ def open_folder(folder: Path, context: int | None = None) -> Iterator[Imported]:
         spec = to_spec(config, context)
     except (ValueError, TypeError) as error:
         raise FolderError(f"{folder} cannot be imported: {error}") from error
+    shared = is_tied(config)
+    if shared and tied:
+        spec = replace(spec, tied=True)
     with open_shards(folder) as shards:
-        places = _places(spec, shards, tied=is_tied(config), folder=folder)
-        yield Imported(spec, is_tied(config), shards, places)
+        places = _places(spec, shards, tied=shared, folder=folder)
+        yield Imported(spec, shared and not tied, shards, places)
 
 
 def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dict[str, Theirs]:

@@ -63,6 +63,8 @@ def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
         if name not in state or tuple(state[name].shape) != shape:
             raise ValueError(f"{name} is missing in the state, or has another shape")
         yield from _theirs(spec, name, state[name], exchanged)
+    if spec.tied is True:  # some of its models would find it themselves, and others not
+        yield "output.weight", state["embed.token.weight"]
     if spec.architecture == "gpt" and not spec.has_bias:
         yield from _zeros(spec)
     if spec.rope is not UNSET and spec.rope.kind == "llama3":

@@ -1,9 +1,9 @@
 """GPT as nanoGPT trains it: pre-LayerNorm blocks, learned positions, GELU, optional biases.
 
 Three parts, from which a whole model or any stage of it is made: `Embedding`, `Block`, `Head`.
-There is one departure from nanoGPT: the head has its own weights, because the first and the
-last stage live on different machines. There is no dropout: a backward pass on a second machine
-recomputes the forward pass and has to find the same numbers.
+There is one departure from nanoGPT: the head has its own weights unless the model is tied, because
+the first and the last stage live on different machines. There is no dropout: a backward pass on a
+second machine recomputes the forward pass and has to find the same numbers.
 
 Shapes: B sequences, T tokens, C width, H heads, D head width (C = H D), V vocabulary.
 Source: Radford et al. 2019 (GPT-2); github.com/karpathy/nanoGPT, `model.py`.
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
 from model_zoo.models.family import Family
+from model_zoo.models.tied import project
 from model_zoo.specs.model import ModelSpec
 
 
@@ -112,15 +113,20 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm and projection: hidden (B, T, C) to logits (B, T, V)."""
+    """Final norm and projection: hidden (B, T, C) to logits (B, T, V).
+
+    A tied model has no projection here: its embedding (V, C) is given.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.norm = layer_norm(spec)
-        self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
+        if spec.tied is UNSET:
+            self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.proj(self.norm(x))  # (B, T, V)
+    def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:
+        x = self.norm(x)
+        logits: Tensor = self.proj(x) if embedding is None else project(x, embedding)  # (B, T, V)
         return logits
 
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from model_zoo.init import empty_embedding
 from model_zoo.models.family import Family
 from model_zoo.models.mixture import Mixture
+from model_zoo.models.tied import project
 from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 
@@ -175,15 +176,20 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm and projection: hidden (B, T, C) to logits (B, T, V)."""
+    """Final norm and projection: hidden (B, T, C) to logits (B, T, V).
+
+    A tied model has no projection here: its embedding (V, C) is given.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(spec.width, eps=spec.eps)
-        self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
+        if spec.tied is UNSET:
+            self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.proj(self.norm(x))  # (B, T, V)
+    def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:
+        x = self.norm(x)
+        logits: Tensor = self.proj(x) if embedding is None else project(x, embedding)  # (B, T, V)
         return logits
 
 

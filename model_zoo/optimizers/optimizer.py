@@ -29,8 +29,7 @@ class FlatOptimizer(ABC):
     """An update with decoupled weight decay, in place on one flat parameter buffer.
 
     Attributes:
-        values: parameters (N,) fp32, shared with the model; `decay_size` leading ones decay.
-            Another buffer as long, on the same device, may be put in its place between steps.
+        values: parameters (N,) fp32, maybe shared with the model; `decay_size` leading ones decay.
         vectors: what is kept between steps, (N,) fp32 each, as `specs.optimizer` lists it.
         steps_done: updates applied so far.
 

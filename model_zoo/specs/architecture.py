@@ -36,6 +36,7 @@ SWITCHES = (
     "post_norm",
     "max_context",
     "experts",
+    "tied",
     "lora",
 )
 """Fields that a manifest leaves out unless they are used; an architecture names those it has."""
@@ -211,6 +212,8 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         max_context: longest sequence that an imported model takes, in tokens, where it is trained
             on shorter ones.
         experts: the feed-forward part is a mixture of them, each of inner size ffn_width.
+        tied: set where the output projection is the embedding's own matrix; one stage then has
+            both.
         lora: the weights are frozen, and adapters beside them are trained.
 
     Raises:
@@ -238,6 +241,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     post_norm: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     max_context: int | msgspec.UnsetType = msgspec.UNSET
     experts: Experts | msgspec.UnsetType = msgspec.UNSET
+    tied: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     lora: Lora | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
@@ -252,7 +256,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         self._check_switches()
 
     def _check_switches(self) -> None:
-        for name in ("bias", "qkv_bias", "post_norm"):
+        for name in ("bias", "qkv_bias", "post_norm", "tied"):
             if getattr(self, name) not in (True, msgspec.UNSET):
                 raise ValueError(f"{name} must be True, or left out")
         bounds = {"head_dim": 4096, "window": 1 << 20, "nope_every": 1024, "max_context": 1 << 24}
@@ -343,7 +347,8 @@ class Architecture(ABC):
 
     @abstractmethod
     def head(self, shape: Shape) -> Tensors:
-        """Return the parameters of the final norm and the output projection."""
+        """Return the parameters of the final norm and, if it has its own, of the output
+        projection."""
 
     @abstractmethod
     def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
@@ -381,6 +386,11 @@ def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors
     """Return the parameters of linear layer ``name``, from ``columns`` to ``rows`` numbers, with a
     ``bias`` or not."""
     return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+
+
+def projection(shape: Shape) -> Tensors:
+    """Return the parameters of the output projection; none where the embedding's matrix is it."""
+    return linear("proj", shape.vocab, shape.width) if shape.tied is msgspec.UNSET else {}
 
 
 def norm(name: str, width: int, *, bias: bool = False) -> Tensors:

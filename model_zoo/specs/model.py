@@ -59,7 +59,7 @@ class ModelSpec(Shape, frozen=True):
 
     @property
     def head_tensors(self) -> Tensors:
-        """Parameters of the final norm and the output projection."""
+        """Parameters of the final norm and of an output projection of its own."""
         return prefixed("head.", self.facts.head(self))
 
     def layer_tensors(self, layer: int) -> Tensors:
@@ -70,6 +70,11 @@ class ModelSpec(Shape, frozen=True):
     def base(self) -> "ModelSpec":
         """The model without adapters: what is frozen beside them, or the model itself."""
         return self if self.lora is UNSET else replace(self, lora=UNSET)
+
+    @property
+    def untied(self) -> "ModelSpec":
+        """The model with an output projection of its own, so that any stage can be made of it."""
+        return self if self.tied is UNSET else replace(self, tied=UNSET)
 
     @property
     def adapter_tensors(self) -> Tensors:
@@ -102,13 +107,12 @@ class ModelSpec(Shape, frozen=True):
 
     @property
     def head_parameter_count(self) -> int:
-        """Parameters of the final norm and the output projection."""
+        """Parameters of the final norm and of an output projection of its own."""
         return _count(self)[2]
 
     @property
     def parameter_count(self) -> int:
-        """Parameters of the whole model, output head untied from the embedding, without those of
-        adapters."""
+        """Parameters of the whole model, without those of adapters."""
         embedding, layer, head = _count(self)
         return embedding + self.layers * layer + head
 

@@ -1,7 +1,8 @@
 """The layout of a stage's state: its tensors, their order, their type and their size.
 
 A state is one vector of N numbers after the other, its sections: the parameters, what the optimizer
-keeps, and with the one-step-delayed update the parameters of the version before. In every section
+keeps, and with the one-step-delayed update the points that the version's step and the next one are
+computed at (`client.compute.replica`). In every section
 the tensors lie in the same order, matrices first. Checkpoints, transfers and hashes have it so.
 
 Shapes: N parameters of the stage.
@@ -40,7 +41,7 @@ class StateSpec:
         """The prefixes of tensor names, one per section, in order; the first section holds the
         parameters under their own names."""
         kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer].vectors)
-        return "", *kept, *(("previous/",) if self.delayed else ())
+        return "", *kept, *(("this_step/", "next_step/") if self.delayed else ())
 
     @property
     def bytes_per_parameter(self) -> int:

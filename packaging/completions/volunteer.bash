@@ -313,7 +313,7 @@ _volunteer() {
             fi
             case "$_value_prev" in
               --preset)
-                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "llama-3.2-3b" "llama-3.1-8b" "qwen3-8b")
+                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "mixture-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "qwen3-1.7b" "smollm3-3b" "llama-3.2-3b" "qwen3-4b" "olmoe-1b-7b" "olmo-2-7b" "llama-3.1-8b" "qwen3-8b")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -1172,7 +1172,7 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --preset)
-                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "llama-3.2-3b" "llama-3.1-8b" "qwen3-8b")
+                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "mixture-tiny" "llama-small" "gpt2-124m" "smollm2-135m" "smollm2-360m" "qwen2.5-0.5b" "qwen3-0.6b" "llama-3.2-1b" "olmo-2-1b" "smollm2-1.7b" "qwen3-1.7b" "smollm3-3b" "llama-3.2-3b" "qwen3-4b" "olmoe-1b-7b" "olmo-2-7b" "llama-3.1-8b" "qwen3-8b")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

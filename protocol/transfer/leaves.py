@@ -5,9 +5,14 @@ as the run goes on, and a donor may have a part. The manifest's root proves each
 no offer lists digests. A leaf that is wrong costs its donor, which is not asked again; the leaf is
 fetched from another.
 
+A leaf that a task waits for is asked for at once. It still arrives behind those that its donor was
+asked for before, so leaves that are needed later are asked for only as many at a time as arrive
+soon, at the rate at which the donor's leaves have arrived so far: a slow line has two in flight, a
+fast one sixteen.
+
 A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``: the leaf with its path behind
 it, or nothing if it does not have that leaf. State: the leaves wanted, the most urgent first; by
-donor, what it was asked for and what it lacks.
+donor, what it was asked for, what it lacks, and the seconds between its leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +29,13 @@ from protocol.wire.messages import Chunk, ChunkRequest
 LEAVES = 2
 """What blobs of training data have as their version where single leaves are meant."""
 WINDOW = 16
-"""Leaves in flight per donor: 4 MiB."""
+"""Most leaves in flight per donor: 4 MiB."""
+LEAST_AHEAD = 2
+"""Leaves in flight per donor however slow it is, so that the line does not rest between two."""
+SOON_S = 0.25
+"""Leaves that nobody waits for yet are in flight while they arrive within this time."""
+LATEST_SHARE = 1 / 4
+"""Weight of the latest leaf in the mean time between leaves."""
 LACKS_S = 20.0
 """A donor is not asked again within this time for a leaf that it did not have."""
 SILENT_S = 30.0
@@ -49,6 +60,19 @@ class _Donor:
     """Leaf to the time of its answer."""
     heard: float = float("-inf")
     rests_until: float = float("-inf")
+    between_s: float = SOON_S / LEAST_AHEAD
+    """Mean time between its leaves while it owes some."""
+
+    @property
+    def ahead(self) -> int:
+        """How many leaves may be in flight when another is asked for that nobody waits for."""
+        soon = SOON_S / max(self.between_s, SOON_S / WINDOW)
+        return max(LEAST_AHEAD, int(soon))
+
+    def arrived(self, asked: float, now: float) -> None:
+        """Note a leaf that came, and when it was asked for."""
+        took_s = now - max(asked, self.heard)
+        self.between_s += LATEST_SHARE * (took_s - self.between_s)
 
 
 class LeafFetch:
@@ -58,6 +82,7 @@ class LeafFetch:
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
         self._wanted: dict[int, None] = {}
+        self._urgent: frozenset[int] = frozenset()
         self._starves_since: float | None = None
 
     @property
@@ -79,9 +104,16 @@ class LeafFetch:
             self._donors.setdefault(peer, _Donor())
         return self._ask(now)
 
-    def want(self, leaves: Sequence[int], now: float) -> list[LeafEffect]:
-        """Set the leaves that are wanted and not here, the most urgent first."""
-        self._wanted = dict.fromkeys(leaves)
+    def want(self, awaited: Sequence[int], ahead: Sequence[int], now: float) -> list[LeafEffect]:
+        """Set the leaves that are wanted and not here.
+
+        Args:
+            awaited: those that tasks wait for.
+            ahead: those that will be needed, the most urgent first.
+            now: monotonic seconds.
+        """
+        self._urgent = frozenset(awaited)
+        self._wanted = dict.fromkeys((*awaited, *ahead))
         for donor in self._donors.values():
             donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if leaf in self._wanted}
         return self._ask(now)
@@ -96,8 +128,11 @@ class LeafFetch:
             now: monotonic seconds.
         """
         donor, index = self._donors.get(sender), chunk.index
-        if donor is None or index is None or donor.asked.pop(index, None) is None:
+        asked = None if donor is None or index is None else donor.asked.pop(index, None)
+        if donor is None or index is None or asked is None:
             return []
+        if verdict == "proven":
+            donor.arrived(asked, now)
         donor.heard = now
         if verdict == "lie":
             del self._donors[sender]
@@ -141,11 +176,12 @@ class LeafFetch:
         asked = {leaf for _, donor in ready for leaf in donor.asked}
         effects: list[LeafEffect] = []
         for leaf in self._wanted:
-            free = [(p, d) for p, d in ready if len(d.asked) < WINDOW]
-            if not free:
-                break
             if leaf in asked:
                 continue
+            urgent = leaf in self._urgent
+            free = [(p, d) for p, d in ready if len(d.asked) < (WINDOW if urgent else d.ahead)]
+            if not free and not urgent:
+                break
             if (peer := _least_busy(free, leaf)) is not None:
                 self._donors[peer].asked[leaf] = now
                 effects.append(Send(peer, ChunkRequest("data", 0, LEAVES, leaf)))

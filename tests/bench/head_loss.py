@@ -22,9 +22,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from model_zoo import head_loss
-from model_zoo.models.llama import Head
 from model_zoo.specs import model
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage
 from tests.bench import figures as page
 
 COMMAND = "python -m tests.bench.head_loss"
@@ -40,7 +41,7 @@ def run(way: str, *, tokens: int, vocab: int, width: int, threads: int, out: Pat
         model.LOGITS_AT_ONCE = tokens * vocab
     spec = ModelSpec(
         architecture="llama",
-        layers=1,
+        layers=2,
         width=width,
         heads=width // 64,
         kv_heads=width // 64,
@@ -48,21 +49,19 @@ def run(way: str, *, tokens: int, vocab: int, width: int, threads: int, out: Pat
         vocab=vocab,
         context=tokens,
     )
-    head = Head(spec)
+    stage = build_stage(spec, slices((1, 1))[1], 0)
     hidden = torch.randn(1, tokens, width, requires_grad=True)
     targets = torch.randint(vocab, (1, tokens))
-    for each in (hidden, *head.parameters()):
+    for each in (hidden, *stage.projecting):
         each.grad = torch.zeros_like(each)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    _, whole = head_loss.losses_of_hidden(
-        head, hidden, targets, vocab=vocab, z_weight=0.0, weight=1.0
-    )
+    _, whole = head_loss.losses_of_hidden(stage, hidden, targets, z_weight=0.0, weight=1.0)
     whole.backward()  # type: ignore[no-untyped-call]
     taken = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"mib": (peak - before) / 1024, "seconds": taken}))
-    torch.save([each.grad for each in (hidden, *head.parameters())], out)
+    torch.save([each.grad for each in (hidden, *stage.projecting)], out)
 
 
 def measured(way: str, asked: argparse.Namespace, out: Path) -> dict[str, float]:

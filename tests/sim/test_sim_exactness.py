@@ -87,6 +87,17 @@ def test_a_mixture_is_learned_as_the_reference_learns_it(tmp_path: Path) -> None
     assert largest_difference(losses, expected) < CLOSE
 
 
+def test_one_stage_may_be_tied(lab: Lab) -> None:
+    plan = plan_for("tied", 1, STEPS)
+    expected = lab.reference(plan)
+    losses = train(lab.world(plan, 3))
+    assert losses[-1] < losses[0] - 0.3
+    assert largest_difference(losses, expected) < CLOSE
+    world = lab.world(plan, 3, seed=1)
+    kill_one_per_stage(world, 2.0, 1.5)
+    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
+
+
 def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
     plan = plan_for("gpt", 2, STEPS)
     apart = largest_difference(lab.reference(plan, "s8"), lab.reference(plan))

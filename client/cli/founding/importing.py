@@ -42,7 +42,8 @@ def imported_model(run: RunChoices, choices: ModelChoices) -> Iterator[Imported 
         raise UserError(problem, f"leave out {flags}", ExitCode.USAGE)
     folder = run.source.expanduser()
     try:
-        with open_folder(folder, _context(folder, run, choices)) as imported:
+        context, alone = _context(folder, run, choices), run.stages == 1
+        with open_folder(folder, context, tied=alone) as imported:
             yield imported
     except FolderError as error:
         raise UserError(str(error), _NEXT, ExitCode.CONFIG) from error

@@ -59,7 +59,7 @@ UNAUDITED = (
 )
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
-    "they are on different machines, and begins as a copy"
+    "they are on different machines, and begins as a copy; with --stages 1 they stay one"
 )
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
@@ -104,7 +104,7 @@ def found_swarm(
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
             preset = PRESETS[run.preset]
-            spec = choose_model(preset, model, vocab_of(corpus))
+            spec = choose_model(preset, model, vocab_of(corpus), run.stages)
             check_base(spec, imported=False)
             founding = _founding(founder, run, spec, optimizer, corpus)
             notes = other_vocabulary(run.preset, spec)
@@ -213,7 +213,10 @@ def checked(manifest: Manifest) -> Manifest:
 
 
 def choose_model(
-    preset: Preset, choices: ModelChoices, vocab: int = TOKENIZERS[DEFAULT_TOKENIZER]
+    preset: Preset,
+    choices: ModelChoices,
+    vocab: int = TOKENIZERS[DEFAULT_TOKENIZER],
+    stages: int | None = None,
 ) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
 
@@ -221,6 +224,7 @@ def choose_model(
         preset: starting point.
         choices: the founder's changes; unset values are the preset's.
         vocab: number of tokens of the tokenizer.
+        stages: of the run; a single one has both ends, which are tied where they were published so.
 
     Raises:
         UserError: the numbers do not make a valid model.
@@ -238,6 +242,8 @@ def choose_model(
         switches = {}
     elif not same_shape:
         switches |= {"head_dim": UNSET}
+    if preset.tied and stages == 1:
+        switches |= {"tied": True}
     try:
         spec = ModelSpec(
             architecture=architecture,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from model_zoo.specs.architecture import Rope
+from msgspec.structs import replace
+
+from model_zoo.specs.architecture import Experts, Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.tokens import TOKENIZERS
@@ -18,6 +20,7 @@ PresetName = Literal[
     "nanogpt",
     "small",
     "llama-tiny",
+    "mixture-tiny",
     "llama-small",
     "gpt2-124m",
     "smollm2-135m",
@@ -27,7 +30,12 @@ PresetName = Literal[
     "llama-3.2-1b",
     "olmo-2-1b",
     "smollm2-1.7b",
+    "qwen3-1.7b",
+    "smollm3-3b",
     "llama-3.2-3b",
+    "qwen3-4b",
+    "olmoe-1b-7b",
+    "olmo-2-7b",
     "llama-3.1-8b",
     "qwen3-8b",
 ]
@@ -45,6 +53,8 @@ class Preset:
     microbatches_per_step: int
     steps: int
     optimizer: OptimizerSpec
+    tied: bool = False
+    """Whether the published model's output projection is its embedding."""
 
 
 def gpt(layers: int, width: int, heads: int, context: int) -> ModelSpec:
@@ -76,6 +86,7 @@ def published(
     theta: float,
     *,
     lr: float,
+    tied: bool = True,
     rope: Rope = Rope(),  # noqa: B008  (frozen)
     **switches: Any,
 ) -> Preset:
@@ -87,12 +98,13 @@ def published(
         vocab: number of tokens.
         theta: base of the rotary angles.
         lr: highest learning rate.
+        tied: whether the output projection is the embedding.
         rope: scaling of the rotary angles.
         switches: those of ``ModelSpec``.
     """
     numbers = (layers, width, heads, kv_heads, ffn, TRAINED_CONTEXT, vocab, theta)
     model = ModelSpec("llama", *numbers, rope=rope, **switches)
-    return Preset(model, 1, 64, 20_000, _long(lr))
+    return Preset(model, 1, 64, 20_000, _long(lr), tied)
 
 
 def _long(lr: float) -> OptimizerSpec:
@@ -131,6 +143,14 @@ PRESETS: dict[PresetName, Preset] = {
         200,
         OptimizerSpec(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
     ),
+    # A mixture of 8 experts, of which each token passes 2.
+    "mixture-tiny": Preset(
+        replace(llama(4, 128, 4, 2, 192, 128), experts=Experts(8, 2, balance=0.01)),
+        4,
+        16,
+        200,
+        OptimizerSpec(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
+    ),
     "llama-small": Preset(
         llama(12, 768, 12, 4, 2048, 1024),
         4,
@@ -144,6 +164,7 @@ PRESETS: dict[PresetName, Preset] = {
         32,
         20_000,
         _long(6e-4),
+        tied=True,
     ),
     "smollm2-135m": published(30, 576, 9, 3, 1536, 49_152, 1e5, lr=1e-3),
     "smollm2-360m": published(32, 960, 15, 5, 2560, 49_152, 1e5, lr=1e-3),
@@ -163,18 +184,47 @@ PRESETS: dict[PresetName, Preset] = {
     "olmo-2-1b": published(
         *(16, 2048, 16, 16, 8192, 100_352, 5e5),
         lr=4e-4,
+        tied=False,
         norm_eps=1e-6,
         qk_norm="projection",
         post_norm=True,
     ),
     "smollm2-1.7b": published(24, 2048, 32, 32, 8192, 49_152, 1.3e5, lr=5e-4),
+    "qwen3-1.7b": published(
+        *(28, 2048, 16, 8, 6144, 151_936, 1e6), lr=4e-4, norm_eps=1e-6, qk_norm="head"
+    ),
+    "smollm3-3b": published(
+        36, 2048, 16, 4, 11_008, 128_256, 5e6, lr=3e-4, norm_eps=1e-6, nope_every=4
+    ),
     "llama-3.2-3b": published(
         28, 3072, 24, 8, 8192, 128_256, 5e5, lr=3e-4, rope=Rope("llama3", 32.0)
     ),
+    "qwen3-4b": published(
+        *(36, 2560, 32, 8, 9728, 151_936, 1e6),
+        lr=3e-4,
+        norm_eps=1e-6,
+        head_dim=128,
+        qk_norm="head",
+    ),
+    "olmoe-1b-7b": published(
+        *(16, 2048, 16, 16, 1024, 50_304, 1e4),
+        lr=4e-4,
+        tied=False,
+        qk_norm="projection",
+        experts=Experts(64, 8, "all", 0.01),
+    ),
+    "olmo-2-7b": published(
+        *(32, 4096, 32, 32, 11_008, 100_352, 5e5),
+        lr=3e-4,
+        tied=False,
+        norm_eps=1e-6,
+        qk_norm="projection",
+        post_norm=True,
+    ),
     "llama-3.1-8b": published(
-        32, 4096, 32, 8, 14_336, 128_256, 5e5, lr=3e-4, rope=Rope("llama3", 8.0)
+        32, 4096, 32, 8, 14_336, 128_256, 5e5, lr=3e-4, tied=False, rope=Rope("llama3", 8.0)
     ),
     "qwen3-8b": published(
-        36, 4096, 32, 8, 12_288, 151_936, 1e6, lr=3e-4, norm_eps=1e-6, qk_norm="head"
+        36, 4096, 32, 8, 12_288, 151_936, 1e6, lr=3e-4, tied=False, norm_eps=1e-6, qk_norm="head"
     ),
 }

@@ -108,7 +108,7 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
         optimizer=run.optimizer or optimizers.DEFAULT,
         measure=run.measure,
     )
-    shape = choose_model(preset, model, run.vocab or preset.model.vocab)
+    shape = choose_model(preset, model, run.vocab or preset.model.vocab, run.stages)
     _check_stages(run.stages, shape)
     microbatches = run.microbatches or preset.microbatches_per_step
     return Setting(

@@ -275,9 +275,9 @@ class LeafSupply:
         if self._whole is not None or cache is None:
             return
         self._plan_further()
-        missing = self._missing(cache) if now >= self._rests_until else []
+        awaited, ahead = self._missing(cache) if now >= self._rests_until else ([], [])
         self._perform(self._fetch.offer(self._text.offering, now))
-        self._perform(self._fetch.want(missing, now))
+        self._perform(self._fetch.want(awaited, ahead, now))
         self._perform(self._fetch.tick(now))
         self._text.supplied(bool(self._plan), starved=self._fetch.starved(now))
 
@@ -293,10 +293,12 @@ class LeafSupply:
         if self._planned == until < first + SAMPLES_AHEAD:
             self._changed.set()
 
-    def _missing(self, cache: LeafCache) -> list[int]:
-        """Return what is not here; leaves of an earlier process are read again a few at a time."""
-        missing, read = [leaf for leaf in self._of(self._waiting) if not cache.has(leaf)], 0
-        awaited = set(missing)
+    def _missing(self, cache: LeafCache) -> tuple[list[int], list[int]]:
+        """Return what tasks wait for, and what else of the plan is not here; leaves of an earlier
+        process are read again a few at a time."""
+        awaited = {leaf: None for leaf in self._of(self._waiting) if not cache.has(leaf)}
+        ahead: list[int] = []
+        read = 0
         for leaf in self._plan:
             if leaf in awaited or cache.is_proven(leaf):
                 continue
@@ -307,8 +309,8 @@ class LeafSupply:
                     break
                 if cache.has(leaf):
                     continue
-            missing.append(leaf)
-        return missing
+            ahead.append(leaf)
+        return list(awaited), ahead
 
     def _of(self, microbatches: Iterable[int]) -> dict[int, None]:
         """Return the leaves of microbatches."""

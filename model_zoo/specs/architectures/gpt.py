@@ -8,13 +8,14 @@ from model_zoo.specs.architecture import (
     fused_qkv,
     linear,
     norm,
+    projection,
 )
 
 
 class Gpt(Architecture):
     """Pre-LayerNorm blocks, learned positions, GELU, optional biases."""
 
-    switches = frozenset({"bias", "norm_eps", "gelu", "lora"})
+    switches = frozenset({"bias", "norm_eps", "gelu", "tied", "lora"})
     usual_targets = ("c_attn",)
     residual_outputs = ("attn.out.weight", "ffn.down.weight")
 
@@ -45,8 +46,7 @@ class Gpt(Architecture):
 
     def head(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        projection = linear("proj", shape.vocab, shape.width)
-        return norm("norm", shape.width, bias=shape.has_bias) | projection
+        return norm("norm", shape.width, bias=shape.has_bias) | projection(shape)
 
     def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
         """See `Architecture`."""

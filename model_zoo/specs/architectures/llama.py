@@ -10,6 +10,7 @@ from model_zoo.specs.architecture import (
     fused_qkv,
     linear,
     norm,
+    projection,
 )
 
 
@@ -28,6 +29,7 @@ class Llama(Architecture):
             "post_norm",
             "max_context",
             "experts",
+            "tied",
             "lora",
         }
     )
@@ -62,7 +64,7 @@ class Llama(Architecture):
 
     def head(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        return norm("norm", shape.width) | linear("proj", shape.vocab, shape.width)
+        return norm("norm", shape.width) | projection(shape)
 
     def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
         """See `Architecture`."""

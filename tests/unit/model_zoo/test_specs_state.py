@@ -31,8 +31,11 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
     [
         (StateSpec(), ("", "first_moment/", "second_moment/")),
         (StateSpec("lion"), ("", "momentum/")),
-        (StateSpec("muon", delayed=True), ("", "momentum/", "previous/")),
-        (StateSpec(delayed=True), ("", "first_moment/", "second_moment/", "previous/")),
+        (StateSpec("muon", delayed=True), ("", "momentum/", "this_step/", "next_step/")),
+        (
+            StateSpec(delayed=True),
+            ("", "first_moment/", "second_moment/", "this_step/", "next_step/"),
+        ),
     ],
 )
 def test_sections(state: StateSpec, sections: tuple[str, ...]) -> None:
@@ -44,7 +47,7 @@ def test_tensors_come_section_by_section(spec: ModelSpec) -> None:
     layout, state = stage_layout(spec, whole_slice(spec)), StateSpec(delayed=True)
     names = [name for name, _ in state.tensors(layout)]
     assert names[: len(layout)] == [name for name, _ in layout]
-    assert names[-len(layout) :] == [f"previous/{name}" for name, _ in layout]
+    assert names[-len(layout) :] == [f"next_step/{name}" for name, _ in layout]
 
 
 def test_specs_and_the_protocol_load_neither_torch_nor_numpy() -> None:

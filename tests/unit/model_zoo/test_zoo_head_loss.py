@@ -48,15 +48,13 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def _run(stage: Stage, x: Tensor, targets: Tensor, **weights: float) -> tuple[Tensor, ...]:
     """Loss, what is run back, and all gradients: of the input first."""
     leaf = x.clone().requires_grad_()
-    assert stage.head is not None
     loss, whole = head_loss.losses_of_hidden(
-        stage.head,
+        stage,
         leaf * 2,
         targets,
-        vocab=stage.spec.vocab,
         **weights,  # type: ignore[arg-type]
     )
-    trained = [each for each in stage.head.parameters() if each.requires_grad]
+    trained = [each for each in stage.projecting if each.requires_grad]
     return loss, whole, *torch.autograd.grad(whole, [leaf, *trained])
 
 
@@ -91,9 +89,7 @@ def test_the_gradient_is_that_of_what_it_is_multiplied_with(pieces: Iterator[lis
     gradients = []
     for factor in (1.0, -3.0):
         leaf = x.clone().requires_grad_()
-        _, whole = head_loss.losses_of_hidden(
-            stage.head, leaf, targets, vocab=SPEC.vocab, z_weight=0.0, weight=1.0
-        )
+        _, whole = head_loss.losses_of_hidden(stage, leaf, targets, z_weight=0.0, weight=1.0)
         gradients.append(torch.autograd.grad(whole * factor, leaf)[0])
     torch.testing.assert_close(gradients[1], gradients[0] * -3.0)
     assert len(next(pieces)) == 12
@@ -112,9 +108,7 @@ def test_without_gradients_nothing_is_run_back(pieces: Iterator[list[int]]) -> N
     stage, x, targets = _given()
     assert stage.head is not None
     with torch.no_grad():
-        loss, whole = head_loss.losses_of_hidden(
-            stage.head, x, targets, vocab=SPEC.vocab, z_weight=0.0, weight=1.0
-        )
+        loss, whole = head_loss.losses_of_hidden(stage, x, targets, z_weight=0.0, weight=1.0)
         whole_logits, _ = losses_of(stage.head(x), targets, z_weight=0.0, weight=1.0)
     assert not whole.requires_grad
     torch.testing.assert_close(loss, whole_logits)

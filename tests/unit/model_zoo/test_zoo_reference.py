@@ -131,7 +131,8 @@ def test_stages_with_the_flat_optimizer_agree(
 def test_a_delayed_step_is_computed_before_the_update_of_the_step_before(
     spec: ModelSpec, corpus: Corpus, steps: int
 ) -> None:
-    """Against a plain reading of the rule: every version is kept, step s reads max(s - 1, 0)."""
+    """Against a plain reading of the rule: every version is kept, step s reads max(s - 1, 0), and
+    goes as far again as from the one before."""
     plan = replace(plan_for(spec, (4,), steps=steps), delayed=True)
     seen: list[tuple[int, float]] = []
     run = train_reference(plan, corpus, on_step=lambda step, loss: seen.append((step, loss)))
@@ -140,7 +141,8 @@ def test_a_delayed_step_is_computed_before_the_update_of_the_step_before(
     adamw = FlatAdamW(flat.values, flat.decay_size, plan.optimizer)
     versions, losses = [flat.values.clone()], []
     for step in range(steps):
-        flat.values.copy_(versions[max(step - 1, 0)])
+        newest, before = versions[max(step - 1, 0)], versions[max(step - 2, 0)]
+        flat.values.copy_(newest + (newest - before))
         flat.zero_gradients()
         loss_sum = 0.0
         for microbatch in range(2 * step, 2 * step + 2):

@@ -25,7 +25,12 @@ PUBLISHED: dict[PresetName, tuple[int, bool]] = {
     "llama-3.2-1b": (1_235_814_400, TIED),
     "olmo-2-1b": (1_484_916_736, UNTIED),
     "smollm2-1.7b": (1_711_376_384, TIED),
+    "qwen3-1.7b": (1_720_574_976, TIED),
+    "smollm3-3b": (3_075_098_624, TIED),
     "llama-3.2-3b": (3_212_749_824, TIED),
+    "qwen3-4b": (4_022_468_096, TIED),
+    "olmoe-1b-7b": (6_919_161_856, UNTIED),
+    "olmo-2-7b": (7_298_617_344, UNTIED),
     "llama-3.1-8b": (8_030_261_248, UNTIED),
     "qwen3-8b": (8_190_735_360, UNTIED),
 }
@@ -34,8 +39,12 @@ PUBLISHED: dict[PresetName, tuple[int, bool]] = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_parameters_are_as_many_as_published(name: PresetName) -> None:
-    model, (count, tied) = PRESETS[name].model, PUBLISHED[name]
-    assert model.parameter_count - tied * model.vocab * model.width == count
+    """In one stage; in several the first and the last one have a matrix each."""
+    preset, (count, tied) = PRESETS[name], PUBLISHED[name]
+    alone, cut = (choose_model(preset, ModelChoices(), preset.model.vocab, n) for n in (1, 2))
+    assert alone.parameter_count == count
+    assert cut.parameter_count == count + tied * cut.vocab * cut.width
+    assert cut == preset.model
 
 
 def test_no_published_shape_is_left_out() -> None:

@@ -346,7 +346,7 @@ def small_file(*, delayed=False, **changes) -> bytes:
         else:
             fields[section] = value
     text = json.dumps(fields).encode()
-    return len(text).to_bytes(8, "little") + text + bytes((4 if delayed else 3) * 40)
+    return len(text).to_bytes(8, "little") + text + bytes((5 if delayed else 3) * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
@@ -376,7 +376,7 @@ HOSTILE_HEADERS = {
     "format": {"__format": "other"},
     "format of delayed updates": {"__format": "volunteer-stage-1-delayed"},
     "format without delayed updates": {"delayed": True, "__format": "volunteer-stage-1"},
-    "no parameters of the version before": {"delayed": True, "previous/b": None},
+    "no point of the next step": {"delayed": True, "next_step/b": None},
     "version": {"__version": "x"},
     "negative version": {"__version": "-1"},
     "huge version": {"__version": "9" * 5000},

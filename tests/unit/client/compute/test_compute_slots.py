@@ -1,5 +1,6 @@
 """The two slots of a replica with delayed updates: graphs, ledgers and checkpoints."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,18 +229,33 @@ def test_who_reads_a_model_from_checkpoints_gets_the_newest_parameters(tmp_path:
     worker.call(Save(version=2, path=str(path)))
     state = read_parameters(path, verify(path))
     model = load_whole(MODELS["gpt"], state)
-    newest = worker.replica.slots[-1].flat.state()
-    assert state.keys() == newest.keys()  # not the version before, which nobody would look at
+    own = worker.replica
+    newest = {s.name: own.parameters[s.offset : s.offset + s.size] for s in own.flat.layout}
+    assert state.keys() == newest.keys()  # not a point that a step is computed at
     for name, value in model.named_parameters():
-        assert torch.equal(value, newest[name]), name
+        assert torch.equal(value.flatten(), newest[name]), name
 
 
-def test_a_state_without_the_version_before_is_another() -> None:
-    """The parameters of the version before are part of what is saved, hashed and loaded."""
+def test_a_step_is_computed_as_far_ahead_as_the_last_update_went() -> None:
+    worker = opened(0, [4], delayed=True)
+    versions = [worker.replica.parameters.clone()] * 2
+    for version in range(4):
+        advance(worker, version)
+        versions.append(worker.replica.parameters.clone())
+        points = [slot.flat.values for slot in worker.replica.slots]
+        for point, (before, newest) in zip(points, pairwise(versions[-3:]), strict=True):
+            assert torch.equal(point, newest - before + newest)
+        assert not torch.equal(versions[-1], versions[-2])
+
+
+def test_a_state_with_another_point_is_another() -> None:
+    """The points that the two steps are computed at are part of what is saved, hashed, loaded."""
     worker = opened(0, [4], delayed=True)
     for version in range(2):
         advance(worker, version)
     expected = worker.replica.state_hash()
     assert not torch.equal(*(slot.flat.values for slot in worker.replica.slots))
-    worker.replica.slots[0].flat.values[5] += 1e-3
-    assert worker.replica.state_hash() != expected
+    for slot in worker.replica.slots:
+        slot.flat.values[5] += 1e-3
+        assert worker.replica.state_hash() != expected
+        expected = worker.replica.state_hash()

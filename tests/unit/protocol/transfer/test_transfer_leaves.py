@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import (
     LACKS_S,
+    LEAST_AHEAD,
     LEAVES,
     LIE_POINTS,
     RESTS_S,
     SILENT_S,
+    SOON_S,
     STARVES_S,
     WINDOW,
     LeafEffect,
@@ -44,24 +48,51 @@ def begin(*donors: PeerId) -> LeafFetch:
 def test_the_most_urgent_are_asked_for_within_the_window() -> None:
     fetch = begin(A)
     wanted = [7, 3, *range(100, 200)]
-    assert asked(fetch.want(wanted, 0.0)) == [(A, index) for index in wanted[:WINDOW]]
+    assert asked(fetch.want(wanted, [], 0.0)) == [(A, index) for index in wanted[:WINDOW]]
     effects = fetch.chunk(A, leaf(7), "proven", 1.0)
     assert effects[0] == StoreChunk(7)
     assert asked(effects) == [(A, wanted[WINDOW])]
     assert fetch.missing == len(wanted) - 1
 
 
+@pytest.mark.parametrize(("between_s", "ahead"), [(0.001, WINDOW), (0.06, 4), (1.0, LEAST_AHEAD)])
+def test_what_nobody_waits_for_is_in_flight_as_far_as_it_arrives_soon(
+    between_s: float, ahead: int
+) -> None:
+    fetch = begin(A)
+    in_flight = asked(fetch.want([], range(200), 0.0))
+    assert len(in_flight) == LEAST_AHEAD
+    now = 0.0
+    for _ in range(60):
+        now += between_s
+        _, index = in_flight.pop(0)
+        in_flight += asked(fetch.chunk(A, leaf(index), "proven", now))
+    assert len(in_flight) == ahead
+    wanted = [*range(300, 300 + WINDOW - ahead), 400]
+    urgent = asked(fetch.want(wanted, range(60, 200), now))
+    assert urgent == [(A, index) for index in wanted[:-1]], "what is awaited is asked for at once"
+
+
+def test_an_answer_without_a_leaf_is_no_sign_of_a_fast_line() -> None:
+    fetch = begin(A)
+    in_flight = asked(fetch.want([], range(200), 0.0))
+    for number in range(50):
+        _, index = in_flight.pop(0)
+        in_flight += asked(fetch.chunk(A, leaf(index), "lacks", number * SOON_S / 1000))
+    assert len(in_flight) == LEAST_AHEAD
+
+
 def test_donors_share_the_work_and_no_leaf_is_asked_for_twice() -> None:
     fetch = begin(A, B)
-    requests = asked(fetch.want(range(20), 0.0))
+    requests = asked(fetch.want(range(20), [], 0.0))
     assert sorted(index for _, index in requests) == list(range(20))
     assert [sum(peer == donor for peer, _ in requests) for donor in (A, B)] == [10, 10]
-    assert asked(fetch.want(range(20), 1.0)) == []
+    assert asked(fetch.want(range(20), [], 1.0)) == []
 
 
 def test_a_wrong_leaf_costs_its_giver_and_is_fetched_elsewhere() -> None:
     fetch = begin(A, B)
-    requests = asked(fetch.want(range(4), 0.0))
+    requests = asked(fetch.want(range(4), [], 0.0))
     lied = [index for peer, index in requests if peer == A]
     effects = fetch.chunk(A, leaf(lied[0]), "lie", 1.0)
     assert effects[0] == Penalise(A, "leaf-not-proven", LIE_POINTS)
@@ -73,7 +104,7 @@ def test_a_wrong_leaf_costs_its_giver_and_is_fetched_elsewhere() -> None:
 
 def test_who_lacks_a_leaf_is_asked_for_it_later() -> None:
     fetch = begin(A)
-    fetch.want([5], 0.0)
+    fetch.want([5], [], 0.0)
     assert asked(fetch.chunk(A, leaf(5), "lacks", 1.0)) == []
     assert asked(fetch.tick(1.0 + LACKS_S / 2)) == []
     assert asked(fetch.offer([A, B], 2.0)) == [(B, 5)]
@@ -83,37 +114,37 @@ def test_who_lacks_a_leaf_is_asked_for_it_later() -> None:
 
 def test_the_leaves_of_a_lost_donor_are_asked_for_elsewhere() -> None:
     fetch = begin(A)
-    fetch.want([1, 2], 0.0)
+    fetch.want([1, 2], [], 0.0)
     assert sorted(asked(fetch.offer([B], 1.0))) == [(B, 1), (B, 2)]
     assert fetch.chunk(A, leaf(1), "proven", 2.0) == []
 
 
 def test_a_silent_donor_rests() -> None:
     fetch = begin(A)
-    fetch.want([1], 0.0)
+    fetch.want([1], [], 0.0)
     assert asked(fetch.tick(SILENT_S)) == []
     assert asked(fetch.tick(SILENT_S + RESTS_S)) == [(A, 1)]
 
 
 def test_one_that_refuses_rests_for_a_while() -> None:
     fetch = begin(A, B)
-    requests = asked(fetch.want([1], 0.0))
+    requests = asked(fetch.want([1], [], 0.0))
     other = B if requests == [(A, 1)] else A
     assert asked(fetch.refused(requests[0][0], 1.0)) == [(other, 1)]
 
 
 def test_leaves_that_nobody_asked_for_are_ignored() -> None:
     fetch = begin(A)
-    fetch.want([1], 0.0)
+    fetch.want([1], [], 0.0)
     assert fetch.chunk(B, leaf(1), "proven", 1.0) == []
     assert fetch.chunk(A, leaf(2), "lie", 1.0) == []
-    fetch.want([], 2.0)
+    fetch.want([], [], 2.0)
     assert fetch.chunk(A, leaf(1), "proven", 3.0) == [], "it is not wanted any more"
 
 
 def test_it_starves_where_nobody_gives_what_is_wanted() -> None:
     fetch = begin()
-    fetch.want([1], 5.0)
+    fetch.want([1], [], 5.0)
     assert not fetch.starved(4.0 + STARVES_S)
     assert fetch.starved(5.0 + STARVES_S)
     fetch.offer([A], 30.0)
@@ -121,5 +152,5 @@ def test_it_starves_where_nobody_gives_what_is_wanted() -> None:
     fetch.chunk(A, leaf(1), "lacks", 60.0)
     assert not fetch.starved(61.0)
     assert fetch.starved(60.0 + STARVES_S)
-    fetch.want([], 99.0)
+    fetch.want([], [], 99.0)
     assert not fetch.starved(200.0)
