@@ -18,6 +18,7 @@ from functools import partial
 import trio
 
 from client.net.addresses import (
+    LOOPBACK,
     WILDCARDS,
     Destination,
     numeric_host,
@@ -173,11 +174,9 @@ class Host:
     def addresses(self) -> tuple[str, ...]:
         """The addresses at which others reach us now, public ones first; they change with the
         network."""
-        found = [
-            replace(bound, host=host, peer=self.peer_id)
-            for bound in self._bound
-            for host in reachable_hosts(bound.host)
-        ]
+        own = [replace(bound, peer=self.peer_id) for bound in self._bound]
+        found = [replace(bound, host=host) for bound in own for host in reachable_hosts(bound.host)]
+        found = found or [replace(bound, host=LOOPBACK[bound.host]) for bound in own]
         return tuple(map(str, sorted(found, key=lambda address: not is_global(address.host))))
 
     @property
