@@ -21,8 +21,10 @@ from protocol.ids import PeerId
 
 WILDCARDS: Final = {"ip4": "0.0.0.0", "ip6": "::"}
 """All addresses of one kind."""
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a machine without a network reaches itself."""
 _FAMILIES = {"dns4": trio.socket.AF_INET, "dns6": trio.socket.AF_INET6}
-_IP6_ADDRESSES = Path("/proc/net/if_inet6")
+_IP6_ADDRESSES = Path("/proc/thread-self/net/if_inet6")
 _PASSING = 0x01 | 0x08 | 0x20 | 0x40
 """Flags of Linux's IPv6 addresses (linux/if_addr.h): temporary, double, deprecated, tentative."""
 
@@ -94,7 +96,7 @@ def parse_listen(where: str | tuple[str, int]) -> list[Address]:
 
 
 def reachable_hosts(host: str) -> list[str]:
-    """Return the addresses under which a socket bound to ``host`` can be reached.
+    """Return the addresses under which a socket bound to ``host`` can be reached from outside.
 
     Of IPv6, those that last: no address that is only valid on one line, none that was made up to be
     thrown away.
@@ -104,9 +106,8 @@ def reachable_hosts(host: str) -> list[str]:
     entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
     kind = kind_of(host)
     found = [entry.address for entry in entries if _is_number(entry.address, kind)]
-    if kind == "ip6":
-        return _lasting([address for address in found if not is_loopback(address)])
-    return [address for address in found if not is_loopback(address)] or ["127.0.0.1"]
+    outside = [address for address in found if not is_loopback(address)]
+    return _lasting(outside) if kind == "ip6" else outside
 
 
 def _is_number(text: str, kind: str) -> bool:

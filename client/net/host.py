@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import trio
 
 from client.net.addresses import (
+    LOOPBACK,
     WILDCARDS,
     Destination,
     numeric_host,
@@ -59,10 +61,11 @@ class Connection:
     Args:
         peer: the proven identity of the other end.
         channel: the encrypted connection.
-        called: where we dialled it; None: it dialled us.
+        dialled: whether we dialled.
         early: messages that arrived with the handshake.
         ip: address of the other end, a number.
         visit: the record of an inbound connection at the door.
+        called: where we dialled it; its host is a number.
     """
 
     def __init__(
@@ -70,18 +73,19 @@ class Connection:
         peer: PeerId,
         channel: SecureChannel,
         *,
-        called: Destination | None,
+        dialled: bool,
         early: Sequence[bytes],
         ip: str,
         visit: Visit | None = None,
+        called: Destination | None = None,
     ) -> None:
         self.peer = peer
+        self.dialled = dialled
         self.called = called
-        self.dialled = called is not None
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
-        self.session = YamuxSession(channel, dialler=self.dialled)
+        self.session = YamuxSession(channel, dialler=dialled)
         self._channel = channel
         self._early = early
         self._scope = trio.CancelScope()
@@ -173,11 +177,9 @@ class Host:
     def addresses(self) -> tuple[str, ...]:
         """The addresses at which others reach us now, public ones first; they change with the
         network."""
-        found = [
-            replace(bound, host=host, peer=self.peer_id)
-            for bound in self._bound
-            for host in reachable_hosts(bound.host)
-        ]
+        own = [replace(bound, peer=self.peer_id) for bound in self._bound]
+        found = [replace(bound, host=host) for bound in own for host in reachable_hosts(bound.host)]
+        found = found or [replace(bound, host=LOOPBACK[bound.host]) for bound in own]
         return tuple(map(str, sorted(found, key=lambda address: not is_global(address.host))))
 
     @property
@@ -230,7 +232,7 @@ class Host:
         self,
         targets: Sequence[Destination],
         may_call: Callable[[Destination], bool],
-        task_status: trio.TaskStatus[Connection],
+        task_status: Any = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run a race, and then the connection of its winner."""
         race = Race()
@@ -259,7 +261,7 @@ class Host:
         target: Destination,
         attempt: Attempt,
         may_call: Callable[[Destination], bool],
-        task_status: trio.TaskStatus[Connection],
+        task_status: Any = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Dial one address; if that wins the race, run the connection to its end."""
         numeric = await numeric_host(target)
@@ -272,7 +274,12 @@ class Host:
                 raise DialError(f"{target}: {error}") from error
             ip = stream.remote_host or numeric.host
             connection = Connection(
-                proved.peer, proved.channel, called=numeric, early=proved.early, ip=ip
+                proved.peer,
+                proved.channel,
+                dialled=True,
+                early=proved.early,
+                ip=ip,
+                called=numeric,
             )
             attempt.answered()
             task_status.started(connection)
@@ -324,7 +331,7 @@ class Host:
         return Connection(
             proved.peer,
             proved.channel,
-            called=None,
+            dialled=False,
             early=proved.early,
             ip=visit.ip,
             visit=visit,

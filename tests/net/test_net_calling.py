@@ -18,6 +18,7 @@ from client.net.calling import (
     Calls,
 )
 from client.net.handshake import make_identity
+from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
 
@@ -29,7 +30,7 @@ FAR = "8.8.4.4"
 
 
 def at(peer: PeerId, ip: str, port: int, transport: str = "tcp") -> Destination:
-    return Destination("ip4", ip, port, peer, transport)
+    return Destination(kind_of(ip), ip, port, peer, transport)
 
 
 def calls(*own: str) -> Calls:
@@ -45,6 +46,43 @@ def test_private_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
     assert not some.may_call(at(P, ip, 4001), 0.0)
     some.met(Q, ip[: ip.rindex(".")] + ".77")
     assert some.may_call(at(P, ip, 4001), 0.0)
+
+
+@pytest.mark.parametrize("ip", ["fd12:3456:789a:1::1", "::1", "2001:db8::1"])
+def test_private_ip6_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
+    some = calls()
+    some.met(Q, "2a11::1")
+    some.met(Q, "127.0.0.1")
+    assert not some.may_call(at(P, ip, 4001), 0.0)
+    some.met(Q, "::1" if ip == "::1" else ip[:-1] + "77")
+    assert some.may_call(at(P, ip, 4001), 0.0)
+    assert not some.may_call(at(P, "fd12:3456:789b:1::1", 4001), 0.0)
+
+
+@pytest.mark.parametrize(
+    "ip", ["::", "ff02::1", "fe80::1", "fec0::1", "64:ff9b::c0a8:101", "4000::1"]
+)
+def test_what_is_nobodys_ip6_address_is_never_called(ip: str) -> None:
+    some = calls("::1", "192.168.1.1")
+    some.met(Q, "2a11::1")
+    assert not some.may_call(at(P, ip, 4001), 0.0)
+
+
+def test_an_ip6_network_is_one_machine() -> None:
+    some = calls()
+    called = sum(some.may_call(at(P, f"2a11::{n:x}", 4001), now=n % 50) for n in range(1, 1000))
+    assert called == HOST_CALLS
+    assert some.may_call(at(P, "2a11:0:0:1::1", 4001), 50.0)
+    some.met(Q, "2a11:0:0:2::1")  # and advertises another address of its network
+    assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 50.0)
+    assert not some.may_call(at(Q, "2a11:0:0:2::9", 4001), 51.0)
+    assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 56.0)
+
+
+def test_all_unproven_ip6_addresses_share_the_budget() -> None:
+    some = calls()
+    many = [f"2a11:0:0:{number:x}::1" for number in range(1000)]
+    assert sum(some.may_call(at(P, ip, 1), 0.0) for ip in many) == BUDGET_BURST
 
 
 @pytest.mark.parametrize("ip", ["0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1"])

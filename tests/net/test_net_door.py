@@ -67,6 +67,33 @@ def test_members_fill_their_own_places_only() -> None:
     assert not crowd.gone
 
 
+def test_an_ip6_network_counts_as_one_address() -> None:
+    crowd = Crowd(limits(strangers_per_ip=2), members=("m",))
+    crowd.arrive("other", "2a11:0:0:2::1")
+    for number in range(8):
+        crowd.arrive(str(number), f"2a11:0:0:1::{number + 1:x}")
+    assert crowd.gone == [str(number) for number in range(6)]
+    crowd = Crowd(limits(connections_per_ip=3))
+    visits = [crowd.arrive(str(number), f"2a11:0:0:1::{number + 1:x}") for number in range(3)]
+    with pytest.raises(Refusal, match="too-many-from-one-ip"):
+        crowd.arrive("more", "2a11::1:ffff:0:0:1")
+    crowd.arrive("elsewhere", "2a11::2:0:0:0:1")
+    for visit in visits:
+        crowd.door.leave(visit)
+    crowd.arrive("later", "2a11::1:ffff:0:0:1")
+
+
+def test_an_ip6_prefix_that_offends_is_closed_as_a_whole() -> None:
+    crowd = Crowd()
+    for number in range(OFFENCES):
+        crowd.door.offence(f"2a11:0:7:{number:x}::1", now=0.0)
+        crowd.door.offence("::1", now=0.0)
+    with pytest.raises(Refusal, match="prefix-closed"):
+        crowd.arrive("x", "2a11:0:7:ffff::9", now=1.0)
+    crowd.arrive("y", "2a11:0:8::9", now=1.0)
+    crowd.arrive("here", "::1", now=1.0)
+
+
 def test_limits_per_address_do_not_hold_on_loopback() -> None:
     crowd = Crowd(limits(connections_per_ip=3, strangers_per_ip=2), members=("m", "n"))
     crowd.arrive("m", "192.0.2.1")

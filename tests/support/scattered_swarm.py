@@ -1,0 +1,96 @@
+"""A tiny swarm of real volunteers on the hosts of a laboratory, watched until it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.snapshot import Snapshot
+from client.lab.local_swarm import LocalSwarm
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from protocol.address import Address
+from protocol.hosts import kind_of
+
+PORT: Final = 4001
+TINY: Final = ModelChoices(layers=2, width=32, heads=2, context=16)
+DEADLINE_S: Final = 240.0
+
+
+def short_run(steps: int) -> RunChoices:
+    """Return a run of two stages and few steps."""
+    return RunChoices(
+        name="far", stages=2, steps=steps, sequences=2, microbatches=4, measure=False, dual_homing=0
+    )
+
+
+class ScatteredSwarm:
+    """Volunteers by the names of their hosts."""
+
+    def __init__(self, swarm: LocalSwarm, within: Callable[[str], Sequence[str]]) -> None:
+        self._swarm, self._within = swarm, within
+
+    def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
+        """Start the volunteer of a host."""
+        command = self._within(host)
+        self._swarm.start(
+            host, ("--threads", "1", *flags), within=command, variables=variables or {}
+        )
+
+    def wait(self, until: Callable[[dict[str, Snapshot]], bool], what: str) -> dict[str, Snapshot]:
+        """Wait until the volunteers' snapshots fulfil a condition; return them.
+
+        Raises:
+            AssertionError: too late, or a volunteer has ended; has the logs.
+        """
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end and all(member.alive for member in self._swarm.members):
+            seen = {member.name: member.snapshot() for member in self._swarm.members}
+            known = {name: now for name, now in seen.items() if now is not None}
+            if len(known) == len(seen) and until(known):
+                return known
+            time.sleep(0.2)
+        logs = (f"{member.name}:\n{member.log_tail(20)}" for member in self._swarm.members)
+        raise AssertionError(f"never {what}:\n" + "\n".join(logs))
+
+    def wait_done(self) -> dict[str, Snapshot]:
+        """Wait until the run is complete everywhere."""
+        return self.wait(lambda seen: all(now.state == "done" for now in seen.values()), "done")
+
+    def steps(self) -> set[int]:
+        """Return the steps that somebody has committed."""
+        events = [event for member in self._swarm.members for event in member.new_events()]
+        return {int(event.data["step"]) for event in events if event.kind == "StepCommitted"}
+
+
+@contextmanager
+def scattered_swarm(
+    folder: Path,
+    founder: str,
+    addresses: Sequence[str],
+    within: Callable[[str], Sequence[str]],
+    steps: int = 3,
+) -> Iterator[ScatteredSwarm]:
+    """Found a swarm whose invite names its founder's addresses; its volunteers end with the block.
+
+    Args:
+        folder: for homes and logs.
+        founder: the founder's host; its volunteer has to be started as any other.
+        addresses: numbers, with ``PORT``.
+        within: the command that runs a command on a host.
+        steps: of the run.
+    """
+    signer = ensure_identity(make_private(home_folders(folder / founder).data))
+    manifest = found_swarm(signer.peer, short_run(steps), TINY, OptimizerChoices()).manifest
+    named = tuple(Address(kind_of(host), host, PORT, signer.peer) for host in addresses)
+    file = folder / "x.swarm"
+    write_swarm_file(file, sign(manifest, signer, named))
+    with LocalSwarm(file, folder, folder / "logs") as swarm:
+        yield ScatteredSwarm(swarm, within)
+        swarm.stop()
