@@ -140,6 +140,11 @@ def range_of(address: ipaddress.IPv4Address) -> str | None:
     return str(ipaddress.IPv4Network((address, 16), strict=False))
 
 
+def is_public(ip: str) -> bool:
+    """Whether an address means the same machine everywhere on the internet."""
+    return range_of(ipaddress.IPv4Address(ip)) is None
+
+
 def _place_of(address: Destination) -> Place:
     return address.host, address.port, address.transport
 

@@ -23,7 +23,7 @@ from client.net.door import Door, HostLimits, Refusal, Visit
 from client.net.errors import ConnectionLost, DialError, HandshakeFailed
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream, closing, transport_of
+from client.net.transport import ByteStream, Transport, closing, transport_of
 from client.net.yamux import YamuxSession
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
@@ -42,8 +42,9 @@ class Connection:
         channel: the encrypted connection.
         dialled: whether we dialled.
         early: messages that arrived with the handshake.
-        ip: IPv4 address of the other end.
+        ip: IPv4 address of the other end; empty behind a relay.
         visit: the record of an inbound connection at the door.
+        relay: the peer that passes the connection on; None: it is direct.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Connection:
         early: Sequence[bytes],
         ip: str,
         visit: Visit | None = None,
+        relay: PeerId | None = None,
     ) -> None:
         self.peer = peer
         self.dialled = dialled
+        self.relay = relay
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
@@ -95,8 +98,8 @@ class Connection:
         self._scope.cancel()
 
     def lost(self, reason: str) -> None:
-        """Note that the other side has ended the connection."""
-        self.by_peer = self.by_peer or not self.reason
+        """Note that the other side has ended the connection; behind a relay that is uncertain."""
+        self.by_peer = self.by_peer or (self.relay is None and not self.reason)
         self.reason = self.reason or reason
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -145,6 +148,8 @@ class Host:
         self._bound = bound
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
+        self.circuits: Transport
+        """Dials the addresses that name a relay; set by the network."""
         self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
@@ -190,14 +195,17 @@ class Host:
             raise DialError(f"{target}: no answer within {self._limits.dial_s:.0f} s") from None
 
     async def _dial(self, target: Destination, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        async with transport_of(target).dial(target) as stream:
+        transport = transport_of(target) if target.relay is None else self.circuits
+        async with transport.dial(target) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer)
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            ip = stream.remote_host or target.host
+            relay, ip = target.relay, ""
+            if relay is None:
+                ip = stream.remote_host or target.host
             connection = Connection(
-                proved.peer, proved.channel, dialled=True, early=proved.early, ip=ip
+                proved.peer, proved.channel, dialled=True, early=proved.early, ip=ip, relay=relay
             )
             task_status.started(connection)
             self.door.dialled += 1
@@ -210,25 +218,37 @@ class Host:
         """Handle one inbound connection from its first byte to its last."""
         async with closing(stream):
             ip = stream.remote_host
-            if not ip:
-                return  # closed before we looked
-            with trio.CancelScope() as scope:
-                visit = Visit(ip, scope.cancel)
-                try:
-                    wait_s = self.door.arrive(visit, trio.current_time())
-                except Refusal as refusal:
-                    self.refused[str(refusal)] += 1
-                    return
-                try:
-                    await trio.sleep(wait_s)
-                    await self._receive(stream, visit)
-                finally:
-                    self.door.leave(visit)
-            if scope.cancelled_caught:
-                self.refused["made-room"] += 1
+            if ip:  # else it was closed before we looked
+                await self._visited(stream, ip)
 
-    async def _receive(self, stream: ByteStream, visit: Visit) -> None:
+    async def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+        """Handle an inbound connection that a relay passes on for ``asker``, as it says."""
+        async with closing(stream):
+            await self._visited(stream, "", relay, asker)
+
+    async def _visited(
+        self, stream: ByteStream, ip: str, relay: PeerId | None = None, asker: PeerId | None = None
+    ) -> None:
+        with trio.CancelScope() as scope:
+            visit = Visit(ip, scope.cancel, relay=relay)
+            try:
+                wait_s = self.door.arrive(visit, trio.current_time())
+            except Refusal as refusal:
+                self.refused[str(refusal)] += 1
+                return
+            try:
+                await trio.sleep(wait_s)
+                await self._receive(stream, visit, asker)
+            finally:
+                self.door.leave(visit)
+        if scope.cancelled_caught:
+            self.refused["made-room"] += 1
+
+    async def _receive(self, stream: ByteStream, visit: Visit, asker: PeerId | None) -> None:
         connection = await self._authenticate(stream, visit)
+        if connection is not None and asker not in (None, connection.peer):
+            self.refused["circuit-identity"] += 1  # the relay lies, or its client does
+            return
         if connection is not None:
             visit.peer = connection.peer
             visit.evict = partial(connection.close, "made room for another")
@@ -252,6 +272,7 @@ class Host:
             early=proved.early,
             ip=visit.ip,
             visit=visit,
+            relay=visit.relay,
         )
 
     async def _guarded(self, connection: Connection) -> None:
