@@ -120,6 +120,12 @@ class Libp2pNetwork:
         """Network events, in order for each peer and lane."""
         return self._events
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether we have a link with a machine elsewhere on the internet."""
+        carriers = (carrier for link in self._links.values() for carrier in link.carriers)
+        return any(c.connection.ip and is_public(c.connection.ip) for c in carriers)
+
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message, waiting for room in its lane. See `Network.send`."""
         frame = outgoing(message, payload)

@@ -160,7 +160,7 @@ class RelayClient:
                 if relay not in standing and relay not in self._avoided and relay not in self._held
             ]
             best = min(free, key=lambda relay: (self._candidates[relay] in near,
-                                                _rank(self.own, relay)), default=None)  # fmt: skip
+                                                rank(self.own, relay)), default=None)  # fmt: skip
             if best is None:
                 break
             chosen.append(best)
@@ -173,5 +173,6 @@ class RelayClient:
         self._avoided[relay] = now + AVOID_S
 
 
-def _rank(own: PeerId, relay: PeerId) -> bytes:
+def rank(own: PeerId, relay: PeerId) -> bytes:
+    """Return what decides between relays: smaller is better, and each member orders them anew."""
     return hashlib.blake2b(f"{own} {relay}".encode(), digest_size=8).digest()
