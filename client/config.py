@@ -94,6 +94,29 @@ def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 EVERYWHERE: Final = "all"
 """In place of a host to listen on: all addresses of this machine, IPv4 and IPv6."""
+
+
+def _check_relay(text: str) -> str:
+    """Return what is lent to those that cannot be dialled, in its one spelling."""
+    text = text.strip()
+    if text.lower() == "off":
+        return "off"
+    if not text.endswith("%"):
+        return spell_rate(_check_rate(parse_rate(text)) or MIN_RATE_BYTES_PER_S)
+    if not 1 <= (percent := parse_percent(text)) <= 100:
+        raise ValueError("a share is 1% to 100%; off: none")
+    return f"{percent}%"
+
+
+def lent_bytes_per_s(relay: str, upload_bytes_per_s: float) -> float:
+    """Return the rate that the setting ``relay`` lends of an upload; 0: none."""
+    if relay == "off":
+        return 0.0
+    if relay.endswith("%"):
+        return parse_percent(relay) / 100 * upload_bytes_per_s
+    return float(parse_rate(relay))
+
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
 SIZE: Final = Form(parse_size, spell_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
@@ -156,6 +179,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--download-limit",
         ),
     ] = 0
+    relay: Annotated[
+        str,
+        Meta(max_length=32),
+        Form(check=_check_relay),
+        About(
+            "Upload lent to members that nobody can dial, if this one can be: a share such as "
+            "25%, a rate such as 2MB/s, or off."
+        ),
+    ] = "25%"
     daily_quota_bytes: Annotated[
         Size,
         About(

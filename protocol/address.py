@@ -2,8 +2,9 @@
 
 ``/ip4/<a.b.c.d>/tcp/<port>``, ``/ip6/<a:b::c>/tcp/<port>`` or, with a name of a host that has such
 a number, ``/dns4/`` and ``/dns6/``; ``/p2p/<peer id>`` behind it where the peer is known; in place
-of ``tcp``, any transport of ``TRANSPORTS``. Text from strangers is parsed here before any library
-sees it.
+of ``tcp``, any transport of ``TRANSPORTS``. A peer that nobody can dial is reached through a relay:
+``<the relay's address>/p2p/<relay>/p2p-circuit/p2p/<peer>``. Text from strangers is parsed here
+before any library sees it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from protocol.limits import MAX_ADDRESS_CHARS
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)
 _MAX_HOST_CHARS = 180
+CIRCUIT: Final = "p2p-circuit"
+"""Says in a multiaddr that the peer before it relays."""
 
 Kind = Literal["ip4", "ip6", "dns4", "dns6"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -39,6 +42,8 @@ class Address:
         host: a number, in the one way that it is written (RFC 5952), or a name.
         peer: None when the address does not name it.
         transport: one of ``TRANSPORTS``.
+        relay: the peer that listens there and passes connections on to ``peer``; None: ``peer``
+            listens there itself.
     """
 
     kind: Kind
@@ -46,12 +51,14 @@ class Address:
     port: int
     peer: PeerId | None = None
     transport: str = "tcp"
+    relay: PeerId | None = None
 
     def __str__(self) -> str:
         """Return the canonical multiaddr."""
         first, *others = TRANSPORTS[self.transport]
+        relay = ("p2p", self.relay, CIRCUIT) if self.relay else ()
         peer = ("p2p", self.peer) if self.peer else ()
-        return "/".join(("", self.kind, self.host, first, str(self.port), *others, *peer))
+        return "/".join(("", self.kind, self.host, first, str(self.port), *others, *relay, *peer))
 
 
 def parse_address(text: str, *, lowest_port: int = 1) -> Address:
@@ -66,11 +73,14 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
     """
     if len(text) > MAX_ADDRESS_CHARS:
         raise ValueError(f"an address has at most {MAX_ADDRESS_CHARS} characters")
+    peer = relay = None
     match text.split("/"):
+        case ["", found, host, first, port, *others, "p2p", by, how, "p2p", name] if how == CIRCUIT:
+            relay, peer = parse_peer_id(by), parse_peer_id(name)
         case ["", found, host, first, port, *others, "p2p", name]:
-            peer: PeerId | None = parse_peer_id(name)
+            peer = parse_peer_id(name)
         case ["", found, host, first, port, *others]:
-            peer = None
+            pass
         case _:
             raise ValueError(f"not {_grammar()}: {text[:80]!r}")
     ways = (name for name, protocols in TRANSPORTS.items() if protocols == (first, *others))
@@ -78,7 +88,10 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
     kind = next((kind for kind in KINDS if kind == found), None)
     if transport is None or kind is None:
         raise ValueError(f"not {_grammar()}: {text[:80]!r}")
-    return Address(kind, _host(kind, host), _port(port, first, lowest_port), peer, transport)
+    if relay is not None and relay == peer:
+        raise ValueError(f"a peer is no relay of its own: {text[:80]!r}")
+    number = _port(port, first, lowest_port)
+    return Address(kind, _host(kind, host), number, peer, transport, relay)
 
 
 def parse_peer_address(text: str) -> Address:
@@ -139,4 +152,4 @@ def _port(text: str, protocol: str, lowest: int) -> int:
 
 def _grammar() -> str:
     ways = "|".join("/".join((first, "PORT", *rest)) for first, *rest in TRANSPORTS.values())
-    return f"/{'|'.join(KINDS)}/HOST/{ways}[/p2p/PEER]"
+    return f"/{'|'.join(KINDS)}/HOST/{ways}[/p2p/PEER][/{CIRCUIT}/p2p/PEER]"

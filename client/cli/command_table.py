@@ -82,6 +82,20 @@ COMMANDS: Final[dict[str, Command]] = {
         "volunteer in the background and shows it. The volunteer keeps running when the screen or "
         "the terminal is closed.",
     ),
+    "relay": Command(
+        TAKE_PART,
+        "Relay for members of a swarm that nobody can dial; computes nothing.",
+        (
+            ("relay --swarm x.swarm --listen-port 4001", "on a server, until Ctrl-C or SIGTERM"),
+            ("relay --swarm x.swarm --relay 20Mbit/s", "lend less than 90 % of the upload"),
+        ),
+        "For somebody with a small server that others can dial. It needs about 150 MB of memory "
+        "and little processor, starts no worker and holds no part of the model. What it costs is "
+        "traffic: every byte comes in and goes out once; --relay, --upload-limit and --daily-quota "
+        "bound it. It sees which members talk to each other, when and how much. It sees nothing "
+        "of what they say: that is encrypted from end to end, and a relay that changes it, or "
+        "takes a member's place, is refused.",
+    ),
     "invite": Command(
         TAKE_PART,
         "Print a fresh invite with members that can be reached now.",

@@ -18,7 +18,15 @@ WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
 """Advice to people when a run is complete."""
 
 NodeState = Literal[
-    "connecting", "matching", "fetching", "training", "waiting", "done", "paused", "stopping"
+    "connecting",
+    "matching",
+    "fetching",
+    "training",
+    "waiting",
+    "done",
+    "paused",
+    "stopping",
+    "relaying",
 ]
 WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -88,6 +96,22 @@ class PeerView(Struct, frozen=True, kw_only=True):
     state: str
     """``connected``, ``suspect`` or ``known``."""
     rtt_ms: float | None = None
+    relay: str = ""
+    """The member through which the link goes; empty: it is direct."""
+
+
+class RelayView(Struct, frozen=True, kw_only=True):
+    """How others reach this node, and whom it relays for."""
+
+    through: list[str] = field(default_factory=list)
+    """Members through which it is reached; empty: it is dialled."""
+    rate_bytes_per_s: float = 0.0
+    """Upload that it lends to members that cannot be dialled; 0: none now."""
+    members: int = 0
+    """Members that are reached through it."""
+    circuits: int = 0
+    passed_bytes: int = 0
+    """Bytes passed on since it started."""
 
 
 class NetworkView(Struct, frozen=True, kw_only=True):
@@ -393,4 +417,5 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     founder to it; 0: there is none."""
     certified_links: int = 0
     """How many links lead to it."""
+    relay: RelayView = field(default_factory=RelayView)
     schema_version: int = SCHEMA_VERSION

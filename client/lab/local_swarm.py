@@ -172,8 +172,9 @@ class LocalSwarm:
         log_name: str = "",
         variables: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
+        relay_only: bool = False,
     ) -> Member:
-        """Start ``volunteer join --headless`` with a home of its own.
+        """Start ``volunteer join --headless`` with a home of its own, or ``volunteer relay``.
 
         Args:
             name: of the volunteer, its home and, unless ``log_name`` is given, its log.
@@ -181,12 +182,14 @@ class LocalSwarm:
             log_name: of its log, for one that is started again.
             variables: added to its environment.
             within: a command that becomes the command after it, such as ``ip netns exec NAME``.
+            relay_only: start a pure relay.
         """
         home = self._homes / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{log_name or name}.log"
-        command = [*volunteer_command(), "join", "--swarm", str(self._swarm_file), "--headless"]
+        how = ["relay"] if relay_only else ["join", "--headless"]
+        command = [*volunteer_command(), *how, "--swarm", str(self._swarm_file)]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [*within, *command, *arguments],

@@ -35,6 +35,11 @@ class Destination(Address):
 
     peer: PeerId
 
+    @property
+    def first_hop(self) -> Destination:
+        """The address that is dialled: the relay's, where there is one."""
+        return self if self.relay is None else replace(self, peer=self.relay, relay=None)
+
 
 def parse_destination(text: str) -> Destination:
     """Parse a full multiaddr, which names its peer.

@@ -21,9 +21,9 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.libp2p_patches import GuardedStream
 from client.net.pacing import Pacing, TokenBucket
 from client.net.queues import BoundedQueue
+from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -102,6 +102,7 @@ class CarrierHooks:
     up: all of our lanes are negotiated.
     admitted: waits until the peer's Hello has been accepted.
     sent: some frames have been handed to the connection.
+    relay: a stream came that is no lane, but about circuits.
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
@@ -109,6 +110,7 @@ class CarrierHooks:
     up: Callable[[], None]
     admitted: Callable[[], Awaitable[None]]
     sent: Callable[[], None]
+    relay: Callable[[Connection, YamuxStream], Awaitable[None]]
 
 
 class Carrier:
@@ -233,9 +235,13 @@ class Carrier:
     async def _read_lane(self, stream: YamuxStream) -> None:
         try:
             with trio.fail_after(OPEN_S):
-                chosen = await accept_protocol(_negotiable(stream), LANES.values())
+                offered = (*LANES.values(), RELAY_PROTOCOL)
+                chosen = await accept_protocol(negotiable(stream), offered)
         except (HandshakeFailed, trio.TooSlowError):
             stream.reset()  # a stranger's protocol (identify, ping): refuse the stream only
+            return
+        if chosen == RELAY_PROTOCOL:
+            await self._hooks.relay(self.connection, stream)
             return
         name = next(name for name, protocol in LANES.items() if protocol == chosen)
         if name not in self._lanes_unseen:
@@ -298,7 +304,7 @@ class Carrier:
         # Also when retired already: the peer waits for the end of all lanes.
         with trio.fail_after(OPEN_S):
             stream = await self.connection.session.open_stream(urgent=name == "control")
-            await request_protocol(_negotiable(stream), LANES[name])
+            await request_protocol(negotiable(stream), LANES[name])
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():
             self._hooks.up()
@@ -377,13 +383,6 @@ class Carrier:
             self._queues["control"].put_nowait(outgoing(message, b""))
         except (LinkFull, trio.ClosedResourceError):
             return
-
-
-def _negotiable(stream: YamuxStream) -> GuardedStream:
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_up_to, send)
 
 
 def _parse(name: str, header: bytes) -> Message | Refused:

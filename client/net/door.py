@@ -74,6 +74,8 @@ class Visit:
     """Whether its Hello was accepted."""
     leaving: bool = False
     """Whether it was told to leave."""
+    relay: PeerId | None = None
+    """The relay that passes it on; it then has no address, and the relay bounds its number."""
     machine: str = field(init=False)
     """What it is counted by."""
 
@@ -137,7 +139,7 @@ class Door:
 
     def offence(self, ip: str, now: float) -> None:
         """A peer at this address was banned, or a stranger broke a rule."""
-        if is_loopback(ip):
+        if not ip or is_loopback(ip):
             return
         prefix = prefix_of(ip)
         times = _newest(self._offences, prefix, deque[float](maxlen=OFFENCES))
@@ -148,7 +150,7 @@ class Door:
             self._closed_until[prefix] = now + CLOSED_S
 
     def _check(self, visit: Visit, now: float) -> None:
-        near = is_loopback(visit.ip)
+        near = visit.relay is not None or is_loopback(visit.ip)
         if not near and now < self._closed_until.get(prefix_of(visit.ip), now):
             raise Refusal("prefix-closed")
         members = sum(not self._is_stranger(other) for other in self._visits)
@@ -161,7 +163,8 @@ class Door:
         """Close the oldest strangers until there is room for this one."""
         strangers = self._strangers()
         if not is_loopback(visit.ip):
-            same = [other for other in strangers if other.machine == visit.machine]
+            place = visit.machine, visit.relay
+            same = [other for other in strangers if (other.machine, other.relay) == place]
             _evict_down_to(same, self.limits.strangers_per_ip - 1)
         _evict_down_to(self._strangers(), self.limits.strangers - 1)
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import trio
@@ -41,7 +42,7 @@ from client.net.errors import (
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Attempt, Race
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream, Listener, closing, transport_of
+from client.net.transport import ByteStream, Listener, Transport, closing, transport_of
 from client.net.yamux import YamuxSession
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
@@ -63,9 +64,10 @@ class Connection:
         channel: the encrypted connection.
         dialled: whether we dialled.
         early: messages that arrived with the handshake.
-        ip: address of the other end, a number.
+        ip: address of the other end, a number; empty behind a relay.
         visit: the record of an inbound connection at the door.
-        called: where we dialled it; its host is a number.
+        called: where we dialled it; its host, or that of its relay, is a number.
+        relay: the peer that passes the connection on; None: it is direct.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Connection:
         ip: str,
         visit: Visit | None = None,
         called: Destination | None = None,
+        relay: PeerId | None = None,
     ) -> None:
         self.peer = peer
         self.dialled = dialled
         self.called = called
+        self.relay = relay
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
@@ -119,8 +123,8 @@ class Connection:
         self._scope.cancel()
 
     def lost(self, reason: str) -> None:
-        """Note that the other side has ended the connection."""
-        self.by_peer = self.by_peer or not self.reason
+        """Note that the other side has ended the connection; behind a relay that is uncertain."""
+        self.by_peer = self.by_peer or (self.relay is None and not self.reason)
         self.reason = self.reason or reason
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -169,6 +173,8 @@ class Host:
         self._bound = bound
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
+        self.circuits: Transport
+        """Dials the addresses that name a relay; set by the network."""
         self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
@@ -247,10 +253,10 @@ class Host:
                     attempt.fail(str(error))
 
         async with trio.open_nursery() as nursery:
-            for target in targets:
+            for target, following in zip_longest(targets, targets[1:]):
                 attempt = race.attempt()
                 nursery.start_soon(attempt_at, target, attempt)
-                await attempt.head_start()
+                await attempt.head_start(target, following)
                 if race.won:
                     break
         if not race.answered:
@@ -267,12 +273,13 @@ class Host:
         numeric = await numeric_host(target)
         if not may_call(numeric):
             raise NotCalled(f"{target} is not called now")
-        async with transport_of(numeric).dial(numeric) as stream:
+        transport = transport_of(numeric) if numeric.relay is None else self.circuits
+        async with transport.dial(numeric) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer, attempt.claim)
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            ip = stream.remote_host or numeric.host
+            ip = "" if numeric.relay is not None else stream.remote_host or numeric.host
             connection = Connection(
                 proved.peer,
                 proved.channel,
@@ -280,6 +287,7 @@ class Host:
                 early=proved.early,
                 ip=ip,
                 called=numeric,
+                relay=numeric.relay,
             )
             attempt.answered()
             task_status.started(connection)
@@ -293,25 +301,37 @@ class Host:
         """Handle one inbound connection from its first byte to its last."""
         async with closing(stream):
             ip = stream.remote_host
-            if not ip:
-                return  # closed before we looked
-            with trio.CancelScope() as scope:
-                visit = Visit(ip, scope.cancel)
-                try:
-                    wait_s = self.door.arrive(visit, trio.current_time())
-                except Refusal as refusal:
-                    self.refused[str(refusal)] += 1
-                    return
-                try:
-                    await trio.sleep(wait_s)
-                    await self._receive(stream, visit)
-                finally:
-                    self.door.leave(visit)
-            if scope.cancelled_caught:
-                self.refused["made-room"] += 1
+            if ip:  # else it was closed before we looked
+                await self._visited(stream, ip)
 
-    async def _receive(self, stream: ByteStream, visit: Visit) -> None:
+    async def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+        """Handle an inbound connection that a relay passes on for ``asker``, as it says."""
+        async with closing(stream):
+            await self._visited(stream, "", relay, asker)
+
+    async def _visited(
+        self, stream: ByteStream, ip: str, relay: PeerId | None = None, asker: PeerId | None = None
+    ) -> None:
+        with trio.CancelScope() as scope:
+            visit = Visit(ip, scope.cancel, relay=relay)
+            try:
+                wait_s = self.door.arrive(visit, trio.current_time())
+            except Refusal as refusal:
+                self.refused[str(refusal)] += 1
+                return
+            try:
+                await trio.sleep(wait_s)
+                await self._receive(stream, visit, asker)
+            finally:
+                self.door.leave(visit)
+        if scope.cancelled_caught:
+            self.refused["made-room"] += 1
+
+    async def _receive(self, stream: ByteStream, visit: Visit, asker: PeerId | None) -> None:
         connection = await self._authenticate(stream, visit)
+        if connection is not None and asker not in (None, connection.peer):
+            self.refused["circuit-identity"] += 1  # the relay lies, or its client does
+            return
         if connection is not None:
             visit.peer = connection.peer
             visit.evict = partial(connection.close, "made room for another")
@@ -335,6 +355,7 @@ class Host:
             early=proved.early,
             ip=visit.ip,
             visit=visit,
+            relay=visit.relay,
         )
 
     async def _guarded(self, connection: Connection) -> None:

@@ -28,10 +28,18 @@ from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from client.net.racing import in_order
+from client.net.relay.exchange import receive_message
+from client.net.relay.passing import PassingOn
+from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
+from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
+from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
+from protocol.hosts import is_global
 from protocol.ids import PeerId
+from protocol.relay.messages import Connect, Drain, Reserve, Stop
+from protocol.relay.server import RelayLimits
 from protocol.wire.messages import (
     Goodbye,
     Hello,
@@ -53,8 +61,14 @@ BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
 """Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
+ADMITTED_STREAMS = 16 + RelayLimits.circuits_of_member
+"""Streams that an admitted peer may have open: circuits come as streams."""
 STEADY_S = 5.0
 """A link that ended sooner counts as a failure to connect."""
+MAX_RELAYED = 2
+"""Addresses of one member that are tried through relays."""
+RELAY_ASK_S = 10.0
+"""Longest wait for what a stream about circuits is about."""
 
 
 class Libp2pNetwork:
@@ -66,11 +80,19 @@ class Libp2pNetwork:
         self._nursery = nursery
         self._hello_s = hello_s
         self._members = frozenset[PeerId]()
-        self._strangers = Strangers(self._is_member)
+        self._strangers = Strangers(self.is_member)
         self._pacing = Pacing(rates)
         self._unfinished = UnfinishedFrames()
         self._rng = rng
         self._host: Host  # set by open_network: host and network refer to each other
+        self.passing: PassingOn  # set by open_network, as the next one
+        """Relays for others."""
+        self.reaching: Reaching
+        """Reaches others through relays."""
+        self.reached = False
+        """Whether a member has dialled us from the internet."""
+        self.moved = trio.Event()
+        """Set when our addresses have changed; replaced by whoever takes notice."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
@@ -90,12 +112,20 @@ class Libp2pNetwork:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Full multiaddrs under which we listen."""
-        return self._host.addresses
+        first, *others = (*self._host.addresses, "")
+        found = (first, *self.reaching.addresses, *others)
+        return tuple(address for address in found if address)
 
     @property
     def events(self) -> BoundedQueue[NetEvent]:
         """Network events, in order for each peer and lane."""
         return self._events
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether we have a link with a machine elsewhere on the internet."""
+        carriers = (carrier for link in self._links.values() for carrier in link.carriers)
+        return any(c.connection.ip and is_global(c.connection.ip) for c in carriers)
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message, waiting for room in its lane. See `Network.send`."""
@@ -151,7 +181,8 @@ class Libp2pNetwork:
         connection = await self._host.connect_any(targets, may_call)
         peer = connection.peer
         assert connection.called is not None
-        self._calls.answered(connection.called)
+        if connection.relay is None:
+            self._calls.answered(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._changed.park()
@@ -160,8 +191,13 @@ class Libp2pNetwork:
             raise DialError(f"{connection.called}: connected, but {connection.reason}")
 
     def _in_order(self, targets: Iterable[Destination]) -> list[Destination]:
-        own = [parse_destination(address).host for address in self.addresses]
-        return in_order(targets, own)
+        """Return the addresses to try, in order: those through relays last, and of these first the
+        ones through relays that we are linked with: one that has died costs time."""
+        targets = list(targets)
+        own = [parse_destination(address).host for address in self._host.addresses]
+        straight = in_order((target for target in targets if target.relay is None), own)
+        relayed = sorted((target for target in targets if target.relay), key=self._detour)
+        return straight[:MAX_ADDRESSES] + relayed[:MAX_RELAYED]
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
@@ -197,14 +233,33 @@ class Libp2pNetwork:
         if link := self._links.get(peer):
             link.admitted.set()
             for carrier in link.carriers:
-                carrier.connection.admitted()
+                self._admitted(carrier.connection)
+            self.passing.admitted(peer)
 
     def members(self, peers: Collection[PeerId]) -> None:
         """Replace the set of known members."""
         self._members = frozenset(peers)
 
-    def _is_member(self, peer: PeerId) -> bool:
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer is a member, as far as we know."""
         return self._hello_s is None or peer in self._members
+
+    def direct(self, peer: PeerId) -> Connection | None:
+        """Return the connection of a link that works without a relay. See `Links`."""
+        link = self._links.get(peer)
+        connection = link.connection if link is not None and link.works else None
+        return None if connection is None or connection.relay is not None else connection
+
+    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+        """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
+        self._nursery.start_soon(self._host.serve_circuit, stream, relay, asker)
+
+    def _admitted(self, connection: Connection) -> None:
+        """The peer at the other end is no longer unknown: it may want circuits."""
+        connection.admitted()
+        connection.session.inbound_streams = ADMITTED_STREAMS
+        inbound = not connection.dialled and connection.relay is None
+        self.reached = self.reached or (inbound and is_global(connection.ip))
 
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
         """Count a broken rule; at 100 points the link is cut and the peer banned for a while."""
@@ -224,16 +279,22 @@ class Libp2pNetwork:
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now."""
         carriers = [carrier for link in self._links.values() for carrier in link.carriers]
+        lines = [carrier.connection for carrier in carriers if carrier.connection.relay is None]
         up = [link for link in self._links.values() if link.works]
         ended = self._ended
         return NetworkStatistics(
-            bytes_in=ended.bytes_in + sum(c.connection.bytes_in for c in carriers),
-            bytes_out=ended.bytes_out + sum(c.connection.bytes_out for c in carriers),
+            bytes_in=ended.bytes_in + sum(line.bytes_in for line in lines),
+            bytes_out=ended.bytes_out + sum(line.bytes_out for line in lines),
             frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
             frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
             tensor_bytes_out=ended.tensor_bytes_out + sum(c.tensor_bytes_out for c in carriers),
             refused=dict(self._refused + self._host.refused),
             peers=tuple(link.peer for link in up),
+            relays={
+                link.peer: link.connection.relay
+                for link in up
+                if link.connection is not None and link.connection.relay is not None
+            },
             rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
             events_waiting=len(self._events),
         )
@@ -256,7 +317,8 @@ class Libp2pNetwork:
                 self._refused["banned" if peer != self.peer_id else "own-identity"] += 1
                 connection.close("refused")
                 return
-            self._calls.met(peer, connection.ip)
+            if connection.relay is None:
+                self._calls.met(peer, connection.ip)
             await self._carry(self._link_for(connection), connection)
         finally:
             connection.ended.set()
@@ -280,11 +342,12 @@ class Libp2pNetwork:
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
             sent=link.frames_sent,
+            relay=self._about_circuits,
         )
         if self._hello_s is None:
             link.admitted.set()
         if link.admitted.is_set():
-            connection.admitted()
+            self._admitted(connection)
         # We chose the peers that we dialled, and they may be busy starting.
         hello_s = math.inf if connection.dialled else self._hello_s or math.inf
         pacing, unfinished = self._pacing, self._unfinished
@@ -305,10 +368,26 @@ class Libp2pNetwork:
             self._changed.unpark_all()
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
-                if not self._is_member(link.peer):
+                if not self.is_member(link.peer):
                     self._host.door.offence(connection.ip, trio.current_time())
             if last:
+                self.passing.link_ended(link.peer)
+                self.reaching.link_ended(link.peer)
                 await self._bury(link, connection)
+
+    async def _about_circuits(self, connection: Connection, stream: YamuxStream) -> None:
+        """Serve a stream that a peer has opened about circuits: only this stream may end."""
+        try:
+            with trio.fail_after(RELAY_ASK_S):
+                message = await receive_message(stream)
+            if isinstance(message, Reserve | Connect):
+                await self.passing.serve(connection, stream, message)
+            elif isinstance(message, Stop | Drain):
+                await self.reaching.serve(connection, stream, message)
+            else:
+                raise RemoteProtocolError("relay-message-unasked", penalty=20)
+        except (NetworkError, trio.TooSlowError):
+            stream.reset()
 
     def _settle(self, link: Link) -> None:
         if link.settle():
@@ -348,13 +427,18 @@ class Libp2pNetwork:
         if link.greetings > MAX_GREETINGS:
             raise RemoteProtocolError("greeting-flood", penalty=50)
 
+    def _has_moved(self) -> None:
+        self.moved.set()
+
     def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
         self.penalise(peer, error.penalty, error.reason)
 
     def _count_ended(self, carrier: Carrier) -> None:
+        line = carrier.connection
+        relayed = line.relay is not None  # its bytes are counted in the link with the relay
         self._ended = NetworkStatistics(
-            bytes_in=self._ended.bytes_in + carrier.connection.bytes_in,
-            bytes_out=self._ended.bytes_out + carrier.connection.bytes_out,
+            bytes_in=self._ended.bytes_in + (0 if relayed else line.bytes_in),
+            bytes_out=self._ended.bytes_out + (0 if relayed else line.bytes_out),
             frames_in=self._ended.frames_in + carrier.frames_in,
             frames_out=self._ended.frames_out + carrier.frames_out,
             tensor_bytes_out=self._ended.tensor_bytes_out + carrier.tensor_bytes_out,
@@ -369,7 +453,7 @@ class Libp2pNetwork:
             backoff_s = BACKOFF_FIRST_S
             while True:
                 if not self._is_up(peer):
-                    await self._dial_any(self._wanted.get(peer, ()))
+                    await self.dial_any(self._wanted.get(peer, ()))
                 began = trio.current_time()
                 while self._is_up(peer):
                     await self._changed.park()
@@ -379,8 +463,9 @@ class Libp2pNetwork:
                     await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
-    async def _dial_any(self, addresses: Sequence[str]) -> None:
-        targets = self._in_order((await self._resolved(addresses)).values())[:MAX_ADDRESSES]
+    async def dial_any(self, addresses: Sequence[str]) -> None:
+        """Dial a peer at those of its addresses that may be called now."""
+        targets = self._in_order((await self._resolved(addresses)).values())
         if not targets:
             return
         try:
@@ -390,8 +475,14 @@ class Libp2pNetwork:
         except NetworkError:
             self._refused["dial-failed"] += 1
 
+    def _detour(self, address: Destination) -> int:
+        return 0 if address.relay is not None and self.direct(address.relay) is not None else 1
+
     def _may_call(self, address: Destination) -> bool:
-        return self._calls.may_call(address, trio.current_time())
+        """Whether to dial an address now; asking a relay that we are linked with is no dial."""
+        if address.relay is not None and self.direct(address.relay) is not None:
+            return True
+        return self._calls.may_call(address.first_hop, trio.current_time())
 
     async def _resolved(self, addresses: Sequence[str]) -> dict[str, Destination]:
         """Return the addresses that are in reach, each with the number of its host."""
@@ -431,8 +522,12 @@ async def open_network(
         try:
             async with open_host(seed, listen, network._serve, limits) as host:
                 network._host = host
-                host.is_member = network._is_member
+                host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
+                pace = network._pacing.upload.lanes["background"]
+                network.passing = PassingOn(network, nursery, pace)
+                network.reaching = Reaching(network, nursery, network._has_moved)
+                host.circuits = network.reaching.transport
                 try:
                     yield network
                 finally:

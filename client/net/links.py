@@ -3,7 +3,8 @@
 State: one bounded outbound queue per lane and the carriers at work, of which at most one takes
 frames from the queues. When both sides dial each other at once, both keep the connection dialled by
 the smaller peer id. The other is retired only once our lanes on the first are negotiated: by then
-the peer knows both connections, and does not take the end of one for the end of the link.
+the peer knows both connections, and does not take the end of one for the end of the link. A direct
+connection is kept rather than one through a relay.
 
 A peer that returns has lost its link, even if we have not noticed: it gets a new one, and the rest
 of the client is told the end of the old one first.
@@ -75,6 +76,11 @@ class Link:
         return self._active.rtt_s if self._active else None
 
     @property
+    def connection(self) -> Connection | None:
+        """The connection that takes the frames; None while there is none."""
+        return self._active.connection if self._active else None
+
+    @property
     def carriers(self) -> tuple[Carrier, ...]:
         """The carriers at work, retired ones included."""
         return tuple(self._carriers)
@@ -109,7 +115,7 @@ class Link:
         Call it when a connection was added, became ready, or ended.
         """
         live = [carrier for carrier in self._carriers if carrier.live]
-        best = max(live, key=self._is_preferred, default=None)
+        best = max(live, key=self._preference, default=None)
         if best is None or not best.ready:
             return False
         others = [carrier for carrier in self._carriers if carrier is not best]
@@ -180,8 +186,10 @@ class Link:
         writing = sum(carrier.unsent_bytes(name) for carrier in self._carriers)
         return self.queues[name].size_bytes + writing
 
-    def _is_preferred(self, carrier: Carrier) -> bool:
-        return carrier.connection.dialled == (self._own < self.peer)
+    def _preference(self, carrier: Carrier) -> tuple[bool, bool]:
+        """Both sides prefer the same connection: a direct one, then that of the smaller id."""
+        connection = carrier.connection
+        return connection.relay is None, connection.dialled == (self._own < self.peer)
 
 
 def _size(frame: Outgoing) -> int:

@@ -62,6 +62,8 @@ class NetworkStatistics:
     """Frames and connections refused, by reason."""
     peers: tuple[PeerId, ...] = ()
     """Peers whose link is up."""
+    relays: Mapping[PeerId, PeerId] = field(default_factory=dict)
+    """The relay through which a link goes, by peer, where one does."""
     rtt_s: Mapping[PeerId, float] = field(default_factory=dict)
     """Smoothed round trip of a small message, queues included, by peer."""
     events_waiting: int = 0

@@ -123,6 +123,8 @@ class YamuxSession:
         self._body_stream: YamuxStream | None = None
         self._body_flags = 0
         self._frames_taken = 0
+        self.inbound_streams = self._limits.inbound_streams
+        """Streams that the peer may have open."""
         self.intake: Callable[[int, int], Awaitable[None]] | None = None
         """Told of the bytes and frames that were read, waits until more may be."""
         self.closed = False
@@ -308,7 +310,7 @@ class YamuxSession:
             raise RemoteProtocolError("stream-flood", penalty=50)
         stream = YamuxStream(self, stream_id)
         inbound = sum(1 for known in self._streams if known % 2 == stream_id % 2)
-        if inbound >= self._limits.inbound_streams:
+        if inbound >= self.inbound_streams:
             stream.reset()
             return None
         try:

@@ -137,16 +137,21 @@ class YamuxStream:
 
     def receive_nowait(self, most: int | None = None) -> Buffer:
         """Take the next piece of what has been received, perhaps nothing."""
-        if not self._chunks:
-            return b""
-        taken = self._chunks.popleft()
-        if most is not None and most < len(taken):
-            view = memoryview(taken)
-            self._chunks.appendleft(view[most:])
-            taken = view[:most]
-        self.buffered_bytes -= len(taken)
-        self._return_credit(len(taken))
+        taken = self._pop(most)
+        if taken:
+            self.release(len(taken))
         return taken
+
+    async def receive_held(self, most: int) -> Buffer:
+        """Receive a piece whose bytes stay in our window until ``release`` returns them."""
+        await self._wait_for_data()
+        return self._pop(most)
+
+    def release(self, size_bytes: int) -> None:
+        """Let the peer send as many bytes more as were received by ``receive_held``."""
+        if not self._reset:
+            self.buffered_bytes -= size_bytes
+            self._return_credit(size_bytes)
 
     async def receive_up_to(self, most: int) -> bytes:
         """Wait for data and return up to ``most`` bytes of it; empty at the end of the stream."""
@@ -216,6 +221,16 @@ class YamuxStream:
     def done(self) -> bool:
         """Nothing more can happen on this stream."""
         return self._reset or (self._remote_done and self._local_done)
+
+    def _pop(self, most: int | None) -> Buffer:
+        if not self._chunks:
+            return b""
+        taken = self._chunks.popleft()
+        if most is not None and most < len(taken):
+            view = memoryview(taken)
+            self._chunks.appendleft(view[most:])
+            taken = view[:most]
+        return taken
 
     def _check_alive(self) -> None:
         if self._reset:

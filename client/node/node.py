@@ -46,6 +46,7 @@ from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.node.matches import describe_matching
 from client.node.members import describe_members
+from client.node.relaying import Relaying
 from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
@@ -55,6 +56,7 @@ from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.store.vouches import forget_old_keys, load_vouches, save_vouches
 from client.train.engine import Engine
+from client.train.machine.capacity import kept_line, relay_advert
 from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
@@ -69,6 +71,7 @@ from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.reporting.step_writer import StepWriter
+from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
@@ -103,6 +106,8 @@ class NodeOptions:
     manifest_signature: bytes | None = None
     data_path: Path | None = None
     exit_when_done: bool = False
+    relay_only: bool = False
+    """Relay for others; hold no stage, and take no part in the matching."""
     ready: Callable[[Provider], None] | None = None
     """Called once, when the node answers on its control socket."""
 
@@ -234,6 +239,7 @@ class Node:
         self._history: History
         self._training: Training
         self._credit: Credit
+        self._relaying: Relaying
 
     def _open_step_log(self) -> StepWriter | None:
         """Return what writes every step to the owner's folder; None: there is none."""
@@ -262,7 +268,13 @@ class Node:
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
         limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
         started = self._training.entered or paused is not None
-        now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
+        if self._options.relay_only and not stopping:
+            started = self._engine.own_advert.entered
+            now = structs.replace(now, state="relaying", reason="it holds no stage")
+        relay = self._relaying.view()
+        now = structs.replace(
+            now, limits=limits, credit=self._credit.view(), started=started, relay=relay
+        )
         if started or stopping:
             return now
         return structs.replace(now, state="connecting", reason=self._training.phase)
@@ -381,14 +393,18 @@ class Node:
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
-            nursery.start_soon(self._training.run)
-            nursery.start_soon(self._history.run)
+            if self._options.relay_only:
+                nursery.start_soon(self._take_part_as_relay)
+            else:
+                nursery.start_soon(self._training.run)
+                nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
             nursery.start_soon(self._training.audit_log.run)
             nursery.start_soon(keep_heap_small)
+            nursery.start_soon(self._relaying.run)
             await self._until_over()
             await self._leave()
 
@@ -447,7 +463,27 @@ class Node:
             lambda: self._network.statistics().bytes_out,
         )
         self._engine, self._training = engine, training
+        self._relaying = Relaying(
+            self._network,
+            engine.membership.roster,
+            engine.own_advert,
+            self._options.settings.relay,
+            self._reach,
+            lambda: not self._limiting.used_up,
+            self._event_sink.explain,
+            always=self._options.relay_only,
+        )
+        if self._options.relay_only:
+            engine.history = None
+            training.held_stages.close()
         engine.shelf.closed_because = self._serves_nothing_because
+
+    async def _take_part_as_relay(self) -> None:
+        """Be a member that holds no stage: nothing is measured, and no worker starts."""
+        settings, data = self._options.settings, self._folders.data
+        own = relay_advert(settings, tuple(self._reach()), int(time.time()), kept_line(data))
+        self._engine.own_advert.enter(own, {})
+        await AdvertUpdater(self._engine, settings, data, self._reach).run()
 
     def _load_register(self) -> Register | None:
         """Return the register of members; None: members do not vouch for each other.
@@ -512,7 +548,9 @@ class Node:
     def _reach(self) -> list[str]:
         """Return the addresses at which others reach us."""
         chosen = announced(self._options.settings, self._signer.peer)
-        return chosen or list(self._network.addresses)
+        if chosen:
+            return [*chosen, *self._network.reaching.addresses]
+        return list(self._network.addresses)
 
     def _carried_bytes(self) -> int:
         carried = self._network.statistics()
@@ -582,6 +620,7 @@ class Node:
         self._stop_asked.set()
         self._history.end()
         await self._training.drain(for_good=True)
+        await self._relaying.leave()
         self._engine.leave()
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:

@@ -271,15 +271,16 @@ def _stages(engine: Engine) -> list[StageView]:
 
 
 def _peers(engine: Engine) -> list[PeerView]:
-    rtt = engine.network.statistics().rtt_s
+    network = engine.network.statistics()
     views = []
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
         state = "suspect" if member.suspect else "connected" if member.linked else "known"
-        seconds = rtt.get(member.peer)
+        seconds = network.rtt_s.get(member.peer)
         milliseconds = None if seconds is None else 1000 * seconds
-        views.append(PeerView(peer=member.peer, state=state, rtt_ms=milliseconds))
+        relay = network.relays.get(member.peer, "")
+        views.append(PeerView(peer=member.peer, state=state, rtt_ms=milliseconds, relay=relay))
     return views
 
 

@@ -101,12 +101,18 @@ def join(
     _refuse_combination(headless=headless, detach=detach, record=record)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     check_threads(home.settings.threads)
-    target = _find_target(home, named)
+    target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
-        _refuse_second(home)
+        refuse_second(home)
         unlock(home.folders.data)
-        return _serve(
-            home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
+        return serve_here(
+            home,
+            home.settings,
+            target,
+            data,
+            exit_when_done=exit_when_done,
+            headless=headless,
+            quiet=quiet,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
     return _in_background(
@@ -148,18 +154,20 @@ def _handover(home: Home, target: Target, data: Path | None, *, exit_when_done: 
     )
 
 
-def _serve(
+def serve_here(
     home: Home,
+    settings: Settings,
     target: Target,
     data: Path | None,
     *,
     exit_when_done: bool,
     headless: bool,
     quiet: bool,
+    relay_only: bool = False,
 ) -> int:
-    """Run the node in this process until it ends."""
-    _refuse_second(home)
-    settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
+    """Run the node in this process until it ends. See ``foreground.serve``."""
+    refuse_second(home)
+    settings = promised_port(settings, home.signer().peer, bootstrap(target))
     with uncollected():
         from client.cli.serving.foreground import serve
 
@@ -171,6 +179,7 @@ def _serve(
         exit_when_done=exit_when_done,
         headless=headless,
         quiet=quiet,
+        relay_only=relay_only,
     )
 
 
@@ -178,8 +187,10 @@ def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
     at_rest.use(told.key or None)
-    return _serve(
-        home_of(told.resolved),
+    home = home_of(told.resolved)
+    return serve_here(
+        home,
+        home.settings,
         parse_target(told.swarm),
         Path(told.data) if told.data else None,
         exit_when_done=told.exit_when_done,
@@ -204,7 +215,7 @@ def _in_background(
     if running is not None:
         say("it already takes part")
         return show(running, home.folders, record)
-    _refuse_second(home)
+    refuse_second(home)
     agreed = _agreed(home, target, yes=yes)
     if agreed is None:
         say("nothing was started")
@@ -231,7 +242,7 @@ def _in_background(
     return ExitCode.OK
 
 
-def _refuse_second(home: Home) -> None:
+def refuse_second(home: Home) -> None:
     """Refuse to start beside a running volunteer of this home, before any slow work.
 
     The identity's lock decides when the node starts; this check may miss a volunteer that is
@@ -305,7 +316,7 @@ def _running(home: Home, target: Target) -> Path | None:
     return next((path for path, node in nodes if node.swarm == target.swarm), None)
 
 
-def _find_target(home: Home, text: str | None) -> Target:
+def find_target(home: Home, text: str | None) -> Target:
     """Return the swarm to join.
 
     Raises:

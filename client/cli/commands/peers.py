@@ -30,6 +30,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     peer: str
     state: str
     rtt_ms: float | None
+    relay: str
+    """The member through which the connection goes; empty: it is direct."""
     stages: list[Stage]
     trust: TrustView | None = None
     """None: it has nothing to its name yet."""
@@ -77,6 +79,7 @@ def members(now: Snapshot) -> Peers:
             peer=one.peer,
             state=one.state,
             rtt_ms=one.rtt_ms,
+            relay=one.relay,
             stages=held.get(one.peer, []),
             trust=trust.get(one.peer),
         )
@@ -124,7 +127,8 @@ def _inviter(one: TrustView) -> str:
 
 
 def _rtt(peer: Peer) -> str:
-    return "-" if peer.rtt_ms is None else f"{peer.rtt_ms:.0f} ms"
+    trip = "-" if peer.rtt_ms is None else f"{peer.rtt_ms:.0f} ms"
+    return f"{trip}, relayed through {short(PeerId(peer.relay))}" if peer.relay else trip
 
 
 def _stages(peer: Peer) -> str:

@@ -46,6 +46,7 @@ def serve(
     exit_when_done: bool,
     headless: bool,
     quiet: bool = False,
+    relay_only: bool = False,
 ) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
@@ -57,6 +58,7 @@ def serve(
         exit_when_done: end after the last step instead of serving the model.
         headless: write the log to stderr, without a line of progress.
         quiet: write the log only to its file.
+        relay_only: relay for others, hold no stage.
 
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
@@ -71,12 +73,13 @@ def serve(
         target=target,
         data_path=data,
         exit_when_done=exit_when_done,
+        relay_only=relay_only,
     )
     log = LogFile(home.folders.logs)
     write = log_writer(settings, log, quiet=quiet)
     record = RunRecord(home.folders.data)
     try:
-        if genuine is not None:
+        if genuine is not None and not relay_only:
             refuse_if_too_small(genuine.manifest, settings)
         code: ExitCode = trio.run(_run, options, write, headless, record)
     except BaseException as error:

@@ -17,7 +17,7 @@ from client.control.snapshot import (
 from client.control.trust_words import audits_today, next_step
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from protocol.ids import short
+from protocol.ids import PeerId, short
 
 MOST_EXPELLED = 4
 """Lines of those who were expelled last."""
@@ -42,6 +42,7 @@ def status_report(now: Snapshot) -> str:
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
+        *_relay_lines(now),
         f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}{_threads(now.limits)}, "
         f"{human_bytes(now.worker.rss_bytes)}; "
@@ -70,6 +71,20 @@ def _averaging_lines(now: Snapshot) -> list[str]:
     less = "steps close with three and no fewer" if rule.secret else "norms only"
     lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
     return [f"averaging {now.aggregation}: gradients are {rule.about}{lacking}"]
+
+
+def _relay_lines(now: Snapshot) -> list[str]:
+    relay = now.relay
+    lines = []
+    if relay.through:
+        through = " and ".join(short(PeerId(peer)) for peer in relay.through)
+        lines.append(f"reached   through {through}, which relay: nobody can dial this volunteer")
+    if relay.rate_bytes_per_s:
+        lines.append(
+            f"relays    for {relay.members} members, {relay.circuits} connections, at up to "
+            f"{human_rate(relay.rate_bytes_per_s)}; {human_bytes(relay.passed_bytes)} so far"
+        )
+    return lines
 
 
 def _reasons(counts: dict[str, int]) -> str:

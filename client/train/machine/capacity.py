@@ -172,6 +172,13 @@ def advert(
     )
 
 
+def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
+    """Return the advert of a member that only relays. See ``advert``."""
+    nothing = Capacity("cpu", 1, 0.0, 0.0, 0, 0.0)
+    own = advert(nothing, settings, addresses, 0, joined, line)
+    return msgspec.structs.replace(own, memory_bytes=0)
+
+
 def _load(path: Path) -> Capacity | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Capacity)

@@ -83,6 +83,22 @@ class OwnAdvert:
             self._advert = msgspec.structs.replace(self._advert, flops=flops)
             self._membership.amend(self._advert)
 
+    @property
+    def upload_bytes_per_s(self) -> float:
+        """The upload that we advertise; 0 before we are a member."""
+        return 0.0 if self._advert is None else self._advert.upload_bytes_per_s
+
+    def lend(self, relay_bytes_per_s: float) -> None:
+        """Publish that we relay, or no longer; another rate with the advert's next renewal."""
+        if self._advert is None or self._advert.relay_bytes_per_s == relay_bytes_per_s:
+            return
+        changed = msgspec.structs.replace(self._advert, relay_bytes_per_s=relay_bytes_per_s)
+        if bool(self._advert.relay_bytes_per_s) != bool(relay_bytes_per_s):
+            self._tell(changed)
+        else:
+            self._advert = changed
+            self._membership.amend(changed)
+
     def move(self, addresses: Sequence[str]) -> None:
         """Publish our addresses if they have changed."""
         here = tuple(addresses)[:MAX_ADDRESSES]

@@ -91,9 +91,18 @@ def network(record: Record, box: Box) -> list[Line]:
         pair("round trip", trip, labels=11),
         pair("links", f"{now.network.links} of {known}", labels=11),
         pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
+        *_reached(now),
         *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
     ]
     return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def _reached(now: Snapshot) -> list[Line]:
+    """Return how others reach this volunteer, where that is not by dialling it."""
+    if not now.relay.through:
+        return []
+    through = " and ".join(map(words.short, now.relay.through))
+    return [pair("reached", f"relayed through {through}", labels=11)]
 
 
 def events(record: Record, box: Box) -> list[Line]:

@@ -47,6 +47,8 @@ class PeerRow:
     versions: dict[int, int] = field(default_factory=dict)
     rates: dict[int, float] = field(default_factory=dict)
     trust: TrustView | None = None
+    relay: str = ""
+    """The member through which its link goes; empty: it is direct."""
 
     @property
     def doubt(self) -> str:
@@ -72,7 +74,7 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     that were expelled."""
     rows = {now.peer: PeerRow(now.peer, "you", None)}
     for peer in now.peers:
-        rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms)
+        rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms, relay=peer.relay)
     for stage in now.stages:
         for replica in stage.replicas:
             row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
@@ -159,6 +161,8 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         return [line(("it is gone", "muted"))]
     mark, tone = _mark(row)
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
+    if row.relay:
+        trip += f", relayed through {words.short(row.relay)}"
     lines = [
         pair("peer id", clean(row.peer), labels=11),
         pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),

@@ -15,6 +15,7 @@ MAX_SENSIBLE = 1e18
 _STATES: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "matching": ("MATCHING", "accent"),
+    "relaying": ("RELAYING", "good"),
     "fetching": ("FETCHING", "accent"),
     "training": ("TRAINING", "good"),
     "waiting": ("WAITING", "warn"),

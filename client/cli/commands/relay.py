@@ -1,0 +1,56 @@
+"""``volunteer relay``: relay for members that nobody can dial, and hold no stage.
+
+For somebody with a small server and no time to compute. It is a member like any other, but loads no
+part of the model and starts no worker, so it needs neither torch nor much memory.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import structs
+
+from client.cli.commands.join import SWARM_VARIABLE, find_target, refuse_second, serve_here
+from client.cli.reach.home import find_home
+from client.cli.reach.passphrase import unlock
+from client.cli.settings.flags import Config, SettingFlags, given
+
+SHARE = "90%"
+"""Lent unless the owner has set something: this machine does nothing else for the swarm."""
+
+
+def relay(
+    *,
+    swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    quiet: bool = False,
+    flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
+    config: Config = None,
+) -> int:
+    """Relay for members of a swarm that nobody can dial, until you stop; computes nothing.
+
+    Parameters
+    ----------
+    swarm
+        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+    quiet
+        Write the log only to its file, which volunteer logs reads.
+    """
+    home = find_home(given(flags), config)
+    target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
+    refuse_second(home)
+    unlock(home.folders.data)
+    settings = home.settings
+    if home.resolved.origins["relay"] == "default":
+        settings = structs.replace(settings, relay=SHARE)
+    return serve_here(
+        home,
+        settings,
+        target,
+        None,
+        exit_when_done=False,
+        headless=True,
+        quiet=quiet,
+        relay_only=True,
+    )

@@ -1,0 +1,1 @@
+"""Relayed connections: passing circuits on for others, and being reached through relays."""

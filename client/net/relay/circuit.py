@@ -1,0 +1,48 @@
+"""A circuit as a byte stream: one stream of the link with a relay, which passes the bytes on.
+
+The usual handshake runs over it from end to end, so the relay sees ciphertext and cannot take the
+peer's place. State: the stream.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from client.net.errors import ConnectionLost, StreamReset
+from client.net.transport import Buffer, ByteStream
+from client.net.yamux_stream import YamuxStream
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""The most that a relay may have in flight to us in one circuit, within the link's budget."""
+
+
+class CircuitStream(ByteStream):
+    """Our end of a circuit."""
+
+    def __init__(self, stream: YamuxStream) -> None:
+        self._stream = stream
+        stream.let_window_grow(WINDOW_BYTES)
+
+    @property
+    def remote_host(self) -> str:
+        """Empty: the other end's address is not known, and the relay's is not its."""
+        return ""
+
+    async def send_all(self, data: Buffer) -> None:
+        """Send the bytes. See `ByteStream.send_all`."""
+        try:
+            await self._stream.send_all([data])
+        except (StreamReset, ConnectionLost) as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def receive_some(self, most: int) -> bytes:
+        """Return up to ``most`` bytes. See `ByteStream.receive_some`."""
+        try:
+            return await self._stream.receive_up_to(most)
+        except (StreamReset, ConnectionLost) as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def aclose(self) -> None:
+        """End the circuit at once."""
+        self._stream.reset()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,114 @@
+"""Single messages on a stream between a relay and a peer: a length of two bytes, then the message.
+
+Nothing is read beyond a message: what follows may be the bytes of a circuit. No state.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import trio
+
+from client.net.errors import HandshakeFailed, NetworkError, StreamReset
+from client.net.handshake import request_protocol
+from client.net.host import Connection
+from client.net.libp2p_patches import GuardedStream
+from client.net.yamux_stream import YamuxStream
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.relay.messages import (
+    MAX_RELAY_MESSAGE_BYTES,
+    RelayMessage,
+    decode_relay_message,
+    encode_relay_message,
+)
+
+RELAY_PROTOCOL: Final = "/volunteer/relay/1"
+ANSWER_S: Final = 8.0
+"""Longest wait for an answer: less than a dial may take."""
+_LENGTH_BYTES = 2
+
+
+class Links(Protocol):
+    """The part of the network that both sides of relaying use."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our peer id."""
+        ...
+
+    def direct(self, peer: PeerId) -> Connection | None:
+        """Return the connection of a link that works without a relay; None: there is none."""
+        ...
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer is a member."""
+        ...
+
+    def penalise(self, peer: PeerId, points: int, reason: str) -> None:
+        """Count a broken rule."""
+        ...
+
+
+def negotiable(stream: YamuxStream) -> GuardedStream:
+    """Return a fresh stream as the library negotiates its protocol."""
+
+    async def send(data: bytes) -> None:
+        await stream.send_all([data])
+
+    return GuardedStream(stream.receive_up_to, send)
+
+
+async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
+    """Send a message; raises StreamReset or ConnectionLost."""
+    data = encode_relay_message(message)
+    await stream.send_all([len(data).to_bytes(_LENGTH_BYTES, "big") + data])
+
+
+async def receive_message(stream: YamuxStream) -> RelayMessage:
+    """Wait for a message.
+
+    Raises:
+        StreamReset, ConnectionLost: the stream ended before.
+        RemoteProtocolError: it is none.
+    """
+    size = int.from_bytes(await _receive_exactly(stream, _LENGTH_BYTES), "big")
+    if size > MAX_RELAY_MESSAGE_BYTES:
+        raise RemoteProtocolError("relay-message-too-long", f"{size} bytes", penalty=20)
+    return decode_relay_message(await _receive_exactly(stream, size))
+
+
+async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStream, RelayMessage]:
+    """Open a stream, send a message and wait for the answer; the stream stays open.
+
+    Raises:
+        StreamReset, ConnectionLost, HandshakeFailed: the other side ended it or knows no relays.
+        RemoteProtocolError: its answer is no message.
+        trio.TooSlowError: it does not answer.
+    """
+    stream = await connection.session.open_stream()
+    answered = False
+    try:
+        with trio.fail_after(ANSWER_S):
+            await request_protocol(negotiable(stream), RELAY_PROTOCOL)
+            await send_message(stream, message)
+            answer = await receive_message(stream)
+        answered = True
+        return stream, answer
+    finally:
+        if not answered:
+            stream.reset()
+
+
+FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
+"""What ``ask`` raises when the other side is of no use."""
+
+
+async def _receive_exactly(stream: YamuxStream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = await stream.receive_up_to(size - len(data))
+        if not more:
+            raise StreamReset("the stream ended inside a message")
+        data += more
+    return data

@@ -1,0 +1,237 @@
+"""Passing circuits on: the driver of ``RelayServer``.
+
+Each request has a task, that of its stream; circuits end with it. What comes from one side is given
+back to that side's window only once the other side's connection has taken it, so a circuit holds at
+most 256 KiB in each direction, and a slow reader slows its sender down. The bytes of circuits wait
+for the rate that the owner lends, and behind the tensors of our own training (``pacing.py``).
+
+State: the machine, the shares, and the streams of each request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+import trio
+
+from client.net.errors import NetworkError
+from client.net.host import Connection
+from client.net.pacing import Pace
+from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.yamux_stream import YamuxStream
+from protocol.effects import Penalise
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status
+from protocol.relay.server import (
+    Admitted,
+    Agreed,
+    Answer,
+    Asked,
+    AskTarget,
+    End,
+    Ended,
+    HalfClosed,
+    Join,
+    LinkEnded,
+    Moved,
+    Offering,
+    RelayEffect,
+    RelayEvent,
+    RelayLimits,
+    RelayServer,
+    Tell,
+)
+from protocol.relay.shares import MAX_PIECE_BYTES, Shares
+
+STALL_S: Final = 30.0
+"""Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One request and, if that leads to a circuit, its two streams."""
+
+    asker: PeerId
+    stream: YamuxStream
+    scope: trio.CancelScope
+    answer: Reserved | Status = field(default_factory=lambda: Status("not-offered"))
+    ask: AskTarget | None = None
+    joined: bool = False
+    target: YamuxStream | None = None
+
+
+class PassingOn:
+    """See the module's docstring.
+
+    Args:
+        links: the links of this network.
+        nursery: ends with the network.
+        pace: waits until relayed bytes may be sent.
+        limits: bounds.
+    """
+
+    def __init__(
+        self, links: Links, nursery: trio.Nursery, pace: Pace, limits: RelayLimits | None = None
+    ) -> None:
+        self._links, self._nursery, self._pace = links, nursery, pace
+        self.machine = RelayServer(links.peer_id, limits or RelayLimits())
+        self._shares = Shares(0, trio.current_time())
+        self._requests: dict[int, _Request] = {}
+        self._numbers = count(1)
+        self._turns: dict[int, trio.Event] = {}
+        self._due = trio.Event()
+        self._asked = trio.Event()
+        nursery.start_soon(self._tick)
+        nursery.start_soon(self._grant_later)
+
+    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
+        """Relay from now on, or no longer. See `Offering`."""
+        self._shares.set_rate(rate_bytes_per_s if relays else 0.0, trio.current_time())
+        self._do(Offering(relays, rate_bytes_per_s, drain_s))
+
+    def link_ended(self, peer: PeerId) -> None:
+        """The link with a peer has ended."""
+        self._do(LinkEnded(peer))
+
+    def admitted(self, peer: PeerId) -> None:
+        """A peer has become a member."""
+        self._do(Admitted(peer))
+
+    async def serve(
+        self, connection: Connection, stream: YamuxStream, message: Reserve | Connect
+    ) -> None:
+        """Answer a request that came on a stream, and carry the circuit that it leads to."""
+        with trio.CancelScope() as scope:
+            number, request = next(self._numbers), _Request(connection.peer, stream, scope)
+            self._requests[number] = request
+            try:
+                await self._serve(number, request, connection, message)
+            except NetworkError:
+                pass  # one of the two has ended its stream; the other one is reset
+            except trio.TooSlowError:
+                self.machine.refused["stalled"] += 1
+            finally:
+                self._forget(number, request)
+
+    async def _serve(
+        self, number: int, request: _Request, connection: Connection, message: Reserve | Connect
+    ) -> None:
+        peer = connection.peer
+        member, relayed = self._links.is_member(peer), connection.relay is not None
+        self._do(Asked(number, peer, message, member, relayed))
+        if request.ask is not None:
+            agrees = await self._ask_target(request, request.ask)
+            self._do(Agreed(number, agrees))
+        await send_message(request.stream, request.answer)
+        if not request.joined or request.ask is None or request.target is None:
+            request.stream.send_eof()
+            return
+        there, back = request.target, request.stream
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pass_on, number, back, there, request.asker)
+            await self._pass_on(number, there, back, request.ask.target)
+
+    async def _ask_target(self, request: _Request, asked: AskTarget) -> bool:
+        connection = self._links.direct(asked.target)
+        if connection is None:
+            return False
+        try:
+            request.target, answer = await ask(connection, asked.message)
+        except RemoteProtocolError as error:
+            self._links.penalise(asked.target, error.penalty, error.reason)
+            return False
+        except FAILURES:
+            return False
+        return answer == Status("ok")
+
+    async def _pass_on(
+        self, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+    ) -> None:
+        """Pass on what one side sends until it sends no more."""
+        while data := await source.receive_held(MAX_PIECE_BYTES):
+            await self._turn(sender, number, len(data))
+            await self._pace(len(data))
+            await to.send_all([data], STALL_S)
+            source.release(len(data))
+            self.machine.receive(Moved(number, len(data)), trio.current_time())
+        to.send_eof()
+        self._do(HalfClosed(number))
+
+    async def _turn(self, sender: PeerId, number: int, size_bytes: int) -> None:
+        """Wait until the sender's share allows for a piece."""
+        ticket = self._shares.ask(sender, number, size_bytes)
+        turn = self._turns[ticket] = trio.Event()
+        self._grant()
+        if not turn.is_set():
+            self._asked.set()
+            try:
+                await turn.wait()
+            except trio.Cancelled:
+                if self._turns.pop(ticket, None) is not None:
+                    self._shares.withdraw(ticket)
+                raise
+
+    def _grant(self) -> None:
+        for ticket in self._shares.granted(trio.current_time()):
+            self._turns.pop(ticket).set()
+
+    async def _grant_later(self) -> None:
+        while True:
+            self._grant()
+            due = self._shares.next_deadline()
+            if due is None:
+                self._asked = trio.Event()
+                await self._asked.wait()
+            else:
+                await trio.sleep_until(due)
+
+    async def _tick(self) -> None:
+        while True:
+            self._perform(self.machine.tick(trio.current_time()))
+            self._due = trio.Event()
+            due = self.machine.next_deadline()
+            with trio.move_on_at(math.inf if due is None else due):
+                await self._due.wait()
+
+    def _do(self, event: RelayEvent) -> None:
+        self._perform(self.machine.receive(event, trio.current_time()))
+        self._due.set()
+
+    def _perform(self, effects: Sequence[RelayEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(number, message):
+                    self._requests[number].answer = message
+                case AskTarget(number):
+                    self._requests[number].ask = effect
+                case Join(number):
+                    self._requests[number].joined = True
+                case End(number):
+                    if (request := self._requests.get(number)) is not None:
+                        request.scope.cancel()
+                case Tell(peer, message):
+                    self._nursery.start_soon(self._tell, peer, message)
+                case Penalise(peer, reason, points):
+                    self._links.penalise(peer, points, reason)
+
+    async def _tell(self, peer: PeerId, message: Drain) -> None:
+        connection = self._links.direct(peer)
+        if connection is not None:
+            with suppress(*FAILURES):
+                stream, _ = await ask(connection, message)
+                stream.send_eof()
+
+    def _forget(self, number: int, request: _Request) -> None:
+        del self._requests[number]
+        for stream in (request.stream, request.target):
+            if stream is not None and not stream.done and request.joined:
+                stream.reset()
+        if request.target is not None and not request.joined:
+            request.target.reset()
+        self._do(Ended(number))

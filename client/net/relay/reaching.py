@@ -1,0 +1,212 @@
+"""Reaching others through relays, and being reached: the driver of ``RelayClient``.
+
+State: the machine, and the addresses of the relays it may choose. A circuit to a peer is dialled
+like an address of any transport; one from a peer is handed to the host like an inbound connection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from client.net.addresses import Destination, parse_destination
+from client.net.errors import AddressError, DialError, ListenError
+from client.net.host import Connection
+from client.net.relay.circuit import CircuitStream
+from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.transport import ByteStream, Listener, Transport, closing
+from client.net.yamux_stream import YamuxStream
+from protocol.address import Address
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.relay.client import ClientEffect, Moved, RelayClient, Request
+from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
+
+REFUSALS: Final = {
+    "not-offered": "the relay does not relay any more",
+    "full": "the relay has no place left",
+    "no-reservation": "the peer is not reached through this relay any more",
+    "over-a-circuit": "we reach the relay only through another relay",
+    "own-circuit": "a peer is not called through itself",
+    "too-often": "the relay is asked too often",
+    "unreachable": "the relay does not reach the peer",
+}
+
+
+class Dialling(Links):
+    """The part of the network that reaching others uses."""
+
+    async def connect(self, address: str) -> PeerId:
+        """Dial a multiaddr and wait until its link is up."""
+
+    async def dial_any(self, addresses: Sequence[str]) -> None:
+        """Try addresses in turn until one answers, as far as they may be called."""
+
+    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+        """Take an inbound connection that a relay passes on."""
+
+
+class Circuits(Transport):
+    """The transport of addresses that name a relay."""
+
+    def __init__(self, links: Dialling) -> None:
+        self._links = links
+
+    @asynccontextmanager
+    async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
+        """Ask the relay for a circuit, once linked with it. See `Transport.dial`."""
+        connection = await self._relay_of(address)
+        try:
+            stream, answer = await ask(connection, Connect(str(address.peer)))
+        except RemoteProtocolError as error:
+            self._links.penalise(connection.peer, error.penalty, error.reason)
+            raise DialError(f"{address}: the relay says {error}") from error
+        except FAILURES as error:
+            raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
+        opened = CircuitStream(stream)
+        async with closing(opened):
+            if answer != Status("ok"):
+                code = answer.code if isinstance(answer, Status) else ""
+                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
+            yield opened
+
+    def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:
+        """Raise ListenError: who is called through relays reserves there."""
+        raise ListenError(f"cannot listen on {address}: it is a relay's")
+
+    async def _relay_of(self, address: Address) -> Connection:
+        """Return the connection with the relay of an address, made if need be."""
+        target = parse_destination(str(address))
+        hop = target.first_hop
+        if self._links.direct(hop.peer) is None:
+            await self._links.connect(str(hop))
+        connection = self._links.direct(hop.peer)
+        if connection is None:
+            raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
+        return connection
+
+
+class Reaching:
+    """See the module's docstring.
+
+    Args:
+        links: the links of this network.
+        nursery: ends with the network.
+        moved: called when the relays have changed through which we are reached.
+    """
+
+    def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
+        self._links, self._nursery, self._moved = links, nursery, moved
+        self.machine = RelayClient(links.peer_id)
+        self.transport = Circuits(links)
+        self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
+        self._at: dict[PeerId, Destination] = {}
+        """Where each relay is that we may name in our own addresses."""
+        self._due = trio.Event()
+        nursery.start_soon(self._tick)
+
+    def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
+        """Set the members that relay with their addresses, and whether we need any."""
+        found = {peer: _dialled_directly(texts) for peer, texts in relays.items()}
+        self._candidates = {peer: at for peer, at in found.items() if at and peer != self._me}
+        prefixes = {peer: prefix_of(at[0]) for peer, at in self._candidates.items()}
+        self._perform(self.machine.update(prefixes, needed, trio.current_time()))
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses at which we are reached through relays."""
+        at = [self._at[relay] for relay in self.machine.relays if relay in self._at]
+        return [str(replace(one, peer=self._me, relay=one.peer)) for one in at]
+
+    def link_ended(self, peer: PeerId) -> None:
+        """The link with a peer has ended."""
+        self._perform(self.machine.lost(peer, trio.current_time()))
+
+    async def serve(
+        self, connection: Connection, stream: YamuxStream, message: Stop | Drain
+    ) -> None:
+        """Take what a relay says on a stream of its own."""
+        relay = connection.peer
+        if relay not in self.machine.needed or connection.relay is not None:
+            await send_message(stream, Status("no-reservation"))
+            stream.send_eof()
+            return
+        await send_message(stream, Status("ok"))
+        if isinstance(message, Drain):
+            stream.send_eof()
+            self._perform(self.machine.draining(relay, trio.current_time()))
+        else:
+            self._links.serve_circuit(CircuitStream(stream), relay, PeerId(message.asker))
+
+    @property
+    def _me(self) -> PeerId:
+        return self._links.peer_id
+
+    async def _reserve(self, relay: PeerId) -> None:
+        answer = await self._ask(relay)
+        self._perform(self.machine.answered(relay, answer, trio.current_time()))
+
+    async def _ask(self, relay: PeerId) -> Reserved | None:
+        """Ask a relay for a reservation; None: it gives none."""
+        candidates = self._candidates.get(relay, ())
+        if self._links.direct(relay) is None:
+            await self._links.dial_any([str(address) for address in candidates])
+        connection = self._links.direct(relay)
+        if connection is None:
+            return None
+        try:
+            stream, answer = await ask(connection, Reserve())
+        except RemoteProtocolError as error:
+            self._links.penalise(relay, error.penalty, error.reason)
+            return None
+        except FAILURES:
+            return None
+        stream.send_eof()
+        if not isinstance(answer, Reserved):
+            return None
+        near = [one for one in candidates if one.host == connection.ip]
+        if best := (near or list(candidates)):
+            self._at[relay] = best[0]
+        return answer
+
+    async def _tick(self) -> None:
+        while True:
+            self._perform(self.machine.tick(trio.current_time()))
+            self._due = trio.Event()
+            due = self.machine.next_deadline()
+            with trio.move_on_at(math.inf if due is None else due):
+                await self._due.wait()
+
+    def _perform(self, effects: list[ClientEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Request(relay):
+                    self._nursery.start_soon(self._reserve, relay)
+                case Moved():
+                    self._moved()
+        if effects:
+            self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
+        self._due.set()
+
+
+def prefix_of(address: Destination) -> str:
+    """Return the prefix of a relay's address: relays in one prefix may fail together."""
+    return address.host if address.kind == "dns4" else address.host.rpartition(".")[0]
+
+
+def _dialled_directly(texts: Sequence[str]) -> tuple[Destination, ...]:
+    """Return the addresses that name no relay."""
+    found = []
+    for text in texts:
+        try:
+            address = parse_destination(text)
+        except AddressError:
+            continue
+        if address.relay is None:
+            found.append(address)
+    return tuple(found)

@@ -1,0 +1,147 @@
+"""Whether this node relays for others, and whether it is reached through relays itself.
+
+Both follow from one sign, ``network.reached``: a member has dialled us from the internet. Whoever
+was dialled relays, within the share of its upload that its owner lends. Whoever is on the internet
+and was never dialled is taken for a machine behind a router: it reserves at members that relay.
+
+State: the present rate that is lent. It runs beside the node for as long as that takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nsmallest
+from typing import Final
+
+import trio
+
+from client.config import lent_bytes_per_s
+from client.control.snapshot import RelayView
+from client.net.libp2p_network import Libp2pNetwork
+from client.train.swarm.own_advert import OwnAdvert
+from protocol.effects import Explain
+from protocol.ids import PeerId, short
+from protocol.membership.roster import Roster
+from protocol.relay.client import rank
+
+LOOK_S: Final = 2.0
+PATIENCE_S: Final = 5.0
+"""Seconds on the internet, as a member, within which others dial whoever can be dialled."""
+CANDIDATES: Final = 64
+"""Relays among which a member chooses."""
+DRAIN_S: Final = 30.0
+"""Seconds from our last word as a relay until we end what still goes through us."""
+LEAVE_S: Final = 5.0
+"""Of these, so many are waited for when the node ends."""
+
+
+class Relaying:
+    """See the module's docstring.
+
+    Args:
+        network: the links.
+        roster: the members.
+        own_advert: our advert, which says whether we relay and how we are reached.
+        setting: the owner's ``relay``.
+        always: a pure relay, whose owner knows that it is reached.
+        addresses: our addresses for others.
+        may: whether the owner's quota allows for relaying now.
+        explain: tells the user.
+    """
+
+    def __init__(
+        self,
+        network: Libp2pNetwork,
+        roster: Roster,
+        own_advert: OwnAdvert,
+        setting: str,
+        addresses: Callable[[], Sequence[str]],
+        may: Callable[[], bool],
+        explain: Callable[[Explain], None],
+        *,
+        always: bool = False,
+    ) -> None:
+        self._network, self._roster, self._own_advert = network, roster, own_advert
+        self._setting, self._addresses, self._may = setting, addresses, may
+        self._explain, self._always = explain, always
+        self._outside_since: float | None = None
+        self._told: tuple[PeerId, ...] | bool = False
+        self._over = False
+
+    async def run(self) -> None:
+        """Look around now and then, and whenever our addresses change; until cancelled."""
+        while True:
+            self.look()
+            with trio.move_on_after(LOOK_S):
+                await self._network.moved.wait()
+            if self._network.moved.is_set():
+                self._network.moved = trio.Event()
+                self._own_advert.move(self._addresses())
+
+    def look(self) -> None:
+        """Offer to relay if we may, and keep reservations if we need them."""
+        lent = self._lent_bytes_per_s()
+        offers = not self._over and lent > 0 and self._may()
+        offers = offers and self._own_advert.entered and (self._always or self._network.reached)
+        if offers or self._network.passing.machine.offers:
+            self._network.passing.offer(
+                relays=offers, rate_bytes_per_s=lent if offers else 0.0, drain_s=DRAIN_S
+            )
+        self._own_advert.lend(lent if offers else 0.0)
+        needed = self._needed() and not self._over
+        self._network.reaching.update(self._candidates() if needed else {}, needed=needed)
+        self._tell(offers=offers)
+
+    async def leave(self) -> None:
+        """Relay no longer, and wait a little for those that go through us to find others."""
+        self._over = True
+        self.look()
+        with trio.move_on_after(LEAVE_S):
+            while self._network.passing.machine.circuits:
+                await trio.sleep(LEAVE_S / 10)
+
+    def view(self) -> RelayView:
+        """Return how we are reached and whom we relay for, for the status."""
+        machine = self._network.passing.machine
+        return RelayView(
+            through=list(self._network.reaching.machine.relays),
+            rate_bytes_per_s=self._lent_bytes_per_s() if machine.offers else 0.0,
+            members=len(machine.reservations),
+            circuits=machine.circuits,
+            passed_bytes=machine.passed_bytes,
+        )
+
+    def _lent_bytes_per_s(self) -> float:
+        return lent_bytes_per_s(self._setting, self._own_advert.upload_bytes_per_s)
+
+    def _needed(self) -> bool:
+        """Whether nobody is likely to dial us: the only place where that is judged."""
+        if self._always or self._network.reached or not self._network.is_outside:
+            self._outside_since = None
+            return False
+        now = trio.current_time()
+        if self._outside_since is None:
+            self._outside_since = now
+        return self._own_advert.entered and now >= self._outside_since + PATIENCE_S
+
+    def _candidates(self) -> Mapping[PeerId, Sequence[str]]:
+        """Return some members that relay; which ones, differs from member to member."""
+        relays = (one for one in self._roster.members() if one.advert.relay_bytes_per_s > 0)
+        me = self._network.peer_id
+        some = nsmallest(CANDIDATES, relays, key=lambda one: rank(me, one.peer))
+        return {member.peer: member.advert.addresses for member in some}
+
+    def _tell(self, *, offers: bool) -> None:
+        """Tell the user what has changed."""
+        now = self._network.reaching.machine.relays or offers
+        if now == self._told:
+            return
+        self._told = now
+        if isinstance(now, tuple):
+            through = " and ".join(map(short, now))
+            words = f"nobody can dial this volunteer: it is reached through {through}"
+        elif now:
+            words = "this volunteer can be dialled: it relays for members that cannot"
+        else:
+            words = "this volunteer relays for nobody and is reached through nobody"
+        self._explain(Explain("membership", words))

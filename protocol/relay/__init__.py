@@ -1,0 +1,1 @@
+"""Relayed circuits: the machines of members that relay, and of members that are relayed."""

@@ -1,0 +1,176 @@
+"""The side of a member that nobody can dial: at which relays it keeps a reservation.
+
+It keeps two, at relays of different prefixes where there are such, so that the end of one relay
+cuts off nobody. A relay that refuses is left alone for a while. Which of many relays are asked
+first follows from a hash of both identities, so that members spread over the relays.
+
+Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
+clock. Outputs are effects. State, all bounded: the reservations and requests, at most two each,
+and the relays that were of no use lately.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.ids import PeerId
+from protocol.relay.messages import Reserved
+
+RELAYS: Final = 2
+"""Reservations that are kept."""
+RENEW_SHARE: Final = 0.5
+"""Of its life, after which a reservation is renewed."""
+AVOID_S: Final = 60.0
+"""Seconds for which a relay that refused, or did not answer, is not asked again."""
+ANSWER_S: Final = 15.0
+"""Longest wait for an answer."""
+MAX_AVOIDED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask a relay for a reservation, or to renew it; connect to it first if need be."""
+
+    relay: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The relays through which we are reached have changed: tell the swarm."""
+
+
+ClientEffect = Request | Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation that we hold, by monotonic seconds."""
+
+    renew_at: float
+    expires: float
+    draining: bool = False
+    rate_bytes_per_s: float = 0.0
+
+
+@dataclass
+class RelayClient:
+    """See the module's docstring."""
+
+    own: PeerId
+    _needed: bool = False
+    _candidates: Mapping[PeerId, str] = field(default_factory=dict)
+    """The prefix of each relay."""
+    _held: dict[PeerId, Reservation] = field(default_factory=dict)
+    _asked: dict[PeerId, float] = field(default_factory=dict)
+    """By relay: until when we wait for its answer."""
+    _avoided: dict[PeerId, float] = field(default_factory=dict)
+
+    @property
+    def relays(self) -> tuple[PeerId, ...]:
+        """The relays through which we are reached, those that leave last."""
+        return tuple(sorted(self._held, key=lambda relay: self._held[relay].draining))
+
+    @property
+    def needed(self) -> tuple[PeerId, ...]:
+        """The relays with which we want a link: those we reserved at, or ask now."""
+        return (*self._held, *(relay for relay in self._asked if relay not in self._held))
+
+    def update(
+        self, candidates: Mapping[PeerId, str], needed: bool, now: float
+    ) -> list[ClientEffect]:
+        """Set the members that relay, by prefix, and whether nobody can dial us."""
+        self._needed, self._candidates = needed, candidates
+        return self.tick(now)
+
+    def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[ClientEffect]:
+        """Take a relay's answer; None: it refused, or could not be asked."""
+        if self._asked.pop(relay, None) is None:
+            return []
+        if answer is None:
+            self._avoid(relay, now)
+            return self.lost(relay, now)
+        fresh = relay not in self._held
+        life_s = float(answer.expires_s)
+        renew_at = now + RENEW_SHARE * life_s
+        self._held[relay] = Reservation(
+            renew_at, now + life_s, rate_bytes_per_s=answer.rate_bytes_per_s
+        )
+        return [Moved()] if fresh else []
+
+    def lost(self, relay: PeerId, now: float) -> list[ClientEffect]:
+        """The link with a relay has ended, or its reservation was not renewed."""
+        gone = self._held.pop(relay, None) is not None
+        return [Moved(), *self.tick(now)] if gone else self.tick(now)
+
+    def draining(self, relay: PeerId, now: float) -> list[ClientEffect]:
+        """A relay says that it leaves: its place is filled at once."""
+        held = self._held.get(relay)
+        if held is None or held.draining:
+            return []
+        self._avoid(relay, now)
+        self._held[relay] = Reservation(math.inf, held.expires, draining=True)
+        return [Moved(), *self.tick(now)]
+
+    def tick(self, now: float) -> list[ClientEffect]:
+        """Renew, give up what expired, and ask further relays as needed."""
+        before = set(self._held)
+        for relay, until in list(self._asked.items()):
+            if until <= now:
+                del self._asked[relay]
+                self._avoid(relay, now)
+        self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
+        self._held = {
+            relay: held for relay, held in self._held.items() if held.expires > now and self._needed
+        }
+        requests = [relay for relay, held in self._held.items() if held.renew_at <= now]
+        requests = [relay for relay in requests if relay not in self._asked]
+        requests += self._further() if self._needed else []
+        for relay in requests:
+            self._asked[relay] = now + ANSWER_S
+        moved: list[ClientEffect] = [Moved()] if set(self._held) != before else []
+        return [*moved, *map(Request, requests)]
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` is due next; None if only an input matters."""
+        held = [at for one in self._held.values() for at in (one.renew_at, one.expires)]
+        lacking = self._needed and len(self._standing()) < RELAYS
+        avoided = self._avoided.values() if lacking else ()
+        due = min((*held, *self._asked.values(), *avoided), default=math.inf)
+        return None if due == math.inf else due
+
+    def _standing(self) -> list[PeerId]:
+        """Return the relays that we count on, or ask."""
+        held = [relay for relay, one in self._held.items() if not one.draining]
+        return held + [relay for relay in self._asked if relay not in self._held]
+
+    def _further(self) -> list[PeerId]:
+        """Return the relays to ask now."""
+        chosen: list[PeerId] = []
+        while len(standing := [*self._standing(), *chosen]) < RELAYS:
+            near = {self._candidates.get(relay) for relay in standing}
+            free = [
+                relay
+                for relay in self._candidates
+                if relay not in standing and relay not in self._avoided and relay not in self._held
+            ]
+            best = min(free, key=lambda relay: (self._candidates[relay] in near,
+                                                rank(self.own, relay)), default=None)  # fmt: skip
+            if best is None:
+                break
+            chosen.append(best)
+        return chosen
+
+    def _avoid(self, relay: PeerId, now: float) -> None:
+        self._avoided.pop(relay, None)
+        if len(self._avoided) >= MAX_AVOIDED:
+            del self._avoided[next(iter(self._avoided))]
+        self._avoided[relay] = now + AVOID_S
+
+
+def rank(own: PeerId, relay: PeerId) -> bytes:
+    """Return what decides between relays: smaller is better, and each member orders them anew."""
+    return hashlib.blake2b(f"{own} {relay}".encode(), digest_size=8).digest()

@@ -1,0 +1,96 @@
+"""The messages of a relay: one opens a stream between a relay and a linked peer, one answers it.
+
+They never name their sender: that is who proved its identity on the link. After an answered
+``Connect`` and ``Stop`` the two streams carry the bytes of a circuit.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.errors import RemoteProtocolError
+from protocol.wire.fields import NonNegative, PeerText
+
+MAX_RELAY_MESSAGE_BYTES: Final = 4096
+
+Code = Literal[
+    "ok",
+    "not-offered",  # the relay does not relay, or no longer
+    "full",  # all places are taken
+    "no-reservation",  # the target has none here
+    "not-a-member",  # reservations are for members
+    "over-a-circuit",  # the asker, or the target, is linked with the relay through a relay
+    "own-circuit",  # the asker and the target are the same
+    "too-often",  # the asker asks too often
+    "unreachable",  # the target did not agree
+]
+
+
+class RelayWire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Base of the messages."""
+
+
+class Reserve(RelayWire, frozen=True):
+    """Asks a relay to pass circuits on to us; also renews a reservation."""
+
+
+class Reserved(RelayWire, frozen=True):
+    """The relay passes circuits on for so long, or until the link ends."""
+
+    expires_s: Annotated[int, Meta(ge=1, le=3600)]
+    rate_bytes_per_s: NonNegative
+    """The rate that all its circuits share; 0: no limit."""
+    circuits: Annotated[int, Meta(ge=1, le=1024)]
+    """Most circuits of one member."""
+
+
+class Connect(RelayWire, frozen=True):
+    """Asks a relay for a circuit to a peer that has a reservation there."""
+
+    target: PeerText
+
+
+class Stop(RelayWire, frozen=True):
+    """A relay tells a peer with a reservation that ``asker`` wants a circuit to it."""
+
+    asker: PeerText
+
+
+class Status(RelayWire, frozen=True):
+    """The answer to Connect and Stop, and the refusal of Reserve."""
+
+    code: Code
+
+
+class Drain(RelayWire, frozen=True):
+    """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
+
+    seconds: Annotated[int, Meta(ge=0, le=3600)]
+
+
+RelayMessage = Reserve | Reserved | Connect | Stop | Status | Drain
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[RelayMessage] = msgspec.msgpack.Decoder(RelayMessage)
+
+
+def encode_relay_message(message: RelayMessage) -> bytes:
+    """Return the bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_relay_message(data: bytes) -> RelayMessage:
+    """Parse a message.
+
+    Raises:
+        RemoteProtocolError: too long, malformed, or a field out of its range.
+    """
+    if len(data) > MAX_RELAY_MESSAGE_BYTES:
+        raise RemoteProtocolError("relay-message-too-long", f"{len(data)} bytes", penalty=20)
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
+        raise RemoteProtocolError("relay-message-malformed", str(e), penalty=20) from e

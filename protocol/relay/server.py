@@ -1,0 +1,374 @@
+"""The relay's side: who may reserve, which circuits come about, and when they end.
+
+A member that nobody can dial reserves a place at a relay, on a link that it keeps. A peer that
+wants to reach it asks the relay to connect it; the relay asks the member, and if that agrees,
+passes bytes on between the two. The machine sees no byte of them.
+
+Inputs are events, with the clock; outputs are effects. State, all bounded: the reservations, the
+circuits, and how often each linked peer has asked. A reservation ends with its link. Identities
+come from the links alone, so nobody reserves in another's name, and a link that is itself relayed
+gets neither reservations nor circuits, so relays form no loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocol.effects import Penalise
+from protocol.ids import PeerId
+from protocol.relay.messages import Code, Connect, Drain, Reserve, Reserved, Status, Stop
+
+
+@dataclass(frozen=True)
+class RelayLimits:
+    """Bounds of one relay.
+
+    Attributes:
+        reservations: members that may be reached through it.
+        circuits: in all, half-made ones included.
+        circuits_of_member: between one member and any others.
+        circuits_of_strangers: asked for by peers that are no members yet, together.
+        stranger_s: longest life of a circuit whose asker does not become a member.
+        reservation_s: life of a reservation that is not renewed.
+        unfinished_s: longest time from asking for a circuit until it works.
+        idle_s: longest life of a circuit on which nothing moves; links are never silent so long.
+        half_closed_s: the same once one side has sent its end.
+        asks_per_s, asks_burst: requests of one peer, refused ones included; and circuits to one
+            target, whoever asks for them.
+    """
+
+    reservations: int = 128
+    circuits: int = 256
+    circuits_of_member: int = 32
+    circuits_of_strangers: int = 8
+    stranger_s: float = 60.0
+    reservation_s: int = 600
+    unfinished_s: float = 10.0
+    idle_s: float = 60.0
+    half_closed_s: float = 10.0
+    asks_per_s: float = 2.0
+    asks_burst: float = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A peer has opened a stream, ``number``, with a request.
+
+    Attributes:
+        member: whether the peer is a member.
+        relayed: whether its link with us goes through a relay.
+    """
+
+    number: int
+    peer: PeerId
+    message: Reserve | Connect
+    member: bool
+    relayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The target has answered, or could not be asked."""
+
+    number: int
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes have been passed on in a circuit."""
+
+    number: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfClosed:
+    """One side of a circuit sends no more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A circuit has ended."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnded:
+    """The link with a peer has ended, and the streams on it."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A stranger has become a member."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """We relay from now on, or no longer: then circuits end in ``drain_s``.
+
+    Attributes:
+        rate_bytes_per_s: the rate that circuits share; 0: no limit.
+    """
+
+    relays: bool
+    rate_bytes_per_s: float = 0.0
+    drain_s: float = 0.0
+
+
+RelayEvent = Asked | Agreed | Moved | HalfClosed | Ended | LinkEnded | Admitted | Offering
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the request of a stream."""
+
+    number: int
+    message: Reserved | Status
+
+
+@dataclass(frozen=True, slots=True)
+class AskTarget:
+    """Open a stream to the target of a circuit and say ``Stop``."""
+
+    number: int
+    target: PeerId
+    message: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Pass bytes on between the two streams of a circuit, once the asker has its answer."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Reset both streams of a circuit."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell a peer with a reservation."""
+
+    peer: PeerId
+    message: Drain
+
+
+RelayEffect = Answer | AskTarget | Join | End | Tell | Penalise
+
+
+@dataclass(slots=True)
+class _Circuit:
+    asker: PeerId
+    target: PeerId
+    stranger: bool
+    began: float
+    moved: float
+    open: bool = False
+    half_closed: float = math.inf
+    passed_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Asks:
+    tokens: float
+    at: float
+
+
+@dataclass
+class RelayServer:
+    """See the module's docstring.
+
+    Attributes:
+        refused: requests that were refused and circuits that were ended, by reason.
+        passed_bytes: of all circuits.
+    """
+
+    own: PeerId
+    limits: RelayLimits = field(default_factory=RelayLimits)
+    refused: Counter[str] = field(default_factory=Counter)
+    passed_bytes: int = 0
+    _offering: Offering = Offering(relays=False)
+    _until: float = math.inf
+    """When all circuits end, if we no longer relay."""
+    _reservations: dict[PeerId, float] = field(default_factory=dict)
+    """By peer: when it expires."""
+    _circuits: dict[int, _Circuit] = field(default_factory=dict)
+    _asks: dict[PeerId, _Asks] = field(default_factory=dict)
+    _asks_for: dict[PeerId, _Asks] = field(default_factory=dict)
+    """By target."""
+
+    @property
+    def offers(self) -> bool:
+        """Whether we relay."""
+        return self._offering.relays
+
+    @property
+    def reservations(self) -> frozenset[PeerId]:
+        """The members that are reached through us."""
+        return frozenset(self._reservations)
+
+    @property
+    def circuits(self) -> int:
+        """The circuits there are, half-made ones included."""
+        return len(self._circuits)
+
+    def receive(self, event: RelayEvent, now: float) -> list[RelayEffect]:
+        """Take an event; return what is to be done."""
+        match event:
+            case Asked():
+                return self._on_asked(event, now)
+            case Agreed(number, agrees):
+                return self._on_agreed(number, agrees, now)
+            case Moved(number, size_bytes):
+                if (circuit := self._circuits.get(number)) is not None:
+                    circuit.moved = now
+                    circuit.passed_bytes += size_bytes
+                    self.passed_bytes += size_bytes
+            case HalfClosed(number):
+                if (circuit := self._circuits.get(number)) is not None:
+                    circuit.half_closed = min(circuit.half_closed, now)
+            case Ended(number):
+                self._circuits.pop(number, None)
+            case LinkEnded(peer):
+                return self._on_link_ended(peer)
+            case Admitted(peer):
+                for circuit in self._circuits.values():
+                    circuit.stranger = circuit.stranger and circuit.asker != peer
+            case Offering():
+                return self._on_offering(event, now)
+        return []
+
+    def tick(self, now: float) -> list[RelayEffect]:
+        """Let reservations expire and end circuits that are due."""
+        for peer in [peer for peer, until in self._reservations.items() if until <= now]:
+            del self._reservations[peer]
+        due = [(number, self._due(one)) for number, one in self._circuits.items()]
+        return [self._end(number, reason) for number, (at, reason) in due if at <= now]
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` is due next; None if only an event matters."""
+        dues = [self._due(circuit)[0] for circuit in self._circuits.values()]
+        return min((*dues, *self._reservations.values()), default=None)
+
+    def _on_asked(self, asked: Asked, now: float) -> list[RelayEffect]:
+        if not self._allows(self._asks, asked.peer, now):
+            refusal = self._refuse(asked, "too-often")
+            return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
+        if asked.relayed:
+            refusal = self._refuse(asked, "over-a-circuit")
+            return [*refusal, Penalise(asked.peer, "relay-loop", 10)]
+        if isinstance(asked.message, Reserve):
+            return self._on_reserve(asked, now)
+        return self._on_connect(asked, asked.message, now)
+
+    def _on_reserve(self, asked: Asked, now: float) -> list[RelayEffect]:
+        peer, limits = asked.peer, self.limits
+        if not self._offering.relays:
+            return self._refuse(asked, "not-offered")
+        if not asked.member:
+            return self._refuse(asked, "not-a-member")
+        if peer not in self._reservations and len(self._reservations) >= limits.reservations:
+            return self._refuse(asked, "full")
+        self._reservations[peer] = now + limits.reservation_s
+        rate = self._offering.rate_bytes_per_s
+        granted = Reserved(limits.reservation_s, rate, limits.circuits_of_member)
+        return [Answer(asked.number, granted)]
+
+    def _on_connect(self, asked: Asked, message: Connect, now: float) -> list[RelayEffect]:
+        asker, target = asked.peer, PeerId(message.target)
+        if target in (asker, self.own):
+            return [*self._refuse(asked, "own-circuit"), Penalise(asker, "own-circuit", 10)]
+        if target not in self._reservations or now >= self._until:
+            return self._refuse(asked, "no-reservation")
+        if self._is_full(asker, target, member=asked.member):
+            return self._refuse(asked, "full")
+        if not self._allows(self._asks_for, target, now):
+            return self._refuse(asked, "too-often")
+        self._circuits[asked.number] = _Circuit(asker, target, not asked.member, now, now)
+        return [AskTarget(asked.number, target, Stop(asker))]
+
+    def _is_full(self, asker: PeerId, target: PeerId, *, member: bool) -> bool:
+        limits, circuits = self.limits, self._circuits.values()
+        if len(circuits) >= limits.circuits:
+            return True
+        if not member and sum(one.stranger for one in circuits) >= limits.circuits_of_strangers:
+            return True
+        of = Counter(peer for one in circuits for peer in (one.asker, one.target))
+        return max(of[asker], of[target]) >= limits.circuits_of_member
+
+    def _on_agreed(self, number: int, agrees: bool, now: float) -> list[RelayEffect]:
+        circuit = self._circuits.get(number)
+        if circuit is None:
+            return []
+        if not agrees:
+            del self._circuits[number]
+            self.refused["unreachable"] += 1
+            return [Answer(number, Status("unreachable"))]
+        circuit.open, circuit.moved = True, now
+        return [Answer(number, Status("ok")), Join(number)]
+
+    def _on_link_ended(self, peer: PeerId) -> list[RelayEffect]:
+        self._reservations.pop(peer, None)
+        self._asks.pop(peer, None)
+        self._asks_for.pop(peer, None)
+        of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
+        return [self._end(number, "link-ended") for number in of_peer]
+
+    def _on_offering(self, offering: Offering, now: float) -> list[RelayEffect]:
+        before, self._offering = self._offering, offering
+        if offering.relays:
+            self._until = math.inf
+            return []
+        if not before.relays:
+            return []
+        self._until = now + offering.drain_s
+        leave = Drain(min(3600, max(0, int(offering.drain_s))))
+        return [Tell(peer, leave) for peer in self._reservations]
+
+    def _due(self, circuit: _Circuit) -> tuple[float, str]:
+        """Return when a circuit ends at the latest, and why."""
+        limits = self.limits
+        if not circuit.open:
+            return circuit.began + limits.unfinished_s, "unfinished"
+        dues = [
+            (circuit.moved + limits.idle_s, "idle"),
+            (max(circuit.half_closed, circuit.moved) + limits.half_closed_s, "half-closed"),
+            (self._until, "drained"),
+        ]
+        if circuit.stranger:
+            dues.append((circuit.began + limits.stranger_s, "stranger"))
+        return min(dues)
+
+    def _allows(self, table: dict[PeerId, _Asks], peer: PeerId, now: float) -> bool:
+        limits = self.limits
+        asks = table.setdefault(peer, _Asks(limits.asks_burst, now))
+        earned = limits.asks_per_s * max(0.0, now - asks.at)
+        asks.tokens, asks.at = min(limits.asks_burst, asks.tokens + earned), max(now, asks.at)
+        if asks.tokens < 1:
+            return False
+        asks.tokens -= 1
+        return True
+
+    def _refuse(self, asked: Asked, code: Code) -> list[RelayEffect]:
+        self.refused[code] += 1
+        return [Answer(asked.number, Status(code))]
+
+    def _end(self, number: int, reason: str) -> End:
+        del self._circuits[number]
+        self.refused[reason] += 1
+        return End(number, reason)

@@ -1,0 +1,265 @@
+"""Circuits through a relay on real sockets: the two ends never dial each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from client.net.errors import DialError, NetworkError
+from client.net.handshake import request_protocol
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.windows import INITIAL_WINDOW_BYTES
+from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
+from protocol.wire.messages import Goodbye
+from tests.support.arrivals import backward, next_inbound
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+def linked(a: Libp2pNetwork, b: Libp2pNetwork) -> bool:
+    return b.peer_id in a.statistics().peers
+
+
+async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
+    """Let a network be reached through relays, which relay from now on."""
+    before = len(member.reaching.addresses)
+    for relay in relays:
+        relay.passing.offer(relays=True)
+    member.reaching.update({relay.peer_id: relay.addresses for relay in relays}, needed=True)
+    await until(lambda: len(member.reaching.addresses) >= min(2, before + len(relays)))
+
+
+@asynccontextmanager
+async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]]:
+    """Two networks that reach each other through the third."""
+    async with networks() as a, networks() as b, networks() as relay:
+        await reserve(b, relay)
+        await a.connect(b.reaching.addresses[0])
+        yield a, b, relay
+
+
+async def test_two_that_cannot_dial_each_other_meet_through_a_relay(networks: Networks) -> None:
+    payloads = [b"", b"x", os.urandom(5 * 1024 * 1024), os.urandom(512 * 1024)]
+    async with circuit(networks) as (a, b, relay):
+        name = f"{relay.addresses[0]}/p2p-circuit/p2p/{b.peer_id}"
+        assert b.reaching.addresses == [name]
+        assert b.addresses == (b.addresses[0], name)
+        for number, payload in enumerate(payloads):
+            await a.send(b.peer_id, backward(number), payload)
+            await b.send(a.peer_id, backward(number), payload)
+        for number, payload in enumerate(payloads):
+            assert await next_inbound(b) == Inbound(a.peer_id, backward(number), payload)
+            assert await next_inbound(a) == Inbound(b.peer_id, backward(number), payload)
+        assert a.statistics().relays == {b.peer_id: relay.peer_id}
+        assert b.statistics().relays == {a.peer_id: relay.peer_id}
+        assert relay.statistics().relays == {}
+        assert relay.passing.machine.circuits == 1
+        assert relay.passing.machine.passed_bytes > 2 * sum(map(len, payloads))
+
+
+async def test_bytes_through_a_relay_are_counted_once(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, _):
+        before = a.statistics().bytes_out
+        await a.send(b.peer_id, backward(0), bytes(2_000_000))
+        await next_inbound(b)
+        assert 2_000_000 < a.statistics().bytes_out - before < 3_000_000
+        a.passing.link_ended(b.peer_id)
+        await a.disconnect(b.peer_id, "enough")
+        assert 2_000_000 < a.statistics().bytes_out - before < 3_000_000
+
+
+async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
+    """What was queued before the end still arrives."""
+    async with circuit(networks) as (a, b, relay):
+        assert await b.events.receive() == PeerUp(relay.peer_id)
+        assert await b.events.receive() == PeerUp(a.peer_id)
+        await a.send(b.peer_id, backward(0), bytes(3_000_000))
+        a.send_nowait(b.peer_id, Goodbye("that was all"))
+        await a.disconnect(b.peer_id, "enough")
+        told = [await b.events.receive() for _ in range(3)]
+        assert Inbound(a.peer_id, Goodbye("that was all"), b"") in told
+        assert isinstance(told[-1], PeerDown)
+        await until(lambda: not relay.passing.machine.circuits)
+
+
+async def test_the_end_of_a_circuit_does_not_prove_that_its_peer_is_gone(
+    networks: Networks,
+) -> None:
+    """A relay could otherwise make a member look as if its process had ended."""
+    async with networks() as a, networks() as b:
+        async with networks() as relay:
+            await reserve(b, relay)
+            await a.connect(b.reaching.addresses[0])
+        down = await next_down(a, b)
+        assert not down.by_peer
+
+
+async def next_down(a: Libp2pNetwork, b: Libp2pNetwork) -> PeerDown:
+    """Wait for the end of the link from a to b."""
+    while True:
+        event = await a.events.receive()
+        if isinstance(event, PeerDown) and event.peer == b.peer_id:
+            return event
+
+
+async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> None:
+    async with networks() as a, networks() as b, networks() as second:
+        async with networks() as first:
+            await reserve(b, first, second)
+            a.want({b.peer_id: b.reaching.addresses})
+            await until(lambda: linked(a, b))
+            through = a.statistics().relays[b.peer_id]
+            if through != first.peer_id:  # the first one is the one that ends here
+                await a.disconnect(b.peer_id, "the other way")
+                await a.connect(f"{first.addresses[0]}/p2p-circuit/p2p/{b.peer_id}")
+                a.want({b.peer_id: b.reaching.addresses})
+            assert a.statistics().relays[b.peer_id] == first.peer_id
+        await until(lambda: a.statistics().relays.get(b.peer_id) == second.peer_id)
+        await a.send(b.peer_id, backward(7), b"again")
+        assert (await next_inbound(b)).message == backward(7)
+        await until(lambda: len(b.reaching.addresses) == 1)
+
+
+async def test_a_relay_that_leaves_says_so(networks: Networks) -> None:
+    async with networks() as b, networks() as first, networks() as second, networks() as third:
+        await reserve(b, first, second)
+        third.passing.offer(relays=True)
+        relays = {one.peer_id: one.addresses for one in (first, second, third)}
+        b.reaching.update(relays, needed=True)
+        first.passing.offer(relays=False, drain_s=30.0)
+        await until(lambda: third.peer_id in b.reaching.machine.relays)
+        assert b.reaching.machine.relays[-1] == first.peer_id  # named last until it is gone
+
+
+async def test_who_has_no_reservation_is_not_reached(networks: Networks) -> None:
+    async with networks() as a, networks() as b, networks() as relay:
+        relay.passing.offer(relays=True)
+        await b.connect(relay.addresses[0])
+        with pytest.raises(DialError, match="not reached through this relay any more"):
+            await a.connect(f"{relay.addresses[0]}/p2p-circuit/p2p/{b.peer_id}")
+        assert linked(a, relay)
+
+
+async def test_a_member_that_does_not_relay_says_so(networks: Networks) -> None:
+    async with networks() as b, networks() as other:
+        b.reaching.update({other.peer_id: other.addresses}, needed=True)
+        await until(lambda: other.passing.machine.refused["not-offered"])
+        assert b.reaching.addresses == []
+
+
+async def test_a_relay_cannot_take_the_peers_place(networks: Networks) -> None:
+    """It swaps identities: it asks somebody else than the target."""
+    async with networks() as a, networks() as b, networks() as c, networks() as relay:
+        await reserve(b, relay)
+        await reserve(c, relay)
+        honest = relay.direct
+        relay.direct = lambda peer: honest(c.peer_id if peer == b.peer_id else peer)  # type: ignore[method-assign]
+        with pytest.raises(DialError, match="PeerIDMismatchesPubkey"):
+            await a.connect(b.reaching.addresses[0])
+        assert not linked(a, b)
+        assert not linked(a, c)
+
+
+async def test_who_asks_is_who_comes(networks: Networks) -> None:
+    """The relay says that another peer asks than the one that then proves its identity."""
+    async with networks() as a, networks() as b, networks() as relay:
+        await reserve(b, relay)
+        machine = relay.passing.machine
+        ask_target = machine._on_connect
+
+        def lie(*given: object) -> object:
+            effects = ask_target(*given)  # type: ignore[arg-type]
+            (asked,) = effects
+            return [type(asked)(asked.number, asked.target, Stop(relay.peer_id))]  # type: ignore
+
+        machine._on_connect = lie  # type: ignore[method-assign,assignment]
+        with pytest.raises(DialError):
+            await a.connect(b.reaching.addresses[0])
+        assert b.statistics().refused["circuit-identity"] == 1
+
+
+async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, _), networks() as c:
+        await reserve(c, b)
+        b.passing.offer(relays=True)
+        with pytest.raises(DialError, match="only through another relay"):
+            await a.connect(f"{b.addresses[0]}/p2p-circuit/p2p/{c.peer_id}")
+        link = a._links[b.peer_id]
+        assert link.connection is not None
+        for message in (Reserve(), Connect(c.peer_id)):
+            _, answer = await ask(link.connection, message)
+            assert answer == Status("over-a-circuit")
+        assert b.statistics().refused["relay-loop"] == 2
+
+
+async def test_reservations_are_of_who_is_linked_and_end_with_the_link(networks: Networks) -> None:
+    async with networks() as relay:
+        async with networks() as b:
+            await reserve(b, relay)
+            assert relay.passing.machine.reservations == {b.peer_id}
+        await until(lambda: not relay.passing.machine.reservations)
+
+
+async def test_a_storm_of_requests_ends_in_a_ban(networks: Networks) -> None:
+    async with networks() as a, networks() as relay:
+        relay.passing.offer(relays=True)
+        await a.connect(relay.addresses[0])
+        with suppress(NetworkError):  # it is cut off in the midst of one
+            while (connection := a.direct(relay.peer_id)) is not None:
+                stream, answer = await ask(connection, Reserve())
+                stream.send_eof()
+                assert isinstance(answer, Reserved) or answer == Status("too-often")
+        refused = relay.passing.machine.refused
+        assert refused["too-often"] <= 12
+        assert relay.statistics().refused["relay-flood"] >= 10
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff", b"\x00\x03abc", b"\x00\x00"])
+async def test_garbage_costs_points_and_one_connection(networks: Networks, garbage: bytes) -> None:
+    async with networks() as a, networks() as relay, networks() as b:
+        await a.connect(relay.addresses[0])
+        await b.connect(relay.addresses[0])
+        connection = a.direct(relay.peer_id)
+        assert connection is not None
+        stream = await connection.session.open_stream()
+        await request_protocol(negotiable(stream), RELAY_PROTOCOL)
+        await stream.send_all([garbage])
+        stream.send_eof()
+        await until(lambda: not linked(a, relay))
+        assert linked(b, relay)
+
+
+async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Networks) -> None:
+    """The target takes nothing: of a flood, the relay holds one window."""
+    async with networks() as a, networks() as b, networks() as relay:
+        await reserve(b, relay)
+        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        connection = a.direct(relay.peer_id)
+        assert connection is not None
+        stream, answer = await ask(connection, Connect(b.peer_id))
+        assert answer == Status("ok")
+        sent = 0
+        with trio.move_on_after(3):
+            while True:
+                await stream.send_all([bytes(64 * 1024)])
+                sent += 64 * 1024
+        held = relay._links[a.peer_id].connection
+        assert held is not None
+        assert held.session.buffered_bytes <= INITIAL_WINDOW_BYTES
+        assert sent < 8 * 1024 * 1024
+        assert linked(a, relay)
+        assert linked(b, relay)

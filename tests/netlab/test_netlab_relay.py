@@ -1,0 +1,195 @@
+"""Volunteers behind routers that let nobody in train together through a public relay."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client.lab.local_swarm import LocalSwarm, Member, environment
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from protocol.address import Address
+from protocol.ids import PeerId
+from protocol.invite import parse_swarm_file
+from tests.netlab.internet import Internet, Place, why_not
+from tests.netlab.measure import inside
+from tests.netlab.routers import Router
+
+reason = why_not()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}"),
+]
+PORT = 4001
+PATIENCE_S = 180.0
+CANARY = b"the canary sings at 5:17"
+MODEL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--stages", "2")
+RUN = ("--microbatch", "2", "--microbatches", "4", "--no-measure")
+ETH_P_ALL = 3
+
+
+@contextmanager
+def swarm_of(
+    net: Internet, folder: Path, founder: str, relays: tuple[str, ...], steps: int
+) -> Iterator[LocalSwarm]:
+    """Found a swarm on a text that only its founder has, with relays as the members to call."""
+    book = folder / "book.txt"
+    book.write_bytes(b"".join(b"%s %d\n" % (CANARY, number) for number in range(2000)))
+    swarm = folder / "x.swarm"
+    create = [sys.executable, "-m", "client.cli.main", "create", "--data", str(book)]
+    subprocess.run(
+        [*create, *MODEL, *RUN, "--steps", str(steps), "--name", "far", "--out", str(swarm)],
+        env=environment(folder / founder),
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    book.unlink()  # the founder keeps a copy in its home, nobody else has one
+    peers = [Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays]
+    swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=tuple(peers))))
+    with LocalSwarm(swarm, folder, folder / "logs") as processes:
+        yield processes
+
+
+def identity(home: Path) -> PeerId:
+    return ensure_identity(make_private(home_folders(home).data)).peer
+
+
+def start(net: Internet, swarm: LocalSwarm, host: str, *, relay_only: bool = False) -> Member:
+    flags = ("--listen-port", str(PORT)) if relay_only else ("--threads", "1")
+    if relay_only:
+        flags = (*flags, "--relay", "20MB/s")
+    return swarm.start(host, flags, within=net.command(host), relay_only=relay_only)
+
+
+def wait_for(swarm: LocalSwarm, what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and all(one.alive for one in swarm.members):
+        with suppress(AttributeError):  # a member does not answer yet
+            if condition():
+                return
+        time.sleep(0.2)
+    logs = "\n".join(f"--- {one.name}\n{''.join(one.log_tail(25))}" for one in swarm.members)
+    pytest.fail(f"not within {PATIENCE_S:.0f} s: {what}\n{logs}")
+
+
+def relay_of(member: Member, other: Member) -> str:
+    """Return the peer through which a member is linked with another one."""
+    there = other.snapshot()
+    links = {one.peer: one for one in member.snapshot().peers}
+    link = links.get(there.peer)
+    return link.relay if link is not None and link.state == "connected" else "not linked"
+
+
+@contextmanager
+def captured(net: Internet, host: str) -> Iterator[list[bytes]]:
+    """Everything that comes to a host or leaves it, packet by packet."""
+    packets: list[bytes] = []
+
+    def made() -> socket.socket:
+        return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+
+    with inside(net, host, made) as tap:
+        tap.setsockopt(socket.SOL_SOCKET, 33, 64 * 2**20)  # SO_RCVBUFFORCE
+        tap.settimeout(0.2)
+        over = threading.Event()
+
+        def read() -> None:
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    packets.append(tap.recv(65536))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield packets
+        finally:
+            over.set()
+            reader.join()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Router.PORT_RESTRICTED, Router.SYMMETRIC),
+        (Router.SYMMETRIC, Router.SYMMETRIC),
+    ],
+)
+def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
+    folder: Path, one: Router, other: Router
+) -> None:
+    places = {"open": Place(), "a": Place(one), "b": Place(other)}
+    with (
+        Internet(places, rtt_ms=20) as net,
+        swarm_of(net, folder, "a", ("open",), steps=4) as swarm,
+        captured(net, "open") as packets,
+    ):
+        relay = start(net, swarm, "open", relay_only=True)
+        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        a, b = start(net, swarm, "a"), start(net, swarm, "b")
+        wait_for(swarm, "trained", lambda: all(m.snapshot().state == "done" for m in (a, b)))
+        for member, partner in ((a, b), (b, a)):
+            assert relay_of(member, partner) == relay.snapshot().peer
+            assert member.snapshot().relay.through == [relay.snapshot().peer]
+            assert member.snapshot().counters.doubled_microbatches == 0
+        assert relay.snapshot().relay.passed_bytes > 100_000
+        assert relay.snapshot().seats == []
+        maps = Path(f"/proc/{relay.process.pid}/maps").read_text()
+        assert "libtorch" not in maps
+    traffic = b"".join(packets)
+    assert len(traffic) > 200_000  # the text went through, among others
+    assert CANARY not in traffic
+    assert (folder / "b").exists()
+
+
+def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
+    places = {
+        "first": Place(),
+        "second": Place(),
+        "a": Place(Router.SYMMETRIC),
+        "b": Place(Router.SYMMETRIC),
+    }
+    with (
+        Internet(places, rtt_ms=20) as net,
+        swarm_of(net, folder, "a", ("first", "second"), steps=100_000) as swarm,
+    ):
+        relays = [start(net, swarm, name, relay_only=True) for name in ("first", "second")]
+        for relay in relays:
+            wait_for(swarm, "relays", lambda r=relay: r.snapshot().state == "relaying")
+        a, b = start(net, swarm, "a"), start(net, swarm, "b")
+        wait_for(swarm, "two reservations each",
+                 lambda: all(len(m.snapshot().relay.through) == 2 for m in (a, b)))  # fmt: skip
+        wait_for(swarm, "trains", lambda: a.snapshot().step > 3)
+        through = relay_of(a, b)
+        (used,) = [relay for relay in relays if relay.snapshot().peer == through]
+        (left,) = [relay for relay in relays if relay is not used]
+        os.killpg(used.process.pid, signal.SIGKILL)
+        swarm.members.remove(used)
+        used.process.wait()
+        killed = time.monotonic()
+        wait_for(swarm, "on the other one", lambda: relay_of(a, b) == left.snapshot().peer)
+        took_s = time.monotonic() - killed
+        print(f"on the other relay after {took_s:.1f} s")
+        before = a.snapshot().step
+        wait_for(swarm, "goes on", lambda: a.snapshot().step > before + 3)
+        for member in (a, b):
+            assert member.snapshot().counters.doubled_microbatches == 0
+        assert took_s < 15
