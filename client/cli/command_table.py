@@ -309,11 +309,16 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, remove or check the unit.",
+        "Run as a service: install, start, stop, remove or check it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
-            ("service status", "installed, enabled, active"),
+            (
+                "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
+                "one of several, each with its own swarm, home and graphics card",
+            ),
+            ("service status --instance gpu1", "installed, enabled, active; which others there are"),
+            ("service logs -f --instance gpu1", "what its manager has kept"),
         ),
         "--system makes it a service of the machine, which needs root.",
         nested=True,
