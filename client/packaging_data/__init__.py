@@ -1,10 +1,10 @@
 """Files for the operating system that the wheel carries: service units and a launchd agent.
 
 Each is complete as it stands, so that the linters of systemd and launchd can read it and an
-administrator can copy it. Two things differ between services: where the command is, and the name of
-the instance, where a machine runs several; ``service_file`` puts them in. The units with an ``@`` are
-made of those without by ``packaging/generate.py``. ``packaging/`` links here and describes what each
-file is for.
+administrator can copy it. Two things differ between services: where the command is, and the name
+of the instance, where a machine runs several; ``service_file`` puts them in. The units with an
+``@`` are made of those without by ``packaging/generate.py``. ``packaging/`` links here and
+describes what each file is for.
 """
 
 from __future__ import annotations

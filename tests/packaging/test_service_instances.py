@@ -184,7 +184,10 @@ def test_the_unit_of_an_instance_says_what_the_command_line_expects(
     assert invite is not None
     if scope == "system":  # the machine's folders, which the fixture has replaced
         assert variables["VOLUNTEER_HOME"] == "/var/lib/volunteer-one"
-        assert (invite[1], files) == ("/etc/volunteer/one.swarm", ["/etc/volunteer/one.environment"])
+        assert (invite[1], files) == (
+            "/etc/volunteer/one.swarm",
+            ["/etc/volunteer/one.environment"],
+        )
         assert place.home is not None
         assert place.home.name == "volunteer-one"
     else:

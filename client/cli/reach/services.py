@@ -1,9 +1,9 @@
 """Where the services of this machine are: unit, invite, settings, home and manager of each.
 
 A service is the only one of its kind (``volunteer.service``) or an instance among several
-(``volunteer@NAME.service``); an instance has a unit file, an invite, settings and a home of its own,
-so that installing, changing and removing one leaves the others as they are. The files in the folder
-of units are the only list of what is installed.
+(``volunteer@NAME.service``); an instance has a unit file, an invite, settings and a home of its
+own, so that installing, changing and removing one leaves the others as they are. The files in the
+folder of units are the only list of what is installed.
 """
 
 from __future__ import annotations
