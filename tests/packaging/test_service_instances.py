@@ -1,4 +1,4 @@
-"""Several services of one machine: each has files of its own, and removing one leaves the others."""
+"""Several services of one machine: each has its own files, and removing one leaves the others."""
 
 from __future__ import annotations
 
