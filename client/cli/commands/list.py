@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -39,7 +42,7 @@ def list(*, json: AsJson = False) -> int:
     if json:
         print_json(Listing(tuple(found)))
     else:
-        for line in aligned(HEAD, [_row(one) for one in found]) if found else ():
+        for line in _table(found):
             print(printable(line))
         for one in found:
             if one.condition != "answers":
@@ -50,6 +53,22 @@ def list(*, json: AsJson = False) -> int:
         return ExitCode.OK
     say("no volunteer runs on this machine\n  start one: volunteer join --swarm X")
     return ExitCode.NOT_RUNNING
+
+
+def _table(found: Sequence[Volunteer]) -> Iterator[str]:
+    """Yield the lines of the table; where a terminal is too narrow for the homes, they have lines
+    of their own."""
+    rows = [_row(one) for one in found]
+    whole = tuple(aligned(HEAD, rows)) if rows else ()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    if all(len(line) <= width for line in whole):
+        yield from whole
+        return
+    head, *lines = aligned(HEAD[:-1], [row[:-1] for row in rows])
+    yield head
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        yield f"  {row[-1]}"
 
 
 def _row(one: Volunteer) -> tuple[str, ...]:

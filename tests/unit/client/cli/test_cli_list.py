@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from client.cli import screen
 from client.cli.reach import machine, running, services
+from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode, UserError
 from client.packaging_data import service_file
@@ -53,6 +55,13 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.setattr(running, "SYSTEM_HOME", Path(name) / "volunteer")
         monkeypatch.setattr(machine, "ASK_S", 0.5)
         yield Path(name)
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @contextmanager
@@ -274,3 +283,15 @@ def test_attach_asks_which_one_where_this_home_has_none(
     with node_of(folder / "mine", FakeProvider()) as own:
         within("attach")
         assert shown[-1] == (own, find_folders()), "that of this home is not asked about"
+
+
+def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = import_module("client.cli.commands.list")
+    one = Volunteer(condition="answers", words="", home="/srv/" + "x" * 70, swarm_name="ours")
+    wide = [*command._table([one])]
+    assert len(wide) == 2
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = [*command._table([one])]
+    assert [line.split()[0] for line in narrow] == ["swarm", "ours", one.home]
+    assert all(len(line) <= 80 for line in narrow)
