@@ -1,4 +1,4 @@
-"""Writes the manual page, the shell completions and the table of settings from the code itself.
+"""Writes the manual page, the completions, the units of instances and the table of settings.
 
     python packaging/generate.py            # write them anew
     python packaging/generate.py --check    # end with 1 if those in the repository are old
@@ -16,9 +16,12 @@ from man_page import man_page
 
 from client.cli.app import build_app
 from client.config import SETTINGS, Settings
+from client.packaging_data import FILES, Kind, service_file
 
 HERE = Path(__file__).parent
 README = HERE.parent / "client" / "README.md"
+UNITS = HERE.parent / "client" / "packaging_data"
+TEMPLATES: tuple[Kind, ...] = ("system", "user")
 BEGIN, END = "<!-- settings: made by packaging/generate.py -->\n", "<!-- end of settings -->"
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
 
@@ -31,6 +34,9 @@ def generated() -> dict[Path, str]:
         for shell, name in COMPLETIONS.items()
     }
     files[HERE / "man" / "volunteer.1"] = man_page(app)
+    for kind in TEMPLATES:
+        template = FILES[kind].replace("volunteer.service", "volunteer@.service")
+        files[UNITS / template] = service_file(kind, instance="%i")
     files[README] = with_settings(README.read_text(encoding="utf-8"))
     return files
 

@@ -158,6 +158,16 @@ COMMANDS: Final[dict[str, Command]] = {
             ("status --json | jq .loss", "for programs"),
         ),
     ),
+    "list": Command(
+        WATCH,
+        "List all volunteers of this machine, also those of services and of other users.",
+        (
+            ("list", "swarm, stages, state, speed, memory, threads, device and home of each"),
+            ("list --json | jq '.volunteers[].state'", "for programs"),
+        ),
+        "One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that "
+        "cannot be opened only the socket is known: root sees all.",
+    ),
     "peers": Command(
         WATCH,
         "List the members of the swarm and the stages they hold.",
@@ -323,11 +333,19 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, remove or check the unit.",
+        "Run as a service: install, start, stop, remove or check it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
-            ("service status", "installed, enabled, active"),
+            (
+                "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
+                "one of several, each with its own swarm, home and graphics card",
+            ),
+            (
+                "service status --instance gpu1",
+                "installed, enabled, active; the others",
+            ),
+            ("service logs -f --instance gpu1", "what its manager has kept"),
         ),
         "--system makes it a service of the machine, which needs root.",
         nested=True,

@@ -43,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, ImportError) and not _is_own(error):
+            return _explain_package(error)
         return _explain_crash(error)
     return int(result or ExitCode.OK)
 
@@ -73,6 +75,16 @@ def _explain_crash(error: Exception) -> int:
     say(f"volunteer: internal error: {_one_line(error)}")
     say(f"  {place}; please report it")
     return ExitCode.RUNTIME
+
+
+def _is_own(error: ImportError) -> bool:
+    return (error.name or "").partition(".")[0] in ("client", "protocol", "model_zoo")
+
+
+def _explain_package(error: ImportError) -> int:
+    say(f"volunteer: a package that this needs does not load: {_one_line(error)}")
+    say("  volunteer doctor says which, and what to do")
+    return ExitCode.CONFIG
 
 
 def _one_line(error: Exception) -> str:

@@ -59,6 +59,10 @@ class NotRunning(ControlError):
     code = ExitCode.NOT_RUNNING
 
 
+class NoAnswer(ControlError):
+    """A node listens, but does not answer in time."""
+
+
 class ControlClient:
     """One connection to one node; use it as a context manager.
 
@@ -193,7 +197,7 @@ class ControlClient:
             if not reply.method:
                 return reply
             self._updates = [*self._updates, decode_update(reply)][-MAX_WAITING:]
-        raise ControlError(f"the volunteer at {self._path} does not answer")
+        raise NoAnswer(f"the volunteer at {self._path} does not answer")
 
     @contextlib.contextmanager
     def _in_words(self) -> Iterator[None]:

@@ -219,6 +219,8 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     used_bytes: int = 0
     """Today, whether or not there is a quota."""
     power_w: int = 0
+    device: str = ""
+    """Where it computes, as the owner chose: ``auto``, ``cpu``, ``cuda:1``; empty: not known."""
     when: list[str] = field(default_factory=list)
     """Conditions for computing: ``idle only``, ``not on battery``, ``22:00-07:00``."""
 

@@ -1,4 +1,4 @@
-"""Finds the control sockets of this user's nodes, and identifies the user at the other end.
+"""Finds the control sockets of this machine's nodes, and identifies who is at the other end.
 
 A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
 node died refuses connections; that, and nothing about its age, makes it stale.
@@ -10,9 +10,11 @@ in may only look, and so may a user that the kernel does not identify.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,7 +26,12 @@ _XUCRED: Final = struct.Struct("=IIh")  # macOS and BSD, <sys/ucred.h>: version,
 _XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
 _SOL_LOCAL: Final = 0
 _LOCAL_PEERCRED: Final = 1
+_LOCAL_PEERPID: Final = 2
 ROOT: Final = 0
+_KERNEL_LIST: Final = Path("/proc/net/unix")
+_LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
+_NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
+MAX_LISTENING: Final = 256
 
 
 class SocketFolderError(Exception):
@@ -89,6 +96,67 @@ def live_sockets(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+
+
+def listening_sockets() -> list[Path]:
+    """Return the sockets named like ours on which any process of this machine listens, by path.
+
+    Linux tells everybody their paths, though only some may connect; elsewhere the list is empty.
+    Processes in other network namespaces (containers) are not in it.
+    """
+    try:
+        with _KERNEL_LIST.open(encoding="utf-8", errors="replace") as table:
+            rows = [line.split(maxsplit=7) for line in table]
+    except OSError:
+        return []
+    found = set()
+    for row in rows:
+        if len(row) == 8 and row[3].isalnum() and row[7].startswith("/"):
+            path = Path(row[7].rstrip("\n"))
+            if _flags(row[3]) & _LISTENS and _NAME.fullmatch(path.name):
+                found.add(path)
+    return sorted(found)[:MAX_LISTENING]
+
+
+def _flags(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The process that listens on a socket, as the kernel tells; None: it does not."""
+
+    pid: int | None
+    user: int | None
+
+
+def listener(path: Path, timeout_s: float = 0.5) -> Listener:
+    """Return who listens on a socket, whether it answers or not.
+
+    Raises:
+        PermissionError: this user may not connect.
+        OSError: nobody listens on it.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout_s)
+        try:
+            probe.connect(str(path))
+        except (TimeoutError, BlockingIOError):
+            return Listener(None, None)  # too many wait already
+        return Listener(_peer_pid(probe), peer_uid(probe))
+
+
+def _peer_pid(connection: Connected) -> int | None:
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            return int(_UCRED.unpack(raw)[0])
+        return int.from_bytes(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4), "little")
+    except (OSError, struct.error):
+        return None
 
 
 def remove_stale(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,10 +100,12 @@ class Wire:
             Gone: the connection ended.
             WireError: the line is too long or no answer.
         """
+        deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
+            left_s = max(0.0, deadline - time.monotonic())  # else a slow line could last for ever
             watched = [self._socket] if wake is None else [self._socket, wake]
             try:
-                ready, _, _ = select.select(watched, [], [], timeout_s)
+                ready, _, _ = select.select(watched, [], [], left_s)
                 if self._socket not in ready:
                     return None
                 chunk = self._socket.recv(256 * 1024)

@@ -55,7 +55,8 @@ def _import_quietly() -> None:
     """
     for name in NOT_RUN:
         spec = find_spec(name)
-        assert spec is not None
+        if spec is None:
+            raise ImportError(f"{name} is missing: libp2p is damaged", name=name)
         sys.modules.setdefault(name, module_from_spec(spec))
     with warnings.catch_warnings():
         # Deprecation warnings inside the library and its imports do not concern this code.

@@ -149,6 +149,7 @@ def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView
         daily_bytes=settings.daily_quota_bytes,
         used_bytes=used_bytes,
         power_w=settings.power_limit_w,
+        device=settings.device,
         when=when_words(settings),
     )
 

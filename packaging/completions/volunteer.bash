@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+  local all_commands='attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join list logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "data" "sample" "chat" "export" "eval" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "report" "replay")
+        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "data" "sample" "chat" "export" "eval" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "list" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "report" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -989,6 +989,18 @@ _volunteer() {
             esac
           fi
           ;;
+        "list")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
         "logs")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--follow" "-f" "--since" "--level" "--lines" "-n" "--json" "--help" "-h" "--version")
@@ -1406,7 +1418,7 @@ _volunteer() {
               [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
             done
           else
-            local -a _c=("install" "uninstall" "status")
+            local -a _c=("install" "start" "stop" "uninstall" "status" "logs")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2135,7 +2147,7 @@ _volunteer() {
           ;;
         "service install")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--user" "--system" "--swarm" "--start" "--help" "-h" "--version")
+            local -a _c=("--user" "--system" "--instance" "--swarm" "--gpu" "--device" "--start" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2147,7 +2159,68 @@ _volunteer() {
               _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
             fi
             case "$_value_prev" in
+              --instance)
+                COMPREPLY=()
+                ;;
               --swarm)
+                COMPREPLY=()
+                ;;
+              --gpu)
+                COMPREPLY=()
+                ;;
+              --device)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "service logs")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--instance" "--follow" "-f" "--lines" "-n" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --instance)
+                COMPREPLY=()
+                ;;
+              --lines)
+                COMPREPLY=()
+                ;;
+              -n)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "service start")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--instance" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --instance)
                 COMPREPLY=()
                 ;;
               *)
@@ -2158,26 +2231,71 @@ _volunteer() {
           ;;
         "service status")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--user" "--system" "--json" "--help" "-h" "--version")
+            local -a _c=("--user" "--system" "--instance" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
               [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
             done
           else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --instance)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "service stop")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--instance" "--help" "-h" "--version")
+            local _q
             COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --instance)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
           fi
           ;;
         "service uninstall")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--user" "--system" "--help" "-h" "--version")
+            local -a _c=("--user" "--system" "--instance" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
               [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
             done
           else
-            COMPREPLY=()
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --instance)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
           fi
           ;;
         *)

@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join list logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -88,7 +88,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'eval' -d 'Measure the newest 
 complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to do about each problem.'
 complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, change, locate or check the settings.'
 complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show, create or replace this volunteer'\''s identity.'
-complete -c volunteer -n __fish_use_subcommand -a 'service' -d 'Run as a service: install, remove or check the unit.'
+complete -c volunteer -n __fish_use_subcommand -a 'service' -d 'Run as a service: install, start, stop, remove or check it.'
 complete -c volunteer -n __fish_use_subcommand -a 'encrypt' -d 'Encrypt the training text and the checkpoints on this disk.'
 complete -c volunteer -n __fish_use_subcommand -a 'cache' -d 'Show what is kept on disk, and free space.'
 complete -c volunteer -n __fish_use_subcommand -a 'completion' -d 'Print the completion script of a shell.'
@@ -101,6 +101,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'bench' -d 'Measure this machi
 complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Inject faults into volunteers on this machine and report what each costs.'
 complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
 complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
+complete -c volunteer -n __fish_use_subcommand -a 'list' -d 'List all volunteers of this machine, also those of services and of other users.'
 complete -c volunteer -n __fish_use_subcommand -a 'peers' -d 'List the members of the swarm and the stages they hold.'
 complete -c volunteer -n __fish_use_subcommand -a 'members' -d 'List who belongs to a swarm that is entered by invitation, and who invited whom.'
 complete -c volunteer -n __fish_use_subcommand -a 'evidence' -d 'Show, save and check the evidence by which members were expelled.'
@@ -644,6 +645,12 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l log-level -x -
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-format -x -a 'text json' -d 'Format of messages on stderr.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
 
+# Options for: list
+complete -c volunteer -n '__fish_volunteer_using_command list' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command list' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command list' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command list' -l json -d 'Print JSON.'
+
 # Options for: logs
 complete -c volunteer -n '__fish_volunteer_using_command logs' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command logs' -s h -d 'Display this message and exit.'
@@ -771,8 +778,11 @@ complete -c volunteer -n '__fish_volunteer_using_command sample' -l json -d 'Pri
 
 # Subcommands for: service
 complete -c volunteer -n '__fish_volunteer_using_command service' -a 'install' -d 'Write the unit (on a Mac: the agent); start it only with --start.'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'start' -d 'Start the service, now and at every login (with --system: at every boot).'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'stop' -d 'Stop the service: it drains its stages, saves and leaves; it starts again at th…'
 complete -c volunteer -n '__fish_volunteer_using_command service' -a 'uninstall' -d 'Stop the service and remove its unit; what the volunteer has learned and keeps …'
-complete -c volunteer -n '__fish_volunteer_using_command service' -a 'status' -d 'Say whether the service is installed, starts by itself, and runs now.'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'status' -d 'Say whether the service is installed, starts by itself, and runs now, and which…'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'logs' -d 'Print what the service'\''s manager has kept of its messages, also of its starts a…'
 # Options for: service
 complete -c volunteer -n '__fish_volunteer_using_command service' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command service' -s h -d 'Display this message and exit.'
@@ -784,8 +794,31 @@ complete -c volunteer -n '__fish_volunteer_using_command service install' -s h -
 complete -c volunteer -n '__fish_volunteer_using_command service install' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command service install' -l user -d 'Of this user; runs while you are logged in (the default).'
 complete -c volunteer -n '__fish_volunteer_using_command service install' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
 complete -c volunteer -n '__fish_volunteer_using_command service install' -l swarm -r -d 'Keep this invite where the service reads it: a .swarm file, an invite, or - for…'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l gpu -r -d 'Compute on this graphics card, by its number in nvidia-smi.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command service install' -l start -d 'Also start it, now and at every login (with --system: at every boot).'
+
+# Options for: service logs
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l follow -d 'Go on with new lines until you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -s f -d 'Go on with new lines until you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -l lines -r -d 'How many of the last lines.'
+complete -c volunteer -n '__fish_volunteer_using_command service logs' -s n -r -d 'How many of the last lines.'
+
+# Options for: service start
+complete -c volunteer -n '__fish_volunteer_using_command service start' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service start' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service start' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service start' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service start' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service start' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
 
 # Options for: service status
 complete -c volunteer -n '__fish_volunteer_using_command service status' -l help -d 'Display this message and exit.'
@@ -793,7 +826,16 @@ complete -c volunteer -n '__fish_volunteer_using_command service status' -s h -d
 complete -c volunteer -n '__fish_volunteer_using_command service status' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command service status' -l user -d 'Of this user; runs while you are logged in (the default).'
 complete -c volunteer -n '__fish_volunteer_using_command service status' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
 complete -c volunteer -n '__fish_volunteer_using_command service status' -l json -d 'Print JSON.'
+
+# Options for: service stop
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service stop' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
 
 # Options for: service uninstall
 complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l help -d 'Display this message and exit.'
@@ -801,6 +843,7 @@ complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -s h
 complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l user -d 'Of this user; runs while you are logged in (the default).'
 complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l instance -r -d 'Name of one of several services, such as gpu0; without it: the only one.'
 
 # Options for: simulate
 complete -c volunteer -n '__fish_volunteer_using_command simulate' -l help -d 'Display this message and exit.'

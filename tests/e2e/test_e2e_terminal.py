@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,65 +15,13 @@ from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.store.paths import runtime_folder
-from tests.support.e2e_local import HOST, REPOSITORY, environment, found, snapshot_of, wait_for
+from tests.support.e2e_local import HOST, found, snapshot_of, wait_for
+from tests.support.terminal import Shell
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
 ]
-PROMPT = "shell$ "
-
-
-class Shell:
-    """A shell in a terminal of 100 x 30 with ``volunteer`` in it."""
-
-    def __init__(self, folder: Path, home: Path) -> None:
-        self._socket = str(folder / "tmux")
-        command = folder / "volunteer"
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m client.cli.main "$@"\n')
-        command.chmod(0o755)
-        variables = {"PS1": PROMPT, "PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
-        inherited = environment(home)
-        self._tmux(
-            *("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "-c", str(folder)),
-            *("sh",),
-            variables={**inherited, **variables, "PATH": f"{folder}:{inherited['PATH']}"},
-        )
-
-    def close(self) -> None:
-        self._tmux("kill-server")
-
-    def type(self, line: str) -> None:
-        self._tmux("send-keys", "-l", line)
-        self._tmux("send-keys", "Enter")
-
-    def press(self, key: str) -> None:
-        self._tmux("send-keys", key)
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Return the match of what the screen shows once it shows it."""
-        screen = ""
-
-        def look() -> re.Match[str] | None:
-            nonlocal screen
-            screen = self._tmux("capture-pane", "-p")
-            return re.search(pattern, screen)
-
-        try:
-            return wait_for(look, f"{pattern!r} is shown", timeout_s=120.0)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the screen shows:\n{screen}") from error
-
-    def _tmux(self, *arguments: str, variables: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            ["tmux", "-S", self._socket, *arguments],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        return done.stdout
 
 
 @pytest.fixture
@@ -106,7 +51,7 @@ def _state(home: Path, state: str) -> Snapshot:
 
 def test_the_first_minutes(folder: Path) -> None:
     home = folder / "v1"
-    shell = Shell(folder, home)
+    shell = Shell(folder, home, columns=100, rows=30)
     try:
         shell.type(f"volunteer join --swarm x.swarm --listen-host {HOST} --threads 1; echo CODE $?")
         shell.wait_for(r"Agree\? \[y/N\]")
@@ -147,7 +92,7 @@ def test_the_first_minutes(folder: Path) -> None:
 def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
     """The pipe gives the invite; the answer, and then the screen's keys, come from the terminal."""
     home = folder / "v1"
-    shell = Shell(folder, home)
+    shell = Shell(folder, home, columns=100, rows=30)
     join = f"volunteer join --swarm - --listen-host {HOST} --threads 1"
     try:
         shell.type(f"cat x.swarm | {join} --detach; echo CODE $?")

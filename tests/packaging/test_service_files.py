@@ -25,6 +25,8 @@ needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
 UNITS: tuple[Kind, ...] = ("system", "user")
+NAMES = {"volunteer.service": "", "volunteer@.service": "%i", "volunteer@gpu1.service": "%i"}
+"""The one without a name, the template, and the file of one instance; with what is put in."""
 
 
 def a_command() -> PurePosixPath:
@@ -44,10 +46,11 @@ def analyze(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
 
 
 @needs_systemd
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", UNITS)
-def test_systemd_has_nothing_to_say_to_a_unit(kind: Kind, tmp_path: Path) -> None:
-    unit = tmp_path / "volunteer.service"
-    unit.write_text(service_file(kind, a_command()))
+def test_systemd_has_nothing_to_say_to_a_unit(kind: Kind, name: str, tmp_path: Path) -> None:
+    unit = tmp_path / name
+    unit.write_text(service_file(kind, a_command(), NAMES[name]))
     scope = ["--user"] if kind == "user" else []
     verdict = analyze("verify", *scope, "--man=no", str(unit), runtime=tmp_path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
@@ -61,10 +64,11 @@ def test_systemd_would_notice_a_misspelt_directive(tmp_path: Path) -> None:
 
 
 @needs_systemd
-def test_systemd_has_nothing_to_say_to_the_unit_with_a_gpu(tmp_path: Path) -> None:
-    unit = tmp_path / "volunteer.service"
-    unit.write_text(service_file("system", a_command()))
-    drop_in = tmp_path / "volunteer.service.d" / "gpu.conf"
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_has_nothing_to_say_to_the_unit_with_a_gpu(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / name
+    unit.write_text(service_file("system", a_command(), NAMES[name]))
+    drop_in = tmp_path / f"{name}.d" / "gpu.conf"
     drop_in.parent.mkdir()
     drop_in.write_text(packaging_data.text("system/gpu.conf"))
     verdict = analyze("verify", "--man=no", str(unit), runtime=tmp_path)
@@ -72,13 +76,14 @@ def test_systemd_has_nothing_to_say_to_the_unit_with_a_gpu(tmp_path: Path) -> No
 
 
 @needs_systemd
-def test_the_system_service_is_hardened(tmp_path: Path) -> None:
-    unit = tmp_path / "volunteer.service"
-    unit.write_text(service_file("system", a_command()))
+@pytest.mark.parametrize("name", ["volunteer.service", "volunteer@gpu1.service"])
+def test_the_system_service_is_hardened(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / name
+    unit.write_text(service_file("system", a_command(), NAMES[name]))
     verdict = analyze(
         "security", "--offline=true", "--no-pager", str(unit), runtime=tmp_path
     ).stdout
-    found = re.search(r"Overall exposure level for volunteer.service: ([0-9.]+)", verdict)
+    found = re.search(r"Overall exposure level for volunteer\S*.service: ([0-9.]+)", verdict)
     assert found is not None, verdict
     assert float(found[1]) <= EXPOSURE_AT_MOST
 
@@ -127,6 +132,31 @@ def test_the_launchd_agent_as_it_is_written_is_a_property_list() -> None:
     agent = plistlib.loads(packaging_data.text(FILES["launchd"]).encode())
     assert FILES["launchd"].endswith(f"/{agent['Label']}.plist")
     subprocess.run(["sh", "-n", "-c", agent["ProgramArguments"][2]], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_the_template_differs_from_the_unit_by_the_name_of_the_instance_alone(kind: Kind) -> None:
+    """So whatever hardens the one hardens the other."""
+    template = packaging_data.text(FILES[kind].replace("volunteer.service", "volunteer@.service"))
+    assert template == service_file(kind, instance="%i")
+    without = template.replace(".", "/").replace("-%i", "").replace(" %i", "").replace("%i/", "")
+    home = "Environment=VOLUNTEER_HOME="
+    lines = {line for line in without.splitlines() if not line.startswith((home, "#"))}
+    one = service_file(kind).replace(".", "/").splitlines()
+    assert lines == {line for line in one if not line.startswith((home, "#"))}
+
+
+def test_agents_of_a_mac_share_no_file() -> None:
+    named = {}
+    for name in ("", "one", "two"):
+        agent = plistlib.loads(service_file("launchd", instance=name).encode())
+        words = shlex.split(agent["ProgramArguments"][2])
+        homes = [word for word in words if word.startswith("VOLUNTEER_HOME=")]
+        named[name] = {agent["Label"], words[words.index("--swarm") + 1], words[-1], *homes}
+        subprocess.run(["sh", "-n", "-c", agent["ProgramArguments"][2]], check=True, timeout=10)
+    assert len(named[""]) == 3
+    assert len(named["one"]) == len(named["two"]) == 4, "an instance has a home of its own"
+    assert not named[""] & named["one"] | named["one"] & named["two"]
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -8,14 +8,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.diagnosis import checks
+from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.checks_gpu import check_gpu
+from client.cli.diagnosis.checks_services import check_services
 from client.cli.diagnosis.limit_checks import examine_limits
 from client.cli.reach.home import Home, find_home
+from client.cli.reach.machine import find_volunteers
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode
-from client.store.identity import KEY_FILE
+from client.store.last_run import RunRecord
 
 PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil")
 HEAVY = ("torch", "libp2p")
@@ -67,16 +71,22 @@ def examine(home: Home) -> Iterator[Check]:
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
     yield checks.check_folder("data folder", home.folders.data)
-    yield checks.check_identity(home.folders.data / KEY_FILE)
+    yield inside.check_identity(home.folders.data)
+    yield from inside.check_lock(home.folders.data)
     yield checks.check_at_rest(home.folders.data)
-    yield checks.check_runtime_folder(home.folders.runtime)
-    yield checks.check_port(home.settings.listen_host, home.settings.listen_port)
+    yield from inside.check_swarm_files(home.folders.swarms)
+    yield from inside.check_checkpoints(home.folders.data / "checkpoints")
+    yield inside.check_runtime_folder(home.folders.runtime)
+    run = RunRecord(home.folders.data).load()
+    own = run.pid if run is not None else None
+    yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
     yield outside.check_clock()
     yield outside.check_descriptors()
-    yield outside.check_gpu(home.settings)
+    yield check_gpu(home.settings, find_volunteers())
     yield outside.check_reachability(home.settings)
     yield from outside.check_swarms(home)
     yield from outside.check_node(home)
+    yield from check_services()
     yield from examine_limits(home.settings, home.folders.data)
     yield from map(checks.check_import, HEAVY)

@@ -1,6 +1,7 @@
-"""``volunteer service``: run as a service of this machine or this user.
+"""``volunteer service``: run as services of this machine or this user.
 
-Installing writes a file and says what to do with it; nothing starts by itself unless asked.
+Installing writes files and says what to do with them; nothing starts by itself unless asked. A
+service is the only one, or an instance (``--instance NAME``) with its own swarm, home and device.
 """
 
 from __future__ import annotations
@@ -9,41 +10,45 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
+from client.cli.reach.services import Scope, ServicePlace, installed_services, service_place
 from client.cli.reach.target import read_target
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
+from client.config import check_setting
 from client.errors import ExitCode, UserError
-from client.packaging_data import SYSUSERS, Kind, service_file, text
+from client.packaging_data import GPU, SYSUSERS, service_file, text
 from client.store.atomic import write_atomic
+from protocol.address import Address
+from protocol.errors import ProtocolError
+from protocol.invite import MAX_SWARM_FILE_CHARS, Target, parse_target
 
 app = nested_app("service")
 
-Scope = Literal["user", "system"]
 User = Annotated[bool, Parameter(help="Of this user; runs while you are logged in (the default).")]
 System = Annotated[bool, Parameter(help="Of the machine; needs root.")]
-NAME = "volunteer.service"
-LABEL = "org.volunteer.client"
+Instance = Annotated[
+    str, Parameter(help="Name of one of several services, such as gpu0; without it: the only one.")
+]
 SYSUSERS_FILE = Path("/etc/sysusers.d/volunteer.conf")
+BY_BUS: Final = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+"""Has CUDA number the cards as nvidia-smi does."""
 
 
-@dataclass(frozen=True)
-class ServicePlace:
-    """The unit file of one kind of service, and the commands that control it."""
+class InstanceStatus(Struct, frozen=True, kw_only=True):
+    """One of the installed services."""
 
-    kind: Kind
-    unit: Path
-    invite: Path
-    start: str
-    stop: str
-    manager: tuple[str, ...]
+    instance: str
+    """Empty: the one without a name."""
+    unit: str
+    enabled: str
+    active: str
 
 
 class ServiceStatus(Struct, frozen=True, kw_only=True):
@@ -57,6 +62,11 @@ class ServiceStatus(Struct, frozen=True, kw_only=True):
     active: str
     invite: str
     invite_there: bool
+    instance: str = ""
+    home: str = ""
+    """Its ``VOLUNTEER_HOME``; empty: the user's usual folders."""
+    others: list[InstanceStatus] = []
+    """The other services of this scope that are installed."""
     schema_version: int = 1
 
 
@@ -65,7 +75,10 @@ def install(
     *,
     user: User = False,
     system: System = False,
+    instance: Instance = "",
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    gpu: Annotated[int | None, Parameter(name="--gpu")] = None,
+    device: str | None = None,
     start: bool = False,
 ) -> None:
     """Write the unit (on a Mac: the agent); start it only with --start.
@@ -74,112 +87,284 @@ def install(
     ----------
     swarm
         Keep this invite where the service reads it: a .swarm file, an invite, or - for stdin.
+    gpu
+        Compute on this graphics card, by its number in nvidia-smi.
+    device
+        Where to compute: auto, cpu, cuda or cuda:N.
     start
         Also start it, now and at every login (with --system: at every boot).
     """
-    place = _place(_scope(user, system))
+    place = _place(user, system, instance)
     _check_rights(place)
-    if swarm is not None:
-        _write(place.invite, str(read_target(swarm)), 0o600)
-        say(f"wrote {place.invite}")
+    chosen = _device(place, gpu, device)
     command = _command()
     if place.kind == "system":
         _check_visible(command)
+    if swarm is not None:
+        _keep_invite(place, read_target(swarm))
+    if place.kind == "system":
         _make_user()
-    _write(place.unit, service_file(place.kind, command), 0o644)
+    if chosen:
+        _keep_device(place, chosen)
+    _write(place.unit, service_file(place.kind, command, place.instance), 0o644)
     print(place.unit)
     if not place.invite.exists():
         say(f"put the invite or .swarm file at {place.invite} (mode 0600) before you start it")
     if not start:
-        say(f"start it with: {place.start}")
+        say(f"start it with: volunteer service start{place.flags}")
         return
-    if not place.invite.exists():
-        raise UserError("there is no invite yet", "give --swarm, too", ExitCode.USAGE)
-    _manage(place, place.start)
+    _start(place)
+
+
+@app.command(name="start")
+def start_(*, user: User = False, system: System = False, instance: Instance = "") -> None:
+    """Start the service, now and at every login (with --system: at every boot)."""
+    place = _installed(user, system, instance)
+    _check_rights(place)
+    _start(place)
 
 
 @app.command
-def uninstall(*, user: User = False, system: System = False) -> None:
+def stop(*, user: User = False, system: System = False, instance: Instance = "") -> None:
+    """Stop the service: it drains its stages, saves and leaves; it starts again at the next login
+    (with --system: boot)."""
+    place = _installed(user, system, instance)
+    _check_rights(place)
+    _manage(place, place.stop)
+
+
+@app.command
+def uninstall(*, user: User = False, system: System = False, instance: Instance = "") -> None:
     """Stop the service and remove its unit; what the volunteer has learned and keeps stays."""
-    place = _place(_scope(user, system))
+    place = _place(user, system, instance)
     if not _remove(place):
-        say(f"{place.unit} does not exist")
+        say(f"{place.unit} does not exist{_others_words(place)}")
         return
     print(place.unit)
-    say(
-        f"service removed; the invite {place.invite} is kept"
-        if place.invite.exists()
-        else "removed"
-    )
+    kept = [str(path) for path in (place.invite, place.environment) if path and _there(path)]
+    words = f"; kept: {', '.join(kept)}" if kept else ""
+    home = f"; its home {place.home} is kept, too" if place.home else ""
+    say(f"service removed{words}{home}{_others_words(place)}")
 
 
 @app.command
-def status(*, user: User = False, system: System = False, json: AsJson = False) -> int:
-    """Say whether the service is installed, starts by itself, and runs now."""
-    scope = _scope(user, system)
-    place = _place(scope)
+def status(
+    *, user: User = False, system: System = False, instance: Instance = "", json: AsJson = False
+) -> int:
+    """Say whether the service is installed, starts by itself, and runs now, and which others are
+    installed."""
+    place = _place(user, system, instance)
     found = ServiceStatus(
-        scope=scope,
+        scope=place.scope,
         unit=str(place.unit),
         installed=place.unit.exists(),
         enabled=_ask(place, "is-enabled"),
         active=_ask(place, "is-active"),
         invite=str(place.invite),
         invite_there=_there(place.invite),
+        instance=place.instance,
+        home=str(place.home or ""),
+        others=[
+            InstanceStatus(
+                instance=other.instance,
+                unit=str(other.unit),
+                enabled=_ask(other, "is-enabled"),
+                active=_ask(other, "is-active"),
+            )
+            for other in _others(place)
+        ],
     )
     if json:
         print_json(found)
     else:
-        print(f"unit     {found.unit}: {'installed' if found.installed else 'not installed'}")
-        print(f"enabled  {found.enabled or 'unknown'}")
-        print(f"active   {found.active or 'unknown'}")
-        print(f"invite   {found.invite}: {'there' if found.invite_there else 'not there'}")
+        print(printable("\n".join(_status_lines(found))))
     return ExitCode.OK if found.installed else ExitCode.NOT_RUNNING
 
 
-def remove_own() -> Path | None:
-    """Stop and remove this user's service; return its unit, None if there was none."""
-    place = _place("user")
-    return place.unit if _remove(place) else None
+@app.command
+def logs(
+    *,
+    user: User = False,
+    system: System = False,
+    instance: Instance = "",
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    lines: Annotated[int, Parameter(name=["--lines", "-n"])] = 50,
+) -> int:
+    """Print what the service's manager has kept of its messages, also of its starts and ends.
+
+    Parameters
+    ----------
+    follow
+        Go on with new lines until you interrupt.
+    lines
+        How many of the last lines.
+    """
+    place = _installed(user, system, instance)
+    if place.kind == "launchd":
+        of = f"-{place.instance}" if place.instance else ""
+        log = Path.home() / "Library" / "Logs" / f"volunteer{of}.log"
+        command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(log)]
+    else:
+        whose = ["--user"] if place.scope == "user" else []
+        command = ["journalctl", "--no-pager", *whose, "-u", place.name, "-n", str(lines)]
+        command += ["-f"] if follow else []
+    sys.stdout.flush()
+    try:
+        return subprocess.run(command, check=False).returncode
+    except FileNotFoundError as error:
+        home = f"VOLUNTEER_HOME={place.home} " if place.home else ""
+        problem = f"there is no {command[0]} here"
+        raise UserError(problem, f"the volunteer's own log: {home}volunteer logs") from error
+    except KeyboardInterrupt:
+        return ExitCode.OK
+
+
+def remove_own() -> list[Path]:
+    """Stop and remove this user's services; return their units."""
+    return [place.unit for place in installed_services("user") if _remove(place)]
+
+
+def _place(user: bool, system: bool, instance: str) -> ServicePlace:
+    if user and system:
+        raise UserError("--user and --system do not go together", exit_code=ExitCode.USAGE)
+    return service_place("system" if system else "user", instance)
+
+
+def _installed(user: bool, system: bool, instance: str) -> ServicePlace:
+    """Return a service.
+
+    Raises:
+        UserError: it is not installed; names those that are.
+    """
+    place = _place(user, system, instance)
+    if place.unit.exists():
+        return place
+    problem = f"{place.unit} does not exist"
+    others = [f"volunteer service status{other.flags}" for other in _others(place)]
+    install = f"volunteer service install{place.flags} --swarm x.swarm"
+    raise UserError(problem, "\n  ".join([*others, install]), ExitCode.NOT_RUNNING)
+
+
+def _others(place: ServicePlace) -> list[ServicePlace]:
+    found = installed_services(place.scope)
+    return [other for other in found if other.instance != place.instance]
+
+
+def _others_words(place: ServicePlace) -> str:
+    names = ", ".join(other.instance or "the one without a name" for other in _others(place))
+    return f"; still installed: {names}" if names else ""
+
+
+def _status_lines(found: ServiceStatus) -> list[str]:
+    lines = [
+        f"unit     {found.unit}: {'installed' if found.installed else 'not installed'}",
+        f"enabled  {found.enabled or 'unknown'}",
+        f"active   {found.active or 'unknown'}",
+        f"invite   {found.invite}: {'there' if found.invite_there else 'not there'}",
+    ]
+    if found.home:
+        lines.append(f"home     {found.home}")
+    for other in found.others:
+        how = f"--instance {other.instance}" if other.instance else "without --instance"
+        lines.append(f"also     {other.unit}: {other.active or 'unknown'}; see it {how}")
+    return lines
 
 
 def _remove(place: ServicePlace) -> bool:
     if not place.unit.exists():
         return False
     _check_rights(place)
-    _manage(place, place.stop, ignore=True)
+    _manage(place, place.end, ignore=True)
     place.unit.unlink()
+    if _there(place.drop_in):
+        place.drop_in.unlink()
+        _remove_if_empty(place.drop_in.parent)
+    _reload(place)
     return True
 
 
-def _scope(user: bool, system: bool) -> Scope:
-    if user and system:
-        raise UserError("--user and --system do not go together", exit_code=ExitCode.USAGE)
-    return "system" if system else "user"
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # the administrator's own files are in it
 
 
-def _place(scope: Scope) -> ServicePlace:
-    home = Path.home()
-    if sys.platform == "darwin":
-        if scope == "system":
-            raise UserError("on a Mac volunteer has no system service", "leave out --system")
-        unit = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-        invite = home / "Library" / "Application Support" / "volunteer" / "swarm"
-        domain = f"gui/{os.getuid()}"
-        start = f"launchctl bootstrap {domain} {unit}"
-        stop = f"launchctl bootout {domain}/{LABEL}"
-        return ServicePlace("launchd", unit, invite, start, stop, ())
-    if scope == "system":
-        unit = Path("/etc/systemd/system") / NAME
-        start, stop = (f"systemctl {word} --now {NAME}" for word in ("enable", "disable"))
-        return ServicePlace(
-            "system", unit, Path("/etc/volunteer/swarm"), start, stop, ("systemctl",)
+def _start(place: ServicePlace) -> None:
+    if not place.invite.exists():
+        again = f"volunteer service install{place.flags} --swarm x.swarm --start"
+        raise UserError(f"there is no invite at {place.invite} yet", again, ExitCode.USAGE)
+    _manage(place, place.start)
+
+
+def _keep_invite(place: ServicePlace, target: Target) -> None:
+    """Write the invite; a fresh one of the same swarm replaces the old.
+
+    Raises:
+        UserError: the service is installed for another swarm, which must not be lost.
+    """
+    before = _swarm_of(place.invite)
+    after = None if isinstance(target, Address) else target.swarm
+    if place.unit.exists() and before is not None and after not in (None, before):
+        raise UserError(
+            f"{place.name} is installed for another swarm ({before[:12]}); nothing was changed",
+            "add --instance NAME to have both, or remove that one first: "
+            f"volunteer service uninstall{place.flags}",
+            ExitCode.USAGE,
         )
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    unit = config / "systemd" / "user" / NAME
-    start, stop = (f"systemctl --user {word} --now {NAME}" for word in ("enable", "disable"))
-    manager = ("systemctl", "--user")
-    return ServicePlace("user", unit, config / "volunteer" / "swarm", start, stop, manager)
+    _write(place.invite, str(target), 0o600)
+    say(f"wrote {place.invite}")
+
+
+def _swarm_of(invite: Path) -> str | None:
+    """Return the swarm of an invite; None if there is none, or it names a member only."""
+    try:
+        with invite.open(encoding="utf-8") as file:
+            found = parse_target(file.read(MAX_SWARM_FILE_CHARS + 1))
+    except (OSError, UnicodeDecodeError, ProtocolError):
+        return None
+    return None if isinstance(found, Address) else found.swarm
+
+
+def _device(place: ServicePlace, gpu: int | None, device: str | None) -> str:
+    """Return the device that the flags choose; empty: none.
+
+    Raises:
+        UserError: they exclude each other, name none, or this service cannot have one.
+    """
+    if gpu is not None and device is not None:
+        raise UserError("--gpu and --device do not go together", exit_code=ExitCode.USAGE)
+    chosen = device if gpu is None else f"cuda:{gpu}"
+    if chosen is None:
+        return ""
+    check_setting("device", chosen)
+    if place.environment is None:
+        home = f"VOLUNTEER_HOME='{place.home}' " if place.home else ""
+        problem = "on a Mac the device is a setting of the volunteer"
+        raise UserError(problem, f"{home}volunteer config set device {chosen}", ExitCode.USAGE)
+    return chosen
+
+
+def _keep_device(place: ServicePlace, device: str) -> None:
+    """Write the device into the service's variables, and admit graphics cards to a system one."""
+    if place.environment is None:
+        raise RuntimeError("checked before")
+    on_gpu = device.startswith("cuda")
+    lines = [f"VOLUNTEER_DEVICE={device}", *([BY_BUS] if on_gpu else [])]
+    names = tuple(f"{line.partition('=')[0]}=" for line in (*lines, BY_BUS))
+    try:
+        before = place.environment.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        before = []
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot read {place.environment}: {error}"
+        raise UserError(problem, "mend or move it", ExitCode.CONFIG) from error
+    kept = [line for line in before if not line.startswith(names)]
+    _write(place.environment, "\n".join([*kept, *lines]) + "\n", 0o600)
+    say(f"wrote {place.environment}: {', '.join(lines)}")
+    if place.kind == "system" and on_gpu:
+        _write(place.drop_in, text(GPU), 0o644)
+        say(f"wrote {place.drop_in}, which lets the service use graphics cards")
 
 
 def _command() -> Path:
@@ -239,22 +424,34 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "make it writable") from error
 
 
-def _manage(place: ServicePlace, command: str, *, ignore: bool = False) -> None:
-    if place.manager:
+def _reload(place: ServicePlace) -> None:
+    """Have systemd read its unit files again."""
+    if not place.manager:
+        return
+    try:
         subprocess.run([*place.manager, "daemon-reload"], check=False, capture_output=True)
+    except FileNotFoundError:
+        return  # nothing reads them
+
+
+def _manage(place: ServicePlace, command: str, *, ignore: bool = False) -> None:
+    _reload(place)
     try:
         done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
     except FileNotFoundError as error:
+        if ignore:
+            return
         raise UserError(f"there is no {command.split()[0]} here", f"later: {command}") from error
     if done.returncode != 0 and not ignore:
-        raise UserError(f"{command} failed: {done.stderr.strip()[-300:]}", "see journalctl -e")
+        problem = f"{command} failed: {done.stderr.strip()[-300:]}"
+        raise UserError(problem, f"volunteer service logs{place.flags}")
 
 
 def _ask(place: ServicePlace, question: str) -> str:
     if not place.manager:
         return ""
     try:
-        command = [*place.manager, question, NAME]
+        command = [*place.manager, question, place.name]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""

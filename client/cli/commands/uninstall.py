@@ -1,4 +1,4 @@
-"""``volunteer uninstall``: removes the volunteer's files and service from this machine."""
+"""``volunteer uninstall``: removes the volunteer's files and services from this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Uninstalled(Struct, frozen=True, kw_only=True):
 
 
 def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -> int:
-    """Remove the service of this user; with --purge everything the volunteer keeps, too.
+    """Remove the services of this user; with --purge everything the volunteer keeps, too.
 
     The program itself is removed by what installed it: pipx uninstall volunteer.
 
@@ -69,14 +69,12 @@ def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -
     what = (
         f"identity, checkpoints and everything else in {home.folders.data}"
         if purge
-        else "the service"
+        else "the services of this user"
     )
     if not confirmed(f"Remove {what}?", yes=yes):
         say("nothing was removed")
         return ExitCode.INTERRUPTED
-    removed: list[Path] = []
-    if (unit := remove_own()) is not None:
-        removed.append(unit)
+    removed = remove_own()
     if purge:
         _purge(home, removed)
     if json:

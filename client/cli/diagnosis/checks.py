@@ -5,12 +5,14 @@ A check changes nothing that a first ``join`` would not create, and never raises
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -19,7 +21,6 @@ import psutil
 from msgspec import Struct
 
 from client.config import EVERYWHERE
-from client.control.sockets import SocketFolderError, prepare_folder
 from client.store.paths import create_folders
 from client.store.rest_files import kept_files
 from client.store.rest_key import FILE_NAME as KEY_NAME
@@ -29,6 +30,10 @@ Status = Literal["ok", "warn", "fail"]
 EXACT_VERSIONS = {"libp2p": "0.8.1"}
 """Packages whose faults client/net mends for exactly this version."""
 MIN_FREE_DISK_BYTES = 2 * 10**9
+PROBE_BYTES = 64 * 1024
+"""A volunteer cannot even keep its notes where there is no room for this."""
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 MIN_FREE_MEMORY_BYTES = 10**9
 IMPORT_TIMEOUT_S = 120.0
 
@@ -89,11 +94,13 @@ def check_folder(name: str, folder: Path) -> Check:
     try:
         create_folders(folder)
         free = shutil.disk_usage(folder).free
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         words = f"{folder}: {error.strerror}"
-        return Check(name, "fail", words, "choose another with VOLUNTEER_HOME")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return Check(name, "fail", f"{folder} is not writable", f"chown or chmod {folder}")
+        return Check(name, "fail", words, _mend_folder(error, folder))
     words = f"{folder}, {free / 1e9:.1f} GB free"
     if free < MIN_FREE_DISK_BYTES:
         return Check(
@@ -105,28 +112,17 @@ def check_folder(name: str, folder: Path) -> Check:
     return Check(name, "ok", words)
 
 
-def check_runtime_folder(folder: Path) -> Check:
-    """The control socket can be made where only this user may connect."""
-    try:
-        prepare_folder(folder)
-    except SocketFolderError as error:
-        return Check(
-            "control socket", "fail", str(error), "set XDG_RUNTIME_DIR to a folder of yours"
-        )
-    return Check("control socket", "ok", str(folder))
-
-
-def check_identity(path: Path) -> Check:
-    """The private key, if there is one, is readable by its owner alone."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return Check("identity", "ok", "none yet; the first join creates one")
-    except OSError as error:
-        return Check("identity", "fail", f"{path}: {error.strerror}", "fix the permissions")
-    if stat.S_IMODE(mode) & 0o077:
-        return Check("identity", "fail", f"others can read {path}", f"chmod 600 {path}")
-    return Check("identity", "ok", str(path))
+def _mend_folder(error: OSError, folder: Path) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free space: volunteer cache ls, volunteer cache prune; or set VOLUNTEER_HOME"
+        case errno.EACCES | errno.EPERM:
+            return f"make it yours: chown or chmod {folder}; or set VOLUNTEER_HOME"
+        case errno.ENOTDIR | errno.EEXIST:
+            return "a file is in the way: move it, or set VOLUNTEER_HOME"
+        case errno.EROFS:
+            return "the disk is mounted read-only: see dmesg for its errors, or set VOLUNTEER_HOME"
+    return "check the disk, or choose another folder with VOLUNTEER_HOME"
 
 
 def check_at_rest(data: Path) -> Check:
@@ -149,27 +145,72 @@ def check_at_rest(data: Path) -> Check:
 
 
 def check_memory() -> Check:
-    """There is memory for a worker."""
-    free = psutil.virtual_memory().available
+    """There is memory for a worker, also within the control group of a service or container."""
+    free, limit = psutil.virtual_memory().available, _group_limit_bytes()
     words = f"{free / 1e9:.1f} GB free"
+    if limit is not None and limit < free:
+        free, words = limit, f"{limit / 1e9:.1f} GB, which is all that its control group may use"
     if free < MIN_FREE_MEMORY_BYTES:
-        return Check("memory", "warn", words, "close programs, or join a swarm with small stages")
+        step = "close programs or raise the limit, or join a swarm with small stages"
+        return Check("memory", "warn", f"{words}; a worker needs about 1 GB and its stage", step)
     return Check("memory", "ok", words)
 
 
-def check_port(host: str, port: int) -> Check:
-    """The port for other volunteers is free; 0 means any port."""
+def _group_limit_bytes() -> int | None:
+    """Return the memory that the control groups (version 2) allow this process; None: no limit."""
+    try:
+        own = OWN_CGROUPS.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    path = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
+    group = CGROUPS / path.strip("/")
+    limits = []
+    for folder in (group, *group.parents):
+        if folder == CGROUPS.parent:
+            break
+        with suppress(OSError, ValueError):  # not there, or "max"
+            limits.append(int((folder / "memory.max").read_text(encoding="utf-8")))
+    return min(limits, default=None)
+
+
+def check_port(host: str, port: int, own: int | None = None) -> Check:
+    """The port for other volunteers is free; 0 means any port.
+
+    Args:
+        host: the address to listen on.
+        port: the port.
+        own: process of the volunteer of this home, which may use it.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("0.0.0.0" if host == EVERYWHERE else host, port))
-    except OSError as error:
-        words = f"{host}:{port}: {error.strerror}"
-        return Check(
-            "port",
-            "warn",
-            words,
-            "stop the volunteer or program that uses it, or choose another listen_port",
-        )
+    except (OSError, UnicodeError) as error:
+        return _port_trouble(host, port, own, error)
     return Check("port", "ok", f"{host}:{port} is free" if port else "any")
+
+
+def _port_trouble(host: str, port: int, own: int | None, error: Exception) -> Check:
+    words = f"{host}:{port}: {getattr(error, 'strerror', None) or error}"
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
+        user = _listens_on(port)
+        if user is not None and user == own:
+            return Check("port", "ok", f"{host}:{port}, in use by the volunteer of this home")
+        named = f" by process {user}" if user else " by another program or volunteer"
+        step = f"stop it, or choose another: volunteer config set listen_port {port + 1}"
+        return Check("port", "fail", f"{words}{named}", step)
+    if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM):
+        step = "choose a port above 1023: volunteer config set listen_port 4001"
+        return Check("port", "fail", words, step)
+    step = "correct the setting: volunteer config set listen_host all"
+    return Check("port", "fail", f"{words}: not an address of this machine", step)
+
+
+def _listens_on(port: int) -> int | None:
+    """Return the process that listens on a TCP port; None: another user's, or not known."""
+    with suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid:
+                return int(one.pid)
+    return None

@@ -1,6 +1,7 @@
-"""Further checks of ``volunteer doctor``: the clock, the GPU, and the way to the swarm.
+"""Further checks of ``volunteer doctor``: the clock, the way to the swarm, and what runs.
 
-None sends more than the opening of a connection to remembered members, and none raises.
+None sends more than the opening of a connection to remembered members, under a throw-away
+identity, and none raises.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import trio
 from client.cli.diagnosis.checks import Check
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
-from client.cli.terminal.output import human_bytes
 from client.config import Settings
-from client.control.client import ControlClient, ControlError, running_nodes
-from client.net.errors import DialError
+from client.control.client import ControlClient, ControlError
+from client.control.sockets import live_sockets
+from client.net.errors import DialError, NetworkError
 from client.net.transport import transport_of
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
@@ -30,6 +31,7 @@ from protocol.invite import SwarmFile
 
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
+GREET_TIMEOUT_S = 10.0
 MOST_DIALLED = 5
 EARLIEST = 1_760_000_000.0
 """A clock before this time (Unix seconds) is wrong: the software is newer."""
@@ -52,21 +54,6 @@ def check_clock() -> Check:
         words = f"{time.ctime()}, not synchronised with a time server"
         return Check("clock", "warn", words, "sudo timedatectl set-ntp true")
     return Check("clock", "ok", time.ctime())
-
-
-def check_gpu(settings: Settings) -> Check:
-    """The graphics cards that can compute."""
-    if settings.device == "cpu":
-        return Check("gpu", "ok", "not used: device is cpu")
-    found = list(_nvidia_cards())
-    if found:
-        return Check("gpu", "ok", "; ".join(found))
-    if settings.device.startswith("cuda"):
-        words = f"device is {settings.device}, but NVIDIA's driver finds no card"
-        return Check(
-            "gpu", "fail", words, "install the driver, or: volunteer config set device cpu"
-        )
-    return Check("gpu", "ok", "none found; the volunteer computes on the processor")
 
 
 def check_descriptors() -> Check:
@@ -106,22 +93,30 @@ def check_swarms(home: Home) -> Iterator[Check]:
     """Whether a remembered member of each swarm answers."""
     known = SwarmStore(home.folders.swarms).all()
     if not known:
-        yield Check("swarm", "ok", "none joined yet")
+        words = "none joined yet: there is no invite here"
+        step = "volunteer join --swarm x.swarm (or an invite), or found one: volunteer create"
+        yield Check("swarm", "ok", words, step)
     for swarm in known:
         yield _check_swarm(swarm)
 
 
 def check_node(home: Home) -> Iterator[Check]:
     """Check the volunteers that run here by their own status."""
-    running = running_nodes(home.folders.runtime)
+    try:
+        running = live_sockets(home.folders.runtime)
+    except OSError as error:
+        yield Check("volunteer", "warn", f"cannot look for it: {error.strerror}")
+        return
     if not running:
         yield _check_last_run(RunRecord(home.folders.data))
-    for path, _ in running:
+    for path in running:
         try:
             with ControlClient(path) as node:
                 now = node.status()
         except ControlError as error:
-            yield Check("volunteer", "warn", str(error), "see volunteer logs")
+            words = f"one runs, but: {error.message}"
+            step = "it may hang, be stopped, or be another version: volunteer list, volunteer logs"
+            yield Check("volunteer", "fail", words, step)
             continue
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and now.uptime_s > 60
@@ -168,11 +163,43 @@ def _check_swarm(swarm: SwarmFile) -> Check:
     peers = list(swarm.peers[:MOST_DIALLED])
     if not peers:
         return Check(name, "ok", "no member is remembered; others must dial this machine")
-    answer = sum(trio.run(_answers, peer) for peer in peers)
-    words = f"{answer} of {len(peers)} remembered members answer"
-    if answer:
-        return Check(name, "ok", words)
-    return Check(name, "warn", words, "ask a member for a fresh invite, or check the firewall")
+    answering = [peer for peer in peers if trio.run(_answers, peer)]
+    words = f"{len(answering)} of {len(peers)} remembered members answer"
+    if not answering:
+        step = "ask a member for a fresh invite, start the other volunteers, or check the firewall"
+        return Check(name, "warn", f"{words}: {', '.join(map(_shown, peers))}", step)
+    return _check_greetings(name, answering, words)
+
+
+def _check_greetings(name: str, members: list[Address], words: str) -> Check:
+    """Check that one of the members is who was expected, and speaks our protocol."""
+    try:
+        from client.node.greeting import OURS, greeting
+    except ImportError as error:  # another check tells more
+        return Check(name, "warn", f"{words}, but {error}", "see the checks of the packages")
+    trouble = ""
+    for member in members:
+        try:
+            hello = trio.run(greeting, member, GREET_TIMEOUT_S)
+        except (NetworkError, OSError) as error:
+            trouble = trouble or f"{_shown(member)}: {error}"
+            continue
+        if hello.protocol == OURS:
+            return Check(name, "ok", words)
+        older = "this program is older: upgrade it" if hello.protocol > OURS else "they are older"
+        return Check(
+            name,
+            "fail",
+            f"{words}, but {hello.client} there speaks protocol {hello.protocol}, and this program "
+            f"{OURS}",
+            f"{older}; all members of a swarm need the same protocol",
+        )
+    step = "another program or volunteer has that address now: ask a member for a fresh invite"
+    return Check(name, "warn", f"{words}, but none as a member; {trouble}", step)
+
+
+def _shown(peer: Address) -> str:
+    return f"{peer.host}:{peer.port}"
 
 
 async def _answers(peer: Address) -> bool:
@@ -180,27 +207,3 @@ async def _answers(peer: Address) -> bool:
         async with transport_of(peer).dial(peer):
             return True
     return False
-
-
-def _nvidia_cards() -> Iterator[str]:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no driver, or a library of another version
-        return
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            card = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(card)
-            name = _text(pynvml.nvmlDeviceGetName(card))
-            yield f"{name}, {human_bytes(memory.free)} free, driver {driver}"
-    except pynvml.NVMLError:
-        return
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

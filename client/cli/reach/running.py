@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from client.cli.reach.services import installed_services
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.methods import Greeting
@@ -54,22 +55,40 @@ def connect(folders: Folders, swarm: str | None) -> ControlClient:
 
 
 def find_socket(folders: Folders, swarm: str | None) -> Path:
-    """Return the control socket of a node: this user's, else the system service's.
+    """Return the control socket of a node: of this home, else of the services of this machine.
 
     Raises:
         UserError: none runs (exit 3), several do (exit 2), or one hangs (exit 75).
     """
-    folder, system = folders.runtime, runtime_folder(SYSTEM_HOME)
-    nodes = _fitting(folder, swarm) or _fitting(system, swarm)
+    folder, services = folders.runtime, _service_folders(folders.runtime)
+    nodes = _fitting(folder, swarm) or [n for each in services for n in _fitting(each, swarm)]
     if not nodes:
-        mute = [] if swarm else [*_listening(folder), *_listening(system)]
+        places = [] if swarm else [folder, *services]
+        mute = [path for each in places for path in _listening(each)]
         raise _mute(mute[0]) if mute else not_running(folders, swarm)
     if len(nodes) > 1:
-        names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
-        raise UserError(
-            f"{len(nodes)} volunteers run here: {names}", "choose one with --swarm", ExitCode.USAGE
-        )
+        raise _several(nodes)
     return nodes[0][0]
+
+
+def _service_folders(own: Path) -> list[Path]:
+    """Return the folders with the sockets of services, but for ``own``; the system's is among them
+    also if this user cannot see its unit."""
+    places = [*installed_services("user"), *installed_services("system")]
+    found = [runtime_folder(SYSTEM_HOME), *(place.folders.runtime for place in places)]
+    return [folder for folder in dict.fromkeys(found) if folder != own]
+
+
+def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
+    """Return the error for several nodes; where they share a swarm, only the home tells them
+    apart."""
+    names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
+    next_step = "choose one with --swarm"
+    if len({node.swarm for _, node in nodes}) < len(nodes):
+        homes = [path.parent.parent for path, _ in nodes if path.parent.name == "run"]
+        commands = [f"{HOME_VARIABLE}={shlex.quote(str(home))} volunteer ..." for home in homes]
+        next_step = "\n  ".join(["choose one by its home (volunteer list):", *commands])
+    return UserError(f"{len(nodes)} volunteers run here: {names}", next_step, ExitCode.USAGE)
 
 
 def not_running(folders: Folders, swarm: str | None) -> UserError:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from client.train.messaging.admission import Admission, Open
 from client.train.ports import Ports
-from protocol.effects import Penalise
-from protocol.ids import PeerId, SwarmId
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 9
@@ -66,6 +66,8 @@ class Handshake:
         if refusal:
             self.ports.send(peer, Goodbye(refusal))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
+            if protocol != PROTOCOL:
+                self.ports.perform(Explain("membership", _upgrade(peer, protocol), "warning"))
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)
@@ -78,3 +80,8 @@ class Handshake:
         if swarm != self.swarm:
             return "this is another swarm"
         return self.admission.check(peer, proof).reason
+
+
+def _upgrade(peer: PeerId, protocol: int) -> str:
+    older = "upgrade this program" if protocol > PROTOCOL else "its program is older"
+    return f"{short(peer)} speaks protocol {protocol}, this program {PROTOCOL}: {older}"

@@ -22,6 +22,7 @@ import trio
 from client.cli.command_table import COMMANDS
 from client.cli.diagnosis import checks_outside
 from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.config import Settings
@@ -413,8 +414,8 @@ def test_the_outside_is_looked_at_without_raising(
 ) -> None:
     from client.cli.reach.home import find_home
 
-    assert checks_outside.check_gpu(Settings(device="cpu")).status == "ok"
-    assert checks_outside.check_gpu(Settings(device="cuda")).status in ("ok", "fail")
+    assert check_gpu(Settings(device="cpu")).status == "ok"
+    assert check_gpu(Settings(device="cuda")).status in ("ok", "fail")
     assert checks_outside.check_descriptors().status in ("ok", "warn")
     monkeypatch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
     assert checks_outside.check_reachability(Settings()).status == "warn"

@@ -1,0 +1,99 @@
+"""``volunteer list``: all volunteers of this machine, whoever runs them."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from client.cli.reach.machine import Volunteer, find_volunteers
+from client.cli.terminal.output import (
+    human_bytes,
+    human_duration,
+    human_rate,
+    one_line,
+    print_json,
+    printable,
+    say,
+)
+from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.table import aligned
+from client.errors import ExitCode
+
+HEAD = ("swarm", "stage", "state", "tokens", "memory", "threads", "device", "up", "where")
+
+
+class Listing(Struct, frozen=True):
+    """Answer of ``volunteer list --json``."""
+
+    volunteers: tuple[Volunteer, ...]
+    schema_version: int = 1
+
+
+def list(*, json: AsJson = False) -> int:
+    """List the volunteers of this machine: swarm, stages, state, speed, memory, home.
+
+    Those that run in containers are not seen.
+    """
+    found = find_volunteers()
+    if json:
+        print_json(Listing(tuple(found)))
+    else:
+        for line in _table(found):
+            print(printable(line))
+        for one in found:
+            if one.condition != "answers":
+                print(printable(f"{_name(one)}: {one_line(one.words)}"))
+                if one.next_step:
+                    print(printable(f"     -> {one_line(one.next_step)}"))
+    if found:
+        return ExitCode.OK
+    say("no volunteer runs on this machine\n  start one: volunteer join --swarm X")
+    return ExitCode.NOT_RUNNING
+
+
+def _table(found: Sequence[Volunteer]) -> Iterator[str]:
+    """Yield the lines of the table; where a terminal is too narrow for the homes, they have lines
+    of their own."""
+    rows = [_row(one) for one in found]
+    whole = tuple(aligned(HEAD, rows)) if rows else ()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    if all(len(line) <= width for line in whole):
+        yield from whole
+        return
+    head, *lines = aligned(HEAD[:-1], [row[:-1] for row in rows])
+    yield head
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        yield f"  {row[-1]}"
+
+
+def _row(one: Volunteer) -> tuple[str, ...]:
+    if one.condition != "answers":
+        return (one_line(one.swarm_name) or "-", "-", one.condition, *"-----", _where(one))
+    return (
+        one_line(one.swarm_name),
+        ",".join(map(str, one.stages)) or "-",
+        one.state,
+        human_rate(one.tokens_per_s),
+        human_bytes(one.memory_bytes),
+        str(one.threads or "-"),
+        one.device or "-",
+        human_duration(one.uptime_s),
+        _where(one),
+    )
+
+
+def _where(one: Volunteer) -> str:
+    """Return the home, with the service and the user where they say more."""
+    home = one.home or ("usual home" if one.condition != "no access" else one.socket)
+    notes = [one.service, f"user {one.user}" if one.user not in ("", getpass.getuser()) else ""]
+    note = ", ".join(filter(None, notes))
+    return one_line(f"{home} ({note})" if note else home)
+
+
+def _name(one: Volunteer) -> str:
+    return one_line(one.service or one.home or one.socket or "usual home")

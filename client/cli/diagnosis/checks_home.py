@@ -1,0 +1,103 @@
+"""The checks of ``volunteer doctor`` for what lies in a home: its key, lock, swarms, checkpoints.
+
+They read small files only; ``volunteer checkpoint verify`` reads whole checkpoints.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from client.cli.diagnosis.checks import Check
+from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
+from client.errors import UserError
+from client.store.checkpoints import DAMAGED
+from client.store.identity import KEY_FILE, LOCK_FILE, load_identity, load_next
+from client.store.last_run import RunRecord
+from client.store.swarms import SUFFIX as SWARM_SUFFIX
+from client.store.swarms import SwarmStore
+from protocol.ids import SwarmId
+
+
+def check_identity(data: Path) -> Check:
+    """The private key, if there is one, is whole and readable by its owner alone."""
+    try:
+        seed = load_identity(data)
+        unfinished = load_next(data) is not None
+    except UserError as error:
+        return Check("identity", "fail", error.message, error.next_step)
+    if unfinished:
+        words = "this home's key is about to be replaced, and that was interrupted"
+        return Check("identity", "fail", words, "finish it: volunteer identity rotate")
+    if seed is None:
+        return Check("identity", "ok", "none yet; the first join creates one")
+    return Check("identity", "ok", str(data / KEY_FILE))
+
+
+def check_lock(data: Path) -> Iterator[Check]:
+    """Nobody else uses the identity: yields a check only if a process does that is not the
+    volunteer of this home."""
+    run = RunRecord(data).load()
+    try:
+        descriptor = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # no process has ever used it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
+        if run is None or not run.runs or str(run.pid) != holder:
+            words = f"process {holder} uses this identity; a volunteer cannot start beside it"
+            step = f"wait until it has ended, or end it: kill {holder}"
+            yield Check("lock", "fail", words, step)
+    finally:
+        os.close(descriptor)
+
+
+def check_runtime_folder(folder: Path) -> Check:
+    """The control socket can be made where only this user may connect."""
+    try:
+        prepare_folder(folder)
+        stale = [path for path in folder.glob(f"*{SUFFIX}") if not is_alive(path)]
+    except SocketFolderError as error:
+        step = "do that, or set XDG_RUNTIME_DIR or VOLUNTEER_HOME to another folder of yours"
+        return Check("control socket", "fail", str(error), step)
+    if stale:
+        words = f"{folder}; {stale[0].name} is left from a volunteer that was killed"
+        return Check("control socket", "ok", words, "nothing: the next start replaces it")
+    return Check("control socket", "ok", str(folder))
+
+
+def check_swarm_files(folder: Path) -> Iterator[Check]:
+    """Every remembered swarm can be read."""
+    store = SwarmStore(folder)
+    for path in sorted(folder.glob(f"*{SWARM_SUFFIX}")):
+        try:
+            readable = store.load(SwarmId(path.stem)) is not None
+        except OSError as error:
+            words = f"{path}: {error.strerror}"
+            yield Check("swarm files", "fail", words, f"make it readable: chmod 600 {path}")
+            continue
+        if not readable:
+            words = f"{path} is damaged, so its swarm counts as unknown"
+            step = f"rm {path}, then join again with an invite or the .swarm file; the rest is kept"
+            yield Check("swarm files", "fail", words, step)
+
+
+def check_checkpoints(folder: Path) -> Iterator[Check]:
+    """No checkpoint was found damaged when it was read last, and none is empty."""
+    damaged = sorted(folder.glob(f"*/*{DAMAGED}*"))
+    files = sorted(folder.glob("*/stage-*.safetensors"))
+    if found := [*(path for path in files if not _has_content(path)), *damaged]:
+        words = f"{len(found)} checkpoints are damaged and not used, such as {found[0]}"
+        step = "check the disk; volunteer checkpoint verify reads the others. Members replace them"
+        yield Check("checkpoints", "warn", words, step)
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return True  # removed meanwhile, or told by the check of the folder

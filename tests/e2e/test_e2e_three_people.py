@@ -1,0 +1,260 @@
+"""The first hour of a founder, a volunteer and an administrator, by the documents' commands.
+
+Each begins in a fresh home and ends in training that advances. They share one little swarm, whose
+founder runs all the time; what the commands do in all their forms has tests of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from client.control.client import running_nodes
+from client.control.snapshot import Snapshot
+from client.store.paths import runtime_folder
+from tests.support.e2e_local import (
+    HOST,
+    REPOSITORY,
+    environment,
+    parsed,
+    snapshot_of,
+    wait_for,
+)
+from tests.support.terminal import Shell
+
+pytestmark = pytest.mark.slow
+HERE = {"VOLUNTEER_LISTEN_HOST": HOST, "VOLUNTEER_THREADS": "1", "OMP_NUM_THREADS": "1"}
+SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "64")
+WITH_TRANSFORMERS = """
+import json, sys
+from transformers import AutoTokenizer, pipeline
+words = AutoTokenizer.from_pretrained(sys.argv[1])("To be")["input_ids"]
+made = pipeline("text-generation", model=sys.argv[1])("To be", max_new_tokens=4)
+print(json.dumps([words, made[0]["generated_text"]]))
+"""
+
+
+class Person:
+    """Somebody with a home and a working folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.home, self.work = folder / name, folder / f"{name}-work"
+        self.work.mkdir()
+        self.variables = {**environment(self.home), **HERE, "HOME": str(self.work)}
+        self.variables["PYTHONPATH"] = str(REPOSITORY)
+        self.variables.pop("XDG_CONFIG_HOME", None)
+
+    def volunteer(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "client.cli.main", *arguments],
+            env=self.variables,
+            cwd=self.work,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+    def ok(self, *arguments: str, stdin: str = "") -> str:
+        """Run a command that must succeed; return its stdout."""
+        done = self.volunteer(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def trains_on(self) -> Snapshot:
+        """Wait until this one serves the stage and the swarm is two steps further than now."""
+        begun = wait_for(self._serving, "it serves")
+        return wait_for(lambda: self._serving(begun.step + 2), "training advances")
+
+    def _serving(self, step: int = 0) -> Snapshot | None:
+        now = snapshot_of(self.home)
+        serves = now is not None and now.state == "training" and now.seats
+        return now if now is not None and serves and now.step >= step else None
+
+    def end(self) -> None:
+        """Kill whatever still runs."""
+        for _, node in running_nodes(runtime_folder(self.home)):
+            with suppress(psutil.Error):
+                process = psutil.Process(node.pid)
+                for one in (*process.children(recursive=True), process):
+                    one.kill()
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def founder(folder: Path) -> Iterator[Person]:
+    """A founder with a text of her own, who has founded a swarm and takes part."""
+    person = Person(folder, "founder")
+    (person.work / "book.txt").write_text("To be, or not to be, that is the question. " * 400)
+    made = person.ok(
+        *("create", "--data", "book.txt", "--stages", "1", "--name", "ours", "--steps", "50000"),
+        *("--microbatches", "4", "--microbatch", "2", "--checkpoint-every", "5", *SMALL),
+    )
+    assert made.startswith("volunteer:")
+    person.ok("join", "--swarm", "ours.swarm", "--detach")
+    try:
+        yield person
+    finally:
+        person.end()
+
+
+@pytest.fixture
+def invite(founder: Person) -> str:
+    """A fresh invite, as the founder sends it to others."""
+    return founder.ok("invite").strip()
+
+
+@pytest.fixture(scope="module")
+def exported(founder: Person) -> Path:
+    """The founder's model in the middle of its training."""
+    founder.trains_on()
+    founder.ok("export", "--out", "model")
+    return founder.work / "model"
+
+
+def test_a_founder_uses_what_is_learned_while_it_trains(founder: Person) -> None:
+    founder.trains_on()
+    assert "ours" in founder.ok("status")
+    assert founder.ok("invite").startswith("volunteer:")
+    assert founder.ok("sample", "To be", "--length", "8").startswith("To be")
+    answer = json.loads(founder.ok("chat", "--json", "--max-tokens", "4", stdin="To be\n"))
+    assert answer["schema_version"] == 1
+    founder.trains_on()
+
+
+def test_a_founder_exports_the_model(exported: Path) -> None:
+    names = {path.name for path in exported.iterdir()}
+    assert {"config.json", "model.safetensors", "README.md"} <= names
+
+
+def test_the_founders_export_is_a_model_for_transformers(founder: Person, exported: Path) -> None:
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_TRANSFORMERS, str(exported)],
+        env={**founder.variables, "HF_HUB_OFFLINE": "1"},
+        cwd=founder.work,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    words, text = json.loads(done.stdout.splitlines()[-1])
+    assert len(words) == len("To be"), "a token is a byte"
+    assert text.startswith("To be")
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_a_volunteer_joins_pauses_and_leaves_in_a_terminal(folder: Path, invite: str) -> None:
+    person = Person(folder, "volunteer")
+    shell = Shell(person.work, person.home, **HERE)
+    try:
+        shell.type(f"volunteer join --swarm '{invite}'; echo CODE $?")
+        shell.wait_for(r"Agree\? \[y/N\]")
+        shell.type("y")
+        shell.wait_for("TRAINING")
+        person.trains_on()
+        shell.press("d")
+        shell.wait_for("CODE 0")
+        shell.type("clear; volunteer pause --for 2h; volunteer status | grep ^state; echo CODE $?")
+        shell.wait_for(r"state +paused")
+        shell.wait_for("CODE 0")
+        shell.type("clear; volunteer resume; echo CODE $?")
+        shell.wait_for("CODE 0")
+        now = person.trains_on()
+        shell.type("clear; volunteer finish; echo CODE $?")
+        shell.wait_for("CODE 0")
+        wait_for(lambda: None if psutil.pid_exists(now.pid) else True, "it has left")
+    finally:
+        shell.close()
+        person.end()
+
+
+def test_an_administrator_runs_it_without_a_screen(folder: Path, invite: str) -> None:
+    person = Person(folder, "admin")
+    (person.work / "invite.txt").write_text(invite)
+    _services_are_sound(person)
+    with (person.work / "invite.txt").open() as stdin, (person.work / "log").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "client.cli.main", "join", "--swarm", "-", "--headless"],
+            env=person.variables,
+            cwd=person.work,
+            stdin=stdin,
+            stderr=stderr,
+        )
+    try:
+        person.trains_on()
+        listed = parsed(person.volunteer("list", "--json"))["volunteers"]
+        homes = {one["home"]: one for one in listed}
+        assert homes[str(person.home)]["pid"] == process.pid
+        assert homes[str(person.home)]["stages"] == [0]
+        assert homes[str(folder / "founder")]["swarm_name"] == "ours"
+        _is_shown(person, homes[str(person.home)])
+        person.trains_on()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0, (person.work / "log").read_text()[-2000:]
+    finally:
+        process.kill()
+        process.wait(10)
+        person.end()
+
+
+def _services_are_sound(person: Person) -> None:
+    """Write the units of two instances into this home, and have systemd look at them."""
+    for name in ("lab", "night"):
+        unit = person.ok("service", "install", "--instance", name, "--swarm", "invite.txt").strip()
+        if shutil.which("systemd-analyze") is None:
+            continue
+        verdict = subprocess.run(
+            ["systemd-analyze", "verify", "--user", "--man=no", unit],
+            env={**person.variables, "XDG_RUNTIME_DIR": str(person.work)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (verdict.returncode, verdict.stderr) == (0, "")
+    person.ok("service", "uninstall", "--instance", "night")
+    assert person.volunteer("service", "status", "--instance", "lab").returncode == 0
+
+
+def _is_shown(person: Person, listed: dict[str, Any]) -> None:
+    """Attach to its socket, as from another home, and leave with Ctrl-C."""
+    attach = ("attach", "--plain", "--socket", listed["socket"])
+    shown = person.work / "shown"
+    with shown.open("w") as stdout:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "client.cli.main", *attach],
+            env={**person.variables, "VOLUNTEER_HOME": str(person.work / "elsewhere")},
+            cwd=person.work,
+            stdout=stdout,
+            stderr=stdout,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    try:
+        wait_for(lambda: "step " in shown.read_text() or None, "it shows the step")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, shown.read_text()
+    finally:
+        process.kill()
+        process.wait(10)

@@ -1,0 +1,603 @@
+"""Each thing that can be broken is provoked, and doctor's line names the cause and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from client import at_rest
+from client.cli.commands import doctor
+from client.cli.diagnosis import checks, checks_gpu, checks_outside
+from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.checks_gpu import check_gpu
+from client.cli.reach import machine, services
+from client.cli.reach.home import find_home
+from client.cli.reach.machine import Volunteer
+from client.config import Settings
+from client.control.sockets import socket_path
+from client.net.libp2p_network import open_network
+from client.net.network import PeerUp
+from client.node.greeting import OURS
+from client.packaging_data import service_file
+from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
+from client.store.last_run import RunRecord
+from client.store.paths import home_folders, make_private
+from client.store.swarms import SwarmStore
+from protocol.address import Address, parse_address
+from protocol.wire.messages import Hello
+from tests.support.saved_swarms import SIGNER, little_swarm
+
+REPOSITORY = Path(__file__).parents[4]
+HOLDER = """
+import sys
+from pathlib import Path
+from client.store.identity import IdentityLock
+with IdentityLock(Path(sys.argv[1])):
+    print("up", flush=True)
+    sys.stdin.readline()
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@dataclass
+class Scene:
+    """A sound home, which a case breaks; ``exit`` mends it."""
+
+    home: Path
+    patch: pytest.MonkeyPatch
+    exit: ExitStack
+
+    @property
+    def data(self) -> Path:
+        return home_folders(self.home).data
+
+    def run(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        """A process that has said ``up``; it ends with the test."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        self.exit.callback(process.communicate)
+        self.exit.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    def program(self, name: str, body: str) -> None:
+        """Put a program in front of all others."""
+        folder = self.home / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+        self.patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def remember(self, *peers: Address) -> None:
+        """Know a swarm with these members."""
+        text = self.home / "text"
+        text.write_text("to be or not to be " * 100)
+        swarm = replace(little_swarm(text), peers=peers)
+        SwarmStore(home_folders(self.home).swarms).remember(swarm)
+
+    def a_service(self, *, invite: bool = True) -> services.ServicePlace:
+        place = services.service_place("system", "one")
+        place.unit.parent.mkdir(parents=True, exist_ok=True)
+        place.invite.parent.mkdir(parents=True, exist_ok=True)
+        place.unit.write_text(service_file("system", Path(sys.executable), "one"))
+        if invite:
+            place.invite.touch()
+        return place
+
+    def set(self, line: str) -> None:
+        (self.home / "config.toml").write_text(line + "\n")
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name, ExitStack() as stack:
+        home = Path(name) / "h"
+        for variable in [key for key in os.environ if key.startswith("VOLUNTEER_")]:
+            monkeypatch.delenv(variable)
+        monkeypatch.setenv("HOME", name)
+        monkeypatch.setenv("VOLUNTEER_HOME", str(home))
+        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", home / "system.toml")
+        monkeypatch.setattr(services, "SYSTEM_UNITS", home / "units")
+        monkeypatch.setattr(services, "SYSTEM_SETTINGS", home / "etc")
+        monkeypatch.setattr(machine, "listening_sockets", list)
+        monkeypatch.setattr(doctor, "HEAVY", ())  # their cases ask for themselves
+        scene = Scene(home, monkeypatch, stack)
+        ensure_identity(make_private(scene.data))
+        yield scene
+
+
+def examined() -> list[Check]:
+    return list(doctor.examine(find_home()))
+
+
+def test_nothing_is_wrong_with_a_sound_home(scene: Scene) -> None:
+    assert [check for check in examined() if check.status == "fail"] == []
+
+
+Break = Callable[[Scene], object]
+CASES: dict[str, tuple[Break, str, str, str, str]] = {}
+"""By name: what breaks it; the name, status and words of doctor's line, and what to do."""
+
+
+def case(name: str, status: str, words: str, step: str) -> Callable[[Break], Break]:
+    def register(broken: Break) -> Break:
+        CASES[broken.__name__] = (broken, name, status, words, step)
+        return broken
+
+    return register
+
+
+# --- the home ------------------------------------------------------------------------------------
+
+
+@case("identity", "fail", "others can read the identity", "chmod 600 .*identity.key")
+def key_that_others_can_read(scene: Scene) -> None:
+    (scene.data / KEY_FILE).chmod(0o644)
+
+
+@case("identity", "fail", "is damaged: 5 bytes instead of 32", "restore it from a backup")
+def damaged_key(scene: Scene) -> None:
+    (scene.data / KEY_FILE).write_bytes(b"short")
+
+
+@case("identity", "fail", "about to be replaced", "volunteer identity rotate")
+def interrupted_rotation(scene: Scene) -> None:
+    (scene.data / "identity.next").write_bytes(bytes(32))
+    (scene.data / "identity.next").chmod(0o600)
+
+
+@case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
+def lock_held_by_another_process(scene: Scene) -> None:
+    scene.run(HOLDER, str(scene.data))
+
+
+@case("swarm files", "fail", "is damaged, so its swarm counts as unknown", "rm .*join again")
+def damaged_swarm(scene: Scene) -> None:
+    scene.remember()
+    (file,) = home_folders(scene.home).swarms.glob("*.swarm")
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+def empty_checkpoint(scene: Scene) -> None:
+    folder = scene.data / "checkpoints" / ("ab" * 32)
+    folder.mkdir(parents=True)
+    (folder / "stage-0-v7.safetensors").touch()
+
+
+@case("at rest", "fail", "1 files are encrypted, and their key .* is missing", "from a backup")
+def lost_key_of_encrypted_files(scene: Scene) -> None:
+    path = scene.data / "texts" / "a.bin"
+    path.parent.mkdir()
+    at_rest.use(bytes(32))
+    try:
+        with path.open("wb") as file, at_rest.writing(file) as sealed:
+            sealed.write(b"text")
+    finally:
+        at_rest.use(None)
+
+
+@case("control socket", "fail", "other users can enter", "another folder of yours")
+def open_folder_of_sockets(scene: Scene) -> None:
+    folder = home_folders(scene.home).runtime
+    folder.mkdir()
+    folder.chmod(0o755)
+
+
+@case("control socket", "ok", "is left from a volunteer that was killed", "the next start")
+def stale_socket(scene: Scene) -> None:
+    path = socket_path(home_folders(scene.home).runtime, "ab" * 32, SIGNER.peer)
+    path.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
+@case("volunteer", "fail", "one runs, but: .* does not answer", "volunteer list, volunteer logs")
+def hung_volunteer(scene: Scene) -> None:
+    path = socket_path(home_folders(scene.home).runtime, "ab" * 32, SIGNER.peer)
+    path.parent.mkdir(mode=0o700)
+    hung = scene.exit.enter_context(socket.socket(socket.AF_UNIX))
+    hung.bind(str(path))
+    hung.listen(16)
+
+
+@case("volunteer", "warn", "none runs now; .*the disk is full", "free space")
+def volunteer_that_failed(scene: Scene) -> None:
+    record = RunRecord(scene.data)
+    record.begin("ab" * 32, "little")
+    record.end("the disk is full", "free space", 1)
+
+
+@case("swarm", "ok", "there is no invite here", "volunteer join --swarm")
+def no_invite(scene: Scene) -> None:
+    pass
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+
+@case("port", "fail", rf"in use by process {os.getpid()}", "listen_port \\d+")
+def port_in_use(scene: Scene) -> None:
+    taken = scene.exit.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = taken.getsockname()[1]
+    scene.set(f'listen_host = "127.0.0.1"\nlisten_port = {port}')
+
+
+@case("port", "ok", "in use by the volunteer of this home", "")
+def port_of_the_volunteer_itself(scene: Scene) -> None:
+    port_in_use(scene)
+    RunRecord(scene.data).begin("ab" * 32, "little")
+
+
+@case("port", "fail", "not an IPv4 address of this machine", "listen_host 0.0.0.0")
+def address_of_another_machine(scene: Scene) -> None:
+    scene.set('listen_host = "203.0.113.9"\nlisten_port = 4001')
+
+
+@case("swarm little", "warn", r"0 of 1 remembered members answer: 127.0.0.1:\d+", "fresh invite")
+def members_that_are_gone(scene: Scene) -> None:
+    bound = scene.exit.enter_context(socket.socket())
+    bound.bind(("127.0.0.1", 0))
+    scene.remember(Address("ip4", "127.0.0.1", bound.getsockname()[1], SIGNER.peer))
+
+
+@case(
+    "swarm little", "warn", "1 of 1 .* answer, but none as a member; 127.0.0.1", "another program"
+)
+def another_program_at_a_members_address(scene: Scene) -> None:
+    listening = scene.exit.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+    def hang_up() -> None:
+        while True:
+            try:
+                listening.accept()[0].close()
+            except OSError:
+                return
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    scene.exit.callback(listening.shutdown, socket.SHUT_RDWR)
+    scene.remember(Address("ip4", "127.0.0.1", listening.getsockname()[1], SIGNER.peer))
+
+
+@case("swarm little", "fail", rf"speaks protocol {OURS + 1}, and this program {OURS}", "upgrade it")
+def members_of_a_newer_protocol(scene: Scene) -> None:
+    scene.remember(scene.exit.enter_context(a_member(OURS + 1)))
+
+
+@case("swarm little", "fail", rf"speaks protocol {OURS - 1}, and this program {OURS}", "are older")
+def members_of_an_older_protocol(scene: Scene) -> None:
+    scene.remember(scene.exit.enter_context(a_member(OURS - 1)))
+
+
+@case("swarm little", "ok", "1 of 1 remembered members answer$", "")
+def members_of_our_protocol(scene: Scene) -> None:
+    scene.remember(scene.exit.enter_context(a_member(OURS)))
+
+
+@contextmanager
+def a_member(protocol: int) -> Iterator[Address]:
+    """A member on loopback that greets with this protocol."""
+    up, stop, where = threading.Event(), threading.Event(), list[Address]()
+
+    async def serve() -> None:
+        async with open_network(os.urandom(32), [("127.0.0.1", 0)]) as network:
+            where.append(replace(parse_address(network.addresses[0]), peer=network.peer_id))
+            up.set()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(greet, network)
+                while not stop.is_set():
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+    async def greet(network: Any) -> None:
+        async for event in network.events:
+            if isinstance(event, PeerUp):
+                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9"))
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        assert up.wait(30)
+        yield where[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- the machine ---------------------------------------------------------------------------------
+
+
+@case("clock", "fail", "1970", "timedatectl set-ntp true")
+def clock_of_another_age(scene: Scene) -> None:
+    scene.patch.setattr(checks_outside.time, "time", lambda: 1000.0)
+    scene.patch.setattr(checks_outside.time, "ctime", lambda: "Thu Jan  1 00:16:40 1970")
+
+
+@case("clock", "warn", "not synchronised with a time server", "timedatectl set-ntp true")
+def clock_that_nobody_sets(scene: Scene) -> None:
+    scene.program("timedatectl", "echo no")
+
+
+@case("memory", "warn", "0.2 GB, which is all that its control group may use", "raise the limit")
+def control_group_without_memory(scene: Scene) -> None:
+    group = scene.home / "cgroup" / "box"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text("200000000\n")
+    (scene.home / "own").write_text("0::/box\n")
+    scene.patch.setattr(checks, "CGROUPS", group.parent)
+    scene.patch.setattr(checks, "OWN_CGROUPS", scene.home / "own")
+
+
+@case("open files", "warn", "128 at most", "ulimit -n")
+def few_descriptors(scene: Scene) -> None:
+    scene.patch.setattr(checks_outside.resource, "getrlimit", lambda _: (128, 4096))
+
+
+@case("reachability", "warn", "192.168.1.5 is a private address", "forward a port")
+def private_address(scene: Scene) -> None:
+    scene.patch.setattr(checks_outside, "own_host", lambda: "192.168.1.5")
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+@case("import torch", "fail", "libcudart.so.12: cannot open", "reinstall torch")
+def torch_that_does_not_load(scene: Scene) -> None:
+    package = scene.home / "packages" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open')\n")
+    scene.patch.setenv("PYTHONPATH", str(package.parent))
+    scene.patch.setattr(doctor, "HEAVY", ("torch",))
+
+
+@case("torch-of-nobody", "fail", "not installed", "pip install torch-of-nobody")
+def missing_package(scene: Scene) -> None:
+    scene.patch.setattr(doctor, "PACKAGES", ("torch-of-nobody",))
+
+
+@case("libp2p", "fail", ", needs 0.0.1", "pip install libp2p==0.0.1")
+def package_of_another_version(scene: Scene) -> None:
+    scene.patch.setitem(checks.EXACT_VERSIONS, "libp2p", "0.0.1")
+
+
+@case("gpu", "fail", "device is cuda:1, but NVIDIA's driver finds no card", "set device cpu")
+def device_without_a_card(scene: Scene) -> None:
+    scene.patch.setattr(checks_gpu, "_cards", lambda: iter(()))
+    scene.set('device = "cuda:1"')
+
+
+# --- services ------------------------------------------------------------------------------------
+
+
+@case("service volunteer@one.service", "fail", "it has no invite: .*one.swarm", "--instance one")
+def service_without_an_invite(scene: Scene) -> None:
+    scene.a_service(invite=False)
+
+
+@case("service volunteer@one.service", "fail", "its program /gone/volunteer is missing", "install")
+def service_without_its_program(scene: Scene) -> None:
+    place = scene.a_service()
+    place.unit.write_text(service_file("system", Path("/gone/volunteer"), "one"))
+
+
+@case("service volunteer@one.service", "fail", "it has failed", "volunteer service logs --system")
+def service_that_has_failed(scene: Scene) -> None:
+    scene.a_service()
+    scene.program("systemctl", "echo failed; exit 3")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_broken_is_named_with_what_to_do(name: str, scene: Scene) -> None:
+    broken, line, status, words, step = CASES[name]
+    broken(scene)
+    found = [check for check in examined() if check.name == line]
+    assert [check.status for check in found] == [status], found
+    assert re.search(words, found[0].words), found
+    assert re.search(step, found[0].next_step), found
+    assert "\n" not in found[0].words
+
+
+# --- what needs a process, a user or a mount of its own ------------------------------------------
+
+
+def run_apart(program: str, *wrapper: str, **variables: str) -> str:
+    """Run a program of Python in a process of its own; return what it prints."""
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-c", program],
+        env={**os.environ, **variables},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if wrapper and "Operation not permitted" in done.stderr:
+        pytest.skip("no namespaces here")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+FOLDER = "from pathlib import Path; from client.cli.diagnosis.checks import check_folder as c; "
+
+
+@needs_root
+def test_a_full_disk_is_named(scene: Scene) -> None:
+    full = scene.home / "full"
+    full.mkdir()
+    fill = f"mount -t tmpfs -o size=64k none {full} && head -c 70000 /dev/zero >{full}/x; exec $0 "
+    program = f"{FOLDER}print(c('data folder', Path('{full}')))"
+    wrapper = ("unshare", "-m", "sh", "-c", f'{fill} "$@"')
+    told = run_apart(program, *wrapper)
+    assert "status='fail'" in told
+    assert "No space left on device" in told
+    assert "volunteer cache prune" in told
+
+
+@needs_root
+def test_a_disk_that_cannot_be_written_is_named(scene: Scene) -> None:
+    (scene.home / "ro").mkdir()
+    mount = f"mount -t tmpfs -o ro none {scene.home / 'ro'}; exec $0"
+    program = f"{FOLDER}print(c('data folder', Path('{scene.home / 'ro'}')))"
+    told = run_apart(program, "unshare", "-m", "sh", "-c", f'{mount} "$@"')
+    assert "Read-only file system" in told
+    assert "mounted read-only" in told
+
+
+@needs_root
+def test_a_folder_of_another_user_is_named(scene: Scene) -> None:
+    reading, writing = os.pipe()
+    scene.home.parent.chmod(0o755)
+    scene.home.chmod(0o755)
+    if (child := os.fork()) == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        os.write(writing, repr(checks.check_folder("data folder", scene.data)).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as answer:
+        told = answer.read()
+    assert "Permission denied" in told
+    assert "chown or chmod" in told
+
+
+def test_a_file_in_the_way_of_the_folder_is_named(scene: Scene) -> None:
+    (scene.home / "file").touch()
+    told = checks.check_folder("data folder", scene.home / "file" / "data")
+    assert (told.status, "Not a directory" in told.words) == ("fail", True)
+    assert "a file is in the way" in told.next_step
+
+
+@needs_root
+def test_a_machine_without_a_network_is_named(scene: Scene) -> None:
+    program = (
+        "from client.cli.diagnosis.checks_outside import check_reachability\n"
+        "from client.config import Settings\nprint(check_reachability(Settings()))"
+    )
+    told = run_apart(program, "unshare", "-n")
+    assert "status='fail'" in told
+    assert "connect this machine to a network" in told
+
+
+def test_a_build_without_a_compiler_is_named(scene: Scene) -> None:
+    """The same program without its kernel, as it is installed where there is no compiler."""
+    unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
+    for package in ("client", "protocol", "model_zoo"):
+        shutil.copytree(REPOSITORY / package, scene.home / "copy" / package, ignore=unbuilt)
+    program = (
+        f"import sys; sys.path.insert(0, {str(scene.home / 'copy')!r})\n"
+        "from client.cli.diagnosis.checks import check_kernel; print(check_kernel())"
+    )
+    told = run_apart(program)
+    assert "status='warn'" in told
+    assert "install a C compiler" in told
+
+
+def test_a_command_that_needs_a_broken_package_points_to_doctor(scene: Scene) -> None:
+    torch_that_does_not_load(scene)
+    done = subprocess.run(
+        [sys.executable, "-m", "client.cli.main", "create", "--out", str(scene.home / "x.swarm")],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert "libcudart" in done.stderr
+    assert "volunteer doctor" in done.stderr
+    assert "report" not in done.stderr
+
+
+# --- graphics cards ------------------------------------------------------------------------------
+
+
+class FakeDriver:
+    """``pynvml`` of a machine with two cards; process 42 computes on the second."""
+
+    NVMLError = RuntimeError
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlSystemGetDriverVersion": lambda: b"550.1",
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda number: number,
+            "nvmlDeviceGetMemoryInfo": lambda card: SimpleNamespace(free=8e9),
+            "nvmlDeviceGetName": lambda card: f"Card {card}",
+            "nvmlDeviceGetComputeRunningProcesses": lambda card: (
+                [SimpleNamespace(pid=42)] if card else []
+            ),
+        }
+        return answers.get(name, lambda: None)
+
+
+def of_service(name: str, pid: int, device: str) -> Volunteer:
+    return Volunteer(condition="answers", words="", service=name, pid=pid, device=device)
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver())
+    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cu126")
+    monkeypatch.delenv(checks_gpu.VISIBLE, raising=False)
+
+
+def test_doctor_says_whose_each_card_is(cards: None) -> None:
+    those = [of_service("volunteer@a.service", 7, "cuda:0"), of_service("b.service", 42, "auto")]
+    told = check_gpu(Settings(device="cuda:0"), those)
+    assert told.status == "ok"
+    assert "0: Card 0, 8.0 GB free, driver 550.1, used by volunteer@a.service;" in told.words
+    assert told.words.endswith("1: Card 1, 8.0 GB free, driver 550.1, used by b.service")
+
+
+def test_doctor_advises_one_volunteer_per_card(cards: None) -> None:
+    told = check_gpu(Settings(device="auto"), [])
+    assert (told.status, "--instance gpu1 --gpu 1" in told.next_step) == ("ok", True)
+    both = [of_service("a.service", 7, "cuda:1"), of_service("b.service", 42, "cuda:1")]
+    told = check_gpu(Settings(device="cuda:1"), both)
+    assert (told.status, "card 1 has several volunteers" in told.words) == ("warn", True)
+
+
+def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
+    cards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = check_gpu(Settings(device="cuda:2"), [])
+    assert (told.status, "set device cuda:1" in told.next_step) == ("fail", True)
+    told = check_gpu(Settings(device="cuda:2"), [], {checks_gpu.VISIBLE: "1"})
+    assert "CUDA_VISIBLE_DEVICES=1 renumbers them" in told.words
+    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cpu")
+    assert "build of torch cannot use them" in check_gpu(Settings(), []).words
+
+
+def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
+    RunRecord(scene.data).begin("ab" * 32, "little")
+    with (scene.data / LOCK_FILE).open("w") as file:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        assert [check for check in examined() if check.name == "lock"] == []

@@ -1,0 +1,297 @@
+"""``volunteer list``: every volunteer of the machine, also one that is stopped, hung or closed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.cli import screen
+from client.cli.reach import machine, running, services
+from client.cli.reach.machine import Volunteer
+from client.control.sockets import listener, listening_sockets, socket_path
+from client.errors import ExitCode, UserError
+from client.packaging_data import service_file
+from client.store.last_run import RunRecord
+from client.store.paths import find_folders, home_folders, make_private, runtime_folder
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
+
+PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+LISTENS = """
+import signal, socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen(16)
+print("up", flush=True)
+signal.pause()
+"""
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list is Linux's")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A short folder; no service of this machine is installed."""
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("VOLUNTEER_HOME", f"{name}/mine")
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.setattr(services, "SYSTEM_UNITS", tmp_path / "systemd")
+        monkeypatch.setattr(services, "SYSTEM_HOME", Path(name) / "volunteer")
+        monkeypatch.setattr(running, "SYSTEM_HOME", Path(name) / "volunteer")
+        monkeypatch.setattr(machine, "ASK_S", 0.5)
+        yield Path(name)
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def silent(path: Path, **how: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that listens on a socket and never answers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENS, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "VOLUNTEER_HOME": str(path.parent.parent)},
+        **how,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def a_socket(home: Path, swarm: str = "cd") -> Path:
+    return socket_path(runtime_folder(home), swarm * 32, PEER)
+
+
+def listed(within: Within, home: Path) -> dict[str, Any] | None:
+    """The entry of a home; other volunteers may run on this machine, too."""
+    rows = json.loads(within("list", "--json").stdout)["volunteers"]
+    found = [row for row in rows if row["home"] == str(home)]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def install(home: Path, instance: str) -> None:
+    """Have a unit file of the system, as ``service install`` writes it."""
+    place = services.service_place("system", instance)
+    place.unit.parent.mkdir(exist_ok=True)
+    place.unit.write_text(service_file("system", None, instance))
+    assert place.home == home
+
+
+@needs_linux
+def test_one_of_another_home_is_listed_with_its_own_answer(within: Within, folder: Path) -> None:
+    with node_of(folder / "x", FakeProvider()) as path:
+        assert path in listening_sockets()
+        assert listener(path).pid == os.getpid()
+        found = json.loads(within("list", "--json").stdout)["volunteers"]
+        (row,) = [row for row in found if row["socket"] == str(path)]
+        assert (row["condition"], row["state"], row["stages"]) == ("answers", "training", [0])
+        assert (row["swarm_name"], row["tokens_per_s"], row["memory_bytes"]) == (
+            "example",
+            50.0,
+            1000,
+        )
+        lines = within("list").stdout.splitlines()
+        assert lines[0].split()[:3] == ["swarm", "stage", "state"]
+        assert any(line.split()[:3] == ["example", "0", "training"] for line in lines)
+
+
+@needs_linux
+def test_one_that_hangs_and_one_that_is_stopped_are_shown_as_such(
+    within: Within, folder: Path
+) -> None:
+    home = folder / "x"
+    with silent(a_socket(home)) as process:
+        row = listed(within, home)
+        assert row is not None
+        assert (row["condition"], row["pid"]) == ("hung", process.pid)
+        assert f"kill {process.pid}" in row["next_step"]
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        row = listed(within, home)
+        assert row is not None
+        assert (row["condition"], row["next_step"]) == (
+            "stopped",
+            f"have it go on: kill -CONT {process.pid}",
+        )
+        assert f"kill -CONT {process.pid}" in within("list").stdout
+    assert listed(within, home) is None
+
+
+@needs_linux
+def test_a_line_that_never_ends_does_not_hold_up_the_list(within: Within, folder: Path) -> None:
+    """Whoever names a socket like ours is asked, so it may send a byte now and then for ever."""
+    path = a_socket(folder / "x")
+    drip = LISTENS.replace(
+        "signal.pause()",
+        "import time\nwhile True:\n  c, _ = listening.accept()\n  try:\n    while True:\n"
+        "      c.send(b'x'); time.sleep(0.05)\n  except OSError:\n    pass",
+    )
+    path.parent.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", drip, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "VOLUNTEER_HOME": str(folder / "x")},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        row = listed(within, folder / "x")
+        assert row is not None
+        assert row["condition"] == "hung"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_linux
+@needs_root
+def test_a_socket_of_another_user_is_named(folder: Path) -> None:
+    folder.chmod(0o755)
+    path = a_socket(folder / "x")
+    with silent(path):
+        path.parent.chmod(0o700)
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:  # a user who may not enter that folder
+            os.setgid(65534)
+            os.setuid(65534)
+            found = [one for one in machine.find_volunteers() if one.socket == str(path)]
+            os.write(writing, f"{[(one.condition, one.home) for one in found]}".encode())
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading) as answer:
+            assert answer.read() == f"[('no access', '{folder / 'x'}')]"
+
+
+def test_a_service_that_does_not_run_is_listed_and_how_to_start_it(
+    within: Within, folder: Path
+) -> None:
+    home = folder / "volunteer-one"
+    install(home, "one")
+    row = listed(within, home)
+    assert row is not None
+    assert (row["condition"], row["service"]) == ("not running", "volunteer@one.service")
+    assert row["next_step"] == "volunteer service start --system --instance one"
+    record = RunRecord(make_private(home_folders(home).data))
+    record.begin("ab" * 32, "my-swarm")
+    row = listed(within, home)
+    assert row is not None
+    assert (row["condition"], row["pid"]) == ("starting", os.getpid())
+    record.end("the disk is full", "free space", 1)
+    row = listed(within, home)
+    assert row is not None
+    assert "the disk is full" in row["words"]
+
+
+def test_this_home_is_listed_if_its_volunteer_was_killed(within: Within, folder: Path) -> None:
+    home = folder / "mine"
+    record = RunRecord(make_private(find_folders().data))
+    record.begin("ab" * 32, "my-swarm")
+    record.end("it drained and left the swarm", "", 0)
+    assert listed(within, home) is None, "one that ended well needs no attention"
+    a_socket(home).parent.mkdir(parents=True)
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(a_socket(home)))
+    left.close()
+    record.end("the worker is gone", "", 1)
+    row = listed(within, home)
+    assert row is not None
+    assert row["condition"] == "not running"
+    assert "the worker is gone" in row["words"]
+
+
+def test_commands_find_the_volunteer_of_an_instance(within: Within, folder: Path) -> None:
+    install(folder / "volunteer-one", "one")
+    with node_of(folder / "volunteer-one", FakeProvider()):
+        assert "example" in within("status").stdout
+    install(folder / "volunteer-two", "two")
+    with (
+        node_of(folder / "volunteer-one", FakeProvider()),
+        node_of(folder / "volunteer-two", FakeProvider()),
+    ):
+        done = within("status")
+        assert done.returncode == ExitCode.USAGE
+        assert f"VOLUNTEER_HOME={folder / 'volunteer-two'} volunteer" in done.stderr
+
+
+def test_without_any_it_says_how_to_start_one(
+    within: Within, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "listening_sockets", list)
+    done = within("list")
+    assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
+    assert "volunteer join" in done.stderr
+
+
+def test_an_instance_of_a_name_that_cannot_be_is_a_usage_error() -> None:
+    with pytest.raises(UserError) as raised:
+        services.service_place("user", "a/b")
+    assert raised.value.exit_code == ExitCode.USAGE
+
+
+@needs_linux
+def test_attach_asks_which_one_where_this_home_has_none(
+    within: Within, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[Path, object]] = []
+    monkeypatch.setattr(screen, "can_draw", lambda: True)
+    monkeypatch.setattr(
+        screen, "show", lambda path, folders, *_, **__: shown.append((path, folders))
+    )
+    monkeypatch.setattr(machine, "listening_sockets", list)
+    install(folder / "volunteer-one", "one")
+    install(folder / "volunteer-two", "two")
+    with (
+        node_of(folder / "volunteer-one", FakeProvider()),
+        node_of(folder / "volunteer-two", FakeProvider()) as second,
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("2\n"))
+        assert "2  example, training, stage 0" in within("attach").stderr
+        assert [path for path, _ in shown] == [second]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+        done = within("attach")
+        assert (done.returncode, len(shown)) == (ExitCode.USAGE, 1)
+        assert "2 volunteers run here" in done.stderr
+    with node_of(folder / "mine", FakeProvider()) as own:
+        within("attach")
+        assert shown[-1] == (own, find_folders()), "that of this home is not asked about"
+
+
+def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = import_module("client.cli.commands.list")
+    one = Volunteer(condition="answers", words="", home="/srv/" + "x" * 70, swarm_name="ours")
+    wide = [*command._table([one])]
+    assert len(wide) == 2
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = [*command._table([one])]
+    assert [line.split()[0] for line in narrow] == ["swarm", "ours", one.home]
+    assert all(len(line) <= 80 for line in narrow)

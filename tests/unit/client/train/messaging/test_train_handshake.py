@@ -1,0 +1,59 @@
+"""A peer of another protocol is refused at once; both sides learn which program is older."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.train.messaging.handshake import PROTOCOL, Handshake
+from protocol.effects import Effect, Explain
+from protocol.ids import PeerId, SwarmId
+from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Goodbye, Hello, Message
+
+SWARM = SwarmId("ab" * 32)
+OTHER = Signer(b"\x02" * 32).peer
+
+
+class Noted:
+    """Ports that note what goes out."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.effects: list[Effect] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self.sent.append(message)
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        raise AssertionError("nothing is signed")
+
+    def perform(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [(PROTOCOL + 1, "upgrade this program"), (PROTOCOL - 1, "its program is older")],
+)
+def test_another_protocol_is_refused_and_said_with_which_side_is_older(
+    protocol: int, words: str
+) -> None:
+    ports = Noted()
+    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
+    (goodbye,) = ports.sent
+    assert isinstance(goodbye, Goodbye)
+    assert f"protocol {PROTOCOL}, you speak {protocol}" in goodbye.reason
+    told = [effect for effect in ports.effects if isinstance(effect, Explain)]
+    assert [(effect.level, words in effect.words) for effect in told] == [("warning", True)]
+
+
+def test_ours_is_admitted_without_a_word() -> None:
+    ports = Noted()
+    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
+    assert (ports.sent, ports.effects) == ([], [])
