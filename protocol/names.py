@@ -37,7 +37,7 @@ def purpose_problem(text: str) -> str | None:
 
 
 def normal(text: str) -> str:
-    """Return a text of our own user in the one spelling that the rules want: NFKC, single blanks."""
+    """Return a text of our own user as the rules want it: NFKC, single blanks."""
     return " ".join(unicodedata.normalize("NFKC", text).split())
 
 

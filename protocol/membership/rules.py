@@ -86,7 +86,9 @@ def record_kinds(
     def check_counted(signer: PeerId, record: Record) -> str | None:
         parse_counts(record.body, record.key, signer, stages, per_step)
         before = newest_seq((COUNTED, record.key))
-        return "too soon after the one before" if 0 <= record.seq - before < COUNTED_GAP_MS else None
+        return (
+            "too soon after the one before" if 0 <= record.seq - before < COUNTED_GAP_MS else None
+        )
 
     def check_stored(signer: PeerId, record: Record) -> str | None:
         parse_stored(record.body, record.key, signer, stages)

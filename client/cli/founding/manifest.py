@@ -52,6 +52,7 @@ from protocol.manifest import (
     StageCost,
     inconsistency,
 )
+from protocol.names import normal
 
 UNAUDITED = (
     "no audits: which experts a token goes to depends on rounding now and then, and an honest "
@@ -155,6 +156,7 @@ def _founding(
         aggregation=UNSET if run.rule == aggregations.DEFAULT else run.rule,
         audit_percent=run.audit or UNSET,
         delayed_update=True if run.delayed_update else UNSET,
+        purpose=normal(run.purpose) or UNSET,
         policy=Policy(
             run.redundancy,
             run.checkpoint_every,

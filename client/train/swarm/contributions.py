@@ -134,6 +134,10 @@ class Contributions:
         """Return the name that a member goes by, or went by when it was here; empty: none."""
         return self._names.get(peer, "")
 
+    def names(self, most: int) -> dict[PeerId, str]:
+        """Return the names of the ``most`` members seen last."""
+        return dict(list(self._names.items())[-most:])
+
     async def run(self) -> None:
         """Keep it on disk until cancelled."""
         try:
@@ -175,8 +179,8 @@ class Contributions:
         return Counts(tuple(one for one in stages if one.members))
 
     def _may_vouch(self) -> Callable[[int, PeerId], bool]:
-        """Return who may speak about which stage: those that serve it. Of stages whose steps we have
-        closed ourselves only those whose work was in one."""
+        """Return who may speak about which stage: those that serve it; of a stage whose steps we
+        have closed ourselves, only those whose work was in one."""
         roster, proves = self._membership.roster, self._proves()
         serving = {
             stage: {replica.peer for replica in roster.serving(stage)}
@@ -186,7 +190,9 @@ class Contributions:
         def may_vouch(stage: int, author: PeerId) -> bool:
             if author not in serving[stage]:
                 return False
-            return author == self._me or proves is None or stage not in self._accounts or proves(author)
+            if author == self._me or proves is None or stage not in self._accounts:
+                return True
+            return proves(author)
 
         return may_vouch
 

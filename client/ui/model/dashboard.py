@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from client.control.names import Shorts, with_names
 from client.control.snapshot import EventView, Snapshot
 from client.ui.model import words
 from client.ui.model.matching import decision_kind
@@ -48,7 +49,7 @@ def machine(record: Record, box: Box) -> list[Line]:
     if now is None:
         return [line(("not connected yet", "muted"))]
     lines = [
-        pair("you are", words.short(now.peer), "key", LABELS),
+        pair("you are", words.named(now.peer, now.names), "key", LABELS),
         *_seats(now),
         pair(
             "speed",
@@ -101,7 +102,8 @@ def events(record: Record, box: Box) -> list[Line]:
     told = [event for event in record.events if _is_news(event)]
     if not told:
         return [line(("nothing has happened yet", "muted"))]
-    return [cut(event_line(event), box.width) for event in told[-box.height :]]
+    names = record.shorts
+    return [cut(event_line(event, names=names), box.width) for event in told[-box.height :]]
 
 
 def _is_news(event: EventView) -> bool:
@@ -114,8 +116,9 @@ def _is_news(event: EventView) -> bool:
     return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 
 
-def event_line(event: EventView, topic: bool = False) -> Line:
-    """Return one event as a line."""
+def event_line(event: EventView, topic: bool = False, names: Shorts | None = None) -> Line:
+    """Return one event as a line; ``names``: of members, which stand before the ends of their
+    ids."""
     tone = _LEVELS.get(event.level, "plain")
     mark = {"error": "✗", "warning": "!"}.get(event.level, " ")
     if event.kind == "RecoveryEvent" and event.data.get("phase") == "recovered":
@@ -124,7 +127,7 @@ def event_line(event: EventView, topic: bool = False) -> Line:
         Span(f"{words.clock(event.time)} ", "muted"),
         Span(f"{mark} ", tone),
         Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
-        Span(clean(event.words), tone),
+        Span(clean(with_names(event.words, names or {})), tone),
     )
 
 
@@ -146,7 +149,7 @@ def limits_words(now: Snapshot) -> str:
 
 
 def _flow(label: str, rate: float, bars: str, tone: Tone) -> Line:
-    return pair(label, line(f"{words.per_s(rate):>10} ", (bars, tone)), labels=11)
+    return pair(label, line(f"{words.per_s(rate):>11} ", (bars, tone)), labels=11)
 
 
 def _seats(now: Snapshot) -> list[Line]:

@@ -115,7 +115,7 @@ def test_the_median_of_the_others_counts_and_nobodys_own_word() -> None:
 
 def test_one_liar_raises_nobody_and_among_five_lowers_nobody() -> None:
     honest = {A: 50, B: 30, C: 20, D: 10, E: 10}
-    said = {author: honest for author in (A, B, C, D)}
+    said = dict.fromkeys((A, B, C, D), honest)
     for lie in ({A: 1, B: 1, E: 598}, {B: 600}, {}):
         board = board_of({**said, E: lie})
         assert {p: line[0] for p, line in board.items()} == honest

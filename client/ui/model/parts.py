@@ -1,0 +1,148 @@
+"""The Matching tab in plain words: which parts of the model we hold, and where help is needed. Pure.
+
+The numbers and the words of the matching theory are in ``matching.py``, behind a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from client.control.matches import MatchesSnapshot, StageMatch
+from client.control.snapshot import Snapshot
+from client.ui.model import words
+from client.ui.model.record import Record
+from client.ui.model.span import Box, Line, Tone, cut, line
+from client.ui.model.stages import StageRow, stage_rows
+from client.ui.text import clean, wrap
+
+WAITING = (
+    "Your part of the model is chosen as soon as this machine has been measured, which takes some "
+    "seconds."
+)
+_STATES = {
+    "fetching": "its numbers are being copied to this machine",
+    "held": "it is kept for you until every part has somebody",
+    "proposed": "this machine has offered to take it",
+    "leaving": "it is being handed over",
+}
+Said = tuple[str, Tone]
+
+
+def plain(record: Record, box: Box) -> list[Line]:
+    """Return sentences about the parts of the model, the most important first."""
+    now, found = record.snapshot, record.matches
+    if now is None or found is None or found.state == "measuring":
+        told: list[Said] = [(WAITING, "muted")]
+    else:
+        told = [*_mine(now, found), *_needs(stage_rows(record)), *_rest(now, found)]
+    lines: list[Line] = []
+    for text, tone in told:
+        for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
+            lines.append(line("  " if number else "· ", (part, tone)))
+    return [cut(one, box.width) for one in lines[: box.height]]
+
+
+def _part(stage: int) -> str:
+    return f"part {stage + 1}"
+
+
+def _named(stages: list[int]) -> str:
+    """Return ``part 1`` or ``parts 1 and 3``."""
+    if len(stages) == 1:
+        return _part(stages[0])
+    return f"parts {words.listed([str(stage + 1) for stage in stages])}"
+
+
+def _mine(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
+    """Say what we hold."""
+    count = len(now.stages)
+    held = [seat for seat in found.seats if seat.stage is not None]
+    if not held:
+        yield "You hold no part of the model yet; one is being chosen for you.", "accent"
+        return
+    for seat in held:
+        stage = seat.stage or 0
+        place = f"part {stage + 1} of {count} (stage {stage} elsewhere on this screen)"
+        verb = "You hold" if seat.seat == 0 else "You also help with"
+        serves = seat.state == "serving"
+        state = "" if serves else f": {_STATES.get(seat.state, clean(seat.state))}"
+        yield f"{verb} {place}{state}.", "good" if serves else "accent"
+    if len(held) > 1:
+        yield (
+            "You hold a second part because your machine is fast enough for both: with it no part "
+            "waits for the other.",
+            "plain",
+        )
+
+
+def _needs(rows: list[StageRow]) -> Iterator[Said]:
+    """Say which parts lack volunteers, and which one sets the pace."""
+    bare = [row.view.stage for row in rows if not row.serving]
+    if bare:
+        have = "has" if len(bare) == 1 else "have"
+        yield (
+            f"{_sentence(_named(bare))} {have} nobody: the training waits until somebody comes.",
+            "bad",
+        )
+    for row in rows:
+        if 0 < row.serving < row.wanted:
+            lack = _few(row.wanted - row.serving)
+            yield (
+                f"{_sentence(_part(row.view.stage))} has {lack} too few, so newcomers go there "
+                "first.",
+                "warn",
+            )
+    if rows and all(row.wanted and row.serving >= row.wanted for row in rows):
+        yield "Every part has as many volunteers as it should have.", "good"
+    known = [row for row in rows if row.level > 0]
+    if len(known) > 1 and not bare:
+        slow = min(known, key=lambda row: row.level)
+        fast = max(known, key=lambda row: row.level)
+        if fast.level > 1.1 * slow.level:
+            yield (
+                f"{_sentence(_part(slow.view.stage))} is the slowest and sets the pace of all: "
+                f"{words.rate(slow.level)} portions of work a second, "
+                f"{_part(fast.view.stage)} could do {words.rate(fast.level)}.",
+                "plain",
+            )
+
+
+def _rest(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
+    """Say whether anybody should move, and who decides."""
+    if found.paying_moves:
+        move = found.paying_moves[0]
+        yield (
+            f"A move from {_part(move.home)} to {_part(move.to)} would speed the training up; it "
+            "is made at the next check, one at a time.",
+            "accent",
+        )
+    elif found.stages:
+        yield "Nobody could move to another part and make the training faster.", "good"
+    if reason := _stays(found.stages):
+        yield reason, "muted"
+    yield (
+        "For each part one volunteer, which changes, compares who would speed the training up "
+        f"most and decides.{_decides(found)}",
+        "muted",
+    )
+
+
+def _stays(stages: list[StageMatch]) -> str:
+    """Say why we do not take the part that we would like most after our own."""
+    other = next((one for one in stages if one.seat is None and (one.stay or one.obstacle)), None)
+    if other is None:
+        return ""
+    return f"Why not {_part(other.stage)}: {clean(other.obstacle or other.stay)}."
+
+
+def _decides(found: MatchesSnapshot) -> str:
+    stages = [view.stage for view in found.stewardships]
+    return f" At the moment you do for {_named(stages)}." if stages else ""
+
+
+def _few(number: int) -> str:
+    return "one volunteer" if number == 1 else f"{number} volunteers"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
