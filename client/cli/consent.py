@@ -183,8 +183,8 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     called = f', and the name "{settings.nickname}"' if settings.nickname else ""
     yield (
         f"Members see this machine's network address{called}, its speed and memory, what it "
-        "contributes, and when it is there. They do not see your name, your files or your other programs. What it computes is the "
-        "model; it runs no program that a member sends."
+        "contributes, and when it is there. They do not see your files or your other programs, nor "
+        "who you are. What it computes is the model; it runs no program that a member sends."
     )
     yield "To set limits: volunteer config set threads 2; volunteer join --help lists all limits."
 

@@ -81,9 +81,9 @@ class VolunteerApp(App[int]):
     #right { width: 44%; }
     #loss, #near { height: 1fr; }
     #network { height: 1fr; }
-    .-tall #network { height: 9; }
+    .-tall #network, .-grand #network { height: 9; }
     #near { display: none; }
-    .-tall #near { display: block; }
+    .-tall #near, .-grand #near { display: block; }
     #events { height: 8; }
     .-grand #events { height: 12; }
     #stages-below { display: none; }

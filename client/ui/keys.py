@@ -70,7 +70,7 @@ def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> 
         keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
-    keys += [("x", "copy", "copy"), ("?", "help", "help")]
+    keys += [("?", "help", "help"), ("x", "copy", "copy")]
     if live and answers:
         keys.append(("i", "invite", "invite"))
     keys.append(("^p", "commands", "command_palette"))

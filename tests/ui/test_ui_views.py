@@ -50,7 +50,7 @@ def _with_matching(**changes: object) -> Record:
 def test_every_stage_says_why_it_is_as_it_is() -> None:
     record = _with_matching()
     whys = [row.why for row in stage_rows(record)]
-    assert whys == ["slowest; as many as wanted", "lacks 1 replica: filled first"]
+    assert whys == ["slowest; enough", "lacks 1 volunteer: filled first"]
     bare = recorded_from(update(1, stages=[stage(0), stage(1, replica(CARLA, "fetching"))]))
     assert [row.why for row in stage_rows(bare)] == [
         "nobody yet: the swarm waits",

@@ -280,7 +280,7 @@ def _faults(report: Report) -> Iterator[str]:
     if report.counters is not None:
         counted = report.counters
         yield '<p class="muted">Since it was started: '
-        yield f"{counted.rerouted_microbatches:,} microbatches sent to another replica, "
+        yield f"{counted.rerouted_microbatches:,} microbatches sent to another volunteer, "
         yield f"{counted.lost_microbatches:,} computed again, "
         yield f"{counted.doubled_microbatches:,} counted twice, "
         yield f"{counted.rounds_restarted:,} rounds restarted.</p>\n"

@@ -26,13 +26,14 @@ def loss(record: Record, box: Box) -> list[Line]:
         waits = "the curve begins with the second step that the swarm completes"
         return [line(("no loss yet", "muted")), *_wrapped(waits, box, "faint")]
     values = [value for _, value in points]
+    since = f" at step {points[0][0]:.0f}" if box.width >= 48 else " first"
     figures = line(
         (f"{values[-1]:.3f}", "strong"),
         (" now   ", "muted"),
         (f"{min(values):.3f}", "good"),
         (" lowest   ", "muted"),
         (f"{values[0]:.3f}", "plain"),
-        (f" at step {points[0][0]:.0f}", "muted"),
+        (since, "muted"),
     )
     faults = [incident for incident in record.incidents.newest_first if not incident.in_order]
     marks: list[tuple[float, Tone]] = [
@@ -158,7 +159,7 @@ def _seats(now: Snapshot) -> list[Line]:
     lines = []
     for number, seat in enumerate(sorted(now.seats, key=lambda seat: seat.seat)[:4]):
         tone: Tone = "good" if seat.state == "serving" else "accent"
-        place = " (main)" if seat.seat == 0 else " (second)"
+        place = "" if seat.seat == 0 else " (also)"
         shown = line((f"stage {seat.stage} ", "strong"), (seat.state, tone), (place, "muted"))
         lines.append(pair("holds" if number == 0 else "", shown, labels=LABELS))
     return lines

@@ -72,10 +72,10 @@ def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
         noun = "stage" if len(last) == 1 else "stages"
         rest = "its last version stays on this disk" if done else "the swarm would wait"
         return f"{noun} {stages} would have nobody: {rest}"
-    kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
+    kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
     noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
-    rest = "others serve the model" if done else "training continues"
-    return f"{words.listed(kept)} {noun}: {rest}"
+    rest = "others serve the model" if done else "training goes on"
+    return f"{kept} {noun}: {rest}"
 
 
 def _name(now: Snapshot | None) -> Line:

@@ -10,7 +10,6 @@ from client.ui.model.span import Box, Column, Line, Row, Span, cells_of, head_of
 from client.ui.text import clean, wrap
 
 TITLE = "Who contributed, as others of their stage counted it"
-_ALONE = "one volunteer"
 _EMPTY = (
     "Nobody's work is vouched for yet. Every volunteer says about once a minute what the others of "
     "its stage did; what two others say of somebody counts, and its own word does not."
@@ -27,7 +26,7 @@ def leaderboard(record: Record, box: Box) -> tuple[Line, list[Row]]:
     wide = box.width >= 100
     columns = [
         Column("#", 3, right=True),
-        Column("volunteer", 6),
+        Column("id", 6),
         Column("name", 24 if wide else 18),
         Column("microbatches", 12, right=True),
         Column("tokens", 8, right=True),
@@ -48,7 +47,7 @@ def leaderboard(record: Record, box: Box) -> tuple[Line, list[Row]]:
 def _cells(rank: int, one: ContributorView, top: float, *, mine: bool) -> list[Span]:
     vouched = one.vouchers > 0
     count = one.microbatches if vouched else one.unvouched
-    by = words.plural(one.vouchers, "other") if vouched else f"only {_ALONE}"
+    by = words.plural(one.vouchers, "other") if vouched else "1: too few"
     return [
         Span(str(rank), "muted"),
         Span(words.short(one.peer), "key" if mine else "strong"),

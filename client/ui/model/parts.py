@@ -1,4 +1,4 @@
-"""The Matching tab in plain words: which parts of the model we hold, and where help is needed. Pure.
+"""The Matching tab in plain words: which parts we hold, and where help is needed. Pure.
 
 The numbers and the words of the matching theory are in ``matching.py``, behind a key.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from client.control.matches import MatchesSnapshot, StageMatch
+from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import Snapshot
 from client.ui.model import words
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Tone, cut, line
-from client.ui.model.stages import StageRow, stage_rows
+from client.ui.model.stages import SERVING, StageRow, stage_rows
 from client.ui.text import clean, wrap
 
 WAITING = (
@@ -21,8 +21,8 @@ WAITING = (
 )
 _STATES = {
     "fetching": "its numbers are being copied to this machine",
-    "held": "it is kept for you until every part has somebody",
-    "proposed": "this machine has offered to take it",
+    "held": "it is kept for you, and training begins when every part has somebody",
+    "proposed": "this machine has offered to take it, and waits for the answer",
     "leaving": "it is being handed over",
 }
 Said = tuple[str, Tone]
@@ -34,12 +34,32 @@ def plain(record: Record, box: Box) -> list[Line]:
     if now is None or found is None or found.state == "measuring":
         told: list[Said] = [(WAITING, "muted")]
     else:
-        told = [*_mine(now, found), *_needs(stage_rows(record)), *_rest(now, found)]
+        rows = stage_rows(record)
+        told = [*_mine(now, found), *_needs(rows), *_rest(rows, found)]
     lines: list[Line] = []
     for text, tone in told:
         for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
             lines.append(line("  " if number else "· ", (part, tone)))
+    if now is not None:
+        lines += _who(now, box.height - len(lines))
     return [cut(one, box.width) for one in lines[: box.height]]
+
+
+def _who(now: Snapshot, room: int) -> list[Line]:
+    """Return a line per part with those who serve it, as far as there is room."""
+    if room < len(now.stages) + 1:
+        return []
+    lines: list[Line] = [()]
+    for stage in now.stages:
+        who = [
+            "you" if replica.peer == now.peer else words.named(replica.peer, now.names)
+            for replica in stage.replicas
+            if replica.state == SERVING
+        ]
+        told = ", ".join(who) or "nobody"
+        number = f"part {stage.stage + 1}"
+        lines.append(line((f"  {number:<9}", "muted"), (told, "plain" if who else "bad")))
+    return lines
 
 
 def _part(stage: int) -> str:
@@ -56,23 +76,33 @@ def _named(stages: list[int]) -> str:
 def _mine(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
     """Say what we hold."""
     count = len(now.stages)
+    if count > 1:
+        yield (
+            f"The model is cut into {count} parts, stages 0 to {count - 1}. Data passes all of "
+            "them, so every part needs somebody; those who share a part share its work.",
+            "plain",
+        )
     held = [seat for seat in found.seats if seat.stage is not None]
     if not held:
         yield "You hold no part of the model yet; one is being chosen for you.", "accent"
-        return
     for seat in held:
-        stage = seat.stage or 0
-        place = f"part {stage + 1} of {count} (stage {stage} elsewhere on this screen)"
-        verb = "You hold" if seat.seat == 0 else "You also help with"
-        serves = seat.state == "serving"
-        state = "" if serves else f": {_STATES.get(seat.state, clean(seat.state))}"
-        yield f"{verb} {place}{state}.", "good" if serves else "accent"
-    if len(held) > 1:
+        yield _holding(seat, count)
+    if sum(seat.state == "serving" for seat in held) > 1:
         yield (
-            "You hold a second part because your machine is fast enough for both: with it no part "
-            "waits for the other.",
+            "You hold a second part because your machine is fast enough for both: so the faster "
+            "part waits less for the slower one.",
             "plain",
         )
+
+
+def _holding(seat: SeatMatch, count: int) -> Said:
+    """Say what becomes of one part of ours."""
+    stage = seat.stage or 0
+    place = f"part {stage + 1} of {count} (stage {stage})"
+    if seat.state == "serving":
+        verb = "hold" if seat.seat == 0 else "also help with"
+        return f"You {verb} {place}.", "good"
+    return f"{_sentence(place)} is yours: {_STATES.get(seat.state, clean(seat.state))}.", "accent"
 
 
 def _needs(rows: list[StageRow]) -> Iterator[Said]:
@@ -107,7 +137,7 @@ def _needs(rows: list[StageRow]) -> Iterator[Said]:
             )
 
 
-def _rest(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
+def _rest(rows: list[StageRow], found: MatchesSnapshot) -> Iterator[Said]:
     """Say whether anybody should move, and who decides."""
     if found.paying_moves:
         move = found.paying_moves[0]
@@ -116,7 +146,7 @@ def _rest(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
             "is made at the next check, one at a time.",
             "accent",
         )
-    elif found.stages:
+    elif found.stages and all(row.serving for row in rows):
         yield "Nobody could move to another part and make the training faster.", "good"
     if reason := _stays(found.stages):
         yield reason, "muted"
@@ -132,7 +162,12 @@ def _stays(stages: list[StageMatch]) -> str:
     other = next((one for one in stages if one.seat is None and (one.stay or one.obstacle)), None)
     if other is None:
         return ""
-    return f"Why not {_part(other.stage)}: {clean(other.obstacle or other.stay)}."
+    if other.obstacle:
+        return f"{_sentence(_part(other.stage))} would not take you: others fit it better."
+    return (
+        f"{_sentence(_part(other.stage))} would take you, but that would not make the training "
+        "faster."
+    )
 
 
 def _decides(found: MatchesSnapshot) -> str:

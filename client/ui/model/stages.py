@@ -23,7 +23,7 @@ _MARKS: dict[str, tuple[str, Tone]] = {
 LEGEND = line(
     ("◆", "key"), (" you  ", "muted"), ("●", "good"), (" serves  ", "muted"),
     ("◐", "accent"), (" fetches  ", "muted"), ("✗", "warn"), (" silent  ", "muted"),
-    ("○", "muted"), (" other", "muted"),
+    ("○", "muted"), (" other", "muted"), ("   /s: microbatches a second", "muted"),
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _table_row(
 
 def _holder(replica: ReplicaView, me: str, names: Mapping[str, str]) -> Line:
     mark, tone = _mark(replica, me)
-    name = "you   " if replica.peer == me else words.named(replica.peer, names)
+    name = "you" if replica.peer == me else words.named(replica.peer, names)
     rate = f" {words.rate(replica.rate)}/s" if replica.rate else ""
     state = "" if replica.state == SERVING else f" {replica.state}"
     return line((mark, tone), f" {name}", (f"{rate}{state}   ", "muted"))
@@ -185,12 +185,14 @@ def _why(
         return f"lacks {words.plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
     if known is None:
         return f"its needs are not known yet{coming}", "muted"
-    spare = f"{serving - wanted} to spare" if serving > wanted else "as many as wanted"
+    spare = f"{serving - wanted} to spare" if serving > wanted else "enough"
     if slowest:
         return f"slowest; {spare}{coming}", "accent"
     return f"{spare}{coming}", "muted"
 
 
 def _slowest(matches: MatchesSnapshot | None) -> int | None:
+    """Return the stage that sets the pace, if one is clearly slower than the others."""
     levels = [(stage.shared_level, stage.stage) for stage in matches.stages] if matches else []
-    return min(levels)[1] if len(levels) > 1 else None
+    levels.sort()
+    return levels[0][1] if len(levels) > 1 and 1.05 * levels[0][0] < levels[1][0] else None

@@ -22,7 +22,7 @@ LEGEND = line(
     *(
         part
         for name, (mark, tone) in MARKS.items()
-        for part in ((mark, tone), (f" {name}   ", "muted"))
+        for part in ((mark, tone), (f" {name}  ", "muted"))
     )
 )
 
@@ -40,10 +40,11 @@ def recovery_head(record: Record, box: Box) -> list[Line]:
         spread(head, LEGEND, box.width),
         line(
             ("microbatches: ", "muted"),
-            f"{words.count(count.rerouted_microbatches)}", (" sent to another volunteer, ", "muted"),
+            f"{words.count(count.rerouted_microbatches)}",
+            (" sent elsewhere, ", "muted"),
             f"{words.count(count.lost_microbatches)}", (" computed again, ", "muted"),
             (f"{words.count(count.doubled_microbatches)} counted twice", good),
-            (f"; rounds restarted {words.count(count.rounds_restarted)}", "muted"),
+            (f"; {words.count(count.rounds_restarted)} retries", "muted"),
         ),
     ]  # fmt: skip
     return [cut(found, box.width) for found in lines]
@@ -62,7 +63,7 @@ def recovery_rows(record: Record, box: Box) -> list[Row]:
 def _incident(one: Incident, now: float, box: Box, names: Shorts) -> list[Line]:
     tone: Tone = "muted" if one.in_order else "warn" if one.open else "strong"
     stages = words.listed([str(stage) for stage in one.stages])
-    place = f"served {'stage' if len(one.stages) == 1 else 'stages'} {stages}, " if stages else ""
+    place = f"{'stage' if len(one.stages) == 1 else 'stages'} {stages}, " if stages else ""
     took = "" if one.resumed is None else f"  {words.duration(one.resumed - one.detected)}"
     title = line((f"{words.clock(one.detected)} ", "muted"), (with_names(one.title, names), tone))
     facts = line((f"{place}step {one.step}", "muted"), (took, "good"))
@@ -104,7 +105,7 @@ def _legs(one: Incident, now: float) -> Line:
         at = times.get(name)
         if at is not None:
             when = words.clock(at) if name == "noticed" else f"+{words.duration(at - one.detected)}"
-            parts += [Span(f"{mark} ", tone), Span(f"{name} "), Span(f"{when}   ", "muted")]
+            parts += [Span(f"{mark} ", tone), Span(f"{name} "), Span(f"{when}  ", "muted")]
         elif name == "resumed":
             parts += [
                 Span("· ", "warn"),

@@ -13,7 +13,6 @@ from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 
-
 ROOMY = 40
 """From this height on, both lists are shown."""
 
