@@ -1,4 +1,4 @@
-"""The Matching tab in plain words: whose parts, where help is needed, and no words of the theory."""
+"""The Matching tab in plain words: who has which part, where help is needed, and no theory."""
 
 from __future__ import annotations
 

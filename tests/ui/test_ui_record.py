@@ -124,8 +124,8 @@ def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
     assert "volunteer export" in text
     assert "volunteer sample" in text
     assert "tokens/s" not in text
-    assert "training continues" not in text
-    assert all("training continues" not in way.cost for way in ways(record, True, LIVE))
+    assert "training goes on" not in text
+    assert all("training goes on" not in way.cost for way in ways(record, True, LIVE))
 
 
 def test_header_without_data_says_what_it_waits_for() -> None:

@@ -63,7 +63,7 @@ def test_a_stage_with_other_replicas_needs_no_new_match() -> None:
     assert found.bare == set()
     assert found.rematched is None
     assert found.resumed == NOW + 3
-    assert found.cover == "the other replicas continued"
+    assert found.cover == "the others of its stage went on"
     assert "replaced not needed" in plain(recovery_rows(recorded_from(
         update(1, stages=FULL), update(2, down(2, ANNA), stages=left),
         update(3, step(3, 5), stages=left)), BOX)[0].lines)  # fmt: skip
@@ -101,7 +101,7 @@ def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
     )  # fmt: skip
     found = _only(update(1, stages=handed), update(2, stages=handed), update(3, left))
     assert found.stages == (0,)
-    assert found.cover == "the other replicas continued"
+    assert found.cover == "the others of its stage went on"
 
 
 def test_who_leaves_in_order_is_no_fault() -> None:
