@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --purpose --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join leaderboard logs ls matches members mix name path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --purpose --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -108,6 +108,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this volunteer has its stages, and who agreed to it.'
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
 complete -c volunteer -n __fish_use_subcommand -a 'logs' -d 'Print the volunteer'\''s log, whether it runs or not.'
+complete -c volunteer -n __fish_use_subcommand -a 'leaderboard' -d 'List who contributed how much, as other volunteers counted it.'
 complete -c volunteer -n __fish_use_subcommand -a 'credit' -d 'Show what this volunteer has contributed to its swarms.'
 complete -c volunteer -n __fish_use_subcommand -a 'report' -d 'Write one page about a run: loss, throughput, members, faults.'
 complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
@@ -281,6 +282,7 @@ complete -c volunteer -n '__fish_volunteer_using_command config show' -l downloa
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command config show' -l nickname -r -d 'Name that other members see beside this volunteer'\''s id.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'
@@ -325,6 +327,7 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -s h -d 'Displa
 complete -c volunteer -n '__fish_volunteer_using_command create' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l preset -x -a 'tiny nanogpt small llama-tiny llama-small gpt2-124m smollm2-135m smollm2-360m qwen2.5-0.5b qwen3-0.6b llama-3.2-1b olmo-2-1b smollm2-1.7b llama-3.2-3b llama-3.1-8b qwen3-8b' -d 'Ready-made shape and settings to start from.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l name -r -d 'Name of the swarm, for people.'
+complete -c volunteer -n '__fish_volunteer_using_command create' -l purpose -r -d 'What the model is for, in one line; whoever joins is shown it.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l from -r -F -d 'Begin with the model of a Hugging Face folder (config.json, safetensors) in pla…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l data -r -d 'Training text: stdlib (Python'\''s own source), a text file, a .jsonl with "text" …'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l tokenizer -r -d 'Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:163…'
@@ -555,6 +558,7 @@ complete -c volunteer -n '__fish_volunteer_using_command finish' -l wait-s -r -d
 # Subcommands for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'show' -d 'Print this volunteer'\''s peer id.'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'create' -d 'Make an identity, unless there is one, and print its peer id.'
+complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'name' -d 'Set the name that other members see beside this volunteer'\''s id; without one, re…'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'rotate' -d 'Replace this volunteer'\''s key, in every swarm that it has entered by invitation.'
 # Options for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -l help -d 'Display this message and exit.'
@@ -566,6 +570,11 @@ complete -c volunteer -n '__fish_volunteer_using_command identity create' -l hel
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l json -d 'Print JSON.'
+
+# Options for: identity name
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -l version -d 'Display application version.'
 
 # Options for: identity rotate
 complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -l help -d 'Display this message and exit.'
@@ -618,6 +627,7 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l download-limit
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l nickname -r -d 'Name that other members see beside this volunteer'\''s id.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'
@@ -643,6 +653,13 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l log-dir -r -d 
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-level -x -a 'debug info warning error' -d 'Lowest level of messages to show.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-format -x -a 'text json' -d 'Format of messages on stderr.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
+
+# Options for: leaderboard
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l swarm -r -d 'Name, id or .swarm file of the swarm (default: the only one known here).'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l json -d 'Print JSON.'
 
 # Options for: logs
 complete -c volunteer -n '__fish_volunteer_using_command logs' -l help -d 'Display this message and exit.'
