@@ -31,6 +31,7 @@ from client.quantities import (
 )
 from client.schedule import parse_schedule
 from protocol.address import parse_address
+from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset(
@@ -86,6 +87,13 @@ def _check_device(name: str) -> str:
 def _check_folder(path: str) -> str:
     """Return a folder's absolute path: a node in the background may start elsewhere."""
     return str(Path(path).expanduser().absolute()) if path else ""
+
+
+def _check_nickname(text: str) -> str:
+    name = normal(text)
+    if problem := nickname_problem(name):
+        raise ValueError(problem)
+    return name
 
 
 def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -201,6 +209,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(max_length=64),
         About("Group whose members may also watch the volunteer; for a system service."),
     ] = ""
+    nickname: Annotated[
+        str,
+        Meta(max_length=256),
+        Form(check=_check_nickname),
+        About("Name that other members see beside this volunteer's id."),
+    ] = ""
+    """Anybody may choose any; it identifies nobody."""
     data_dir: Annotated[
         str, Meta(max_length=4096), About("Folder for identity, swarms and checkpoints.")
     ] = ""

@@ -20,7 +20,9 @@ _SIZES: Final = {
     for base, letters in ((1024, "KMGT"), (1000, "kMGT"))
     for power, letter in enumerate(letters, start=1)
 }
-_RATES: Final = {f"{letter}B/s": 1000**power for power, letter in enumerate("kMGT", start=1)}
+_RATES: Final = {"bit/s": 1} | {
+    f"{letter}bit/s": 1000**power for power, letter in enumerate("kMGT", start=1)
+}
 _BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]?)bit", re.I | re.A)
 _WHOLE = re.compile(r"[0-9]{1,9}", re.A)
 _PER_SECOND = re.compile(r" ?(/ ?s|ps)$", re.I | re.A)
@@ -58,8 +60,11 @@ def spell_size(size_bytes: int) -> str:
 
 
 def spell_rate(bytes_per_s: int) -> str:
-    """Return bytes per second in the decimal unit that is exact and shortest: ``2MB/s``."""
-    return min(_spellings(bytes_per_s, _RATES), key=len)
+    """Return the rate of a line in bits, as lines are sold, in the unit that is exact and shortest:
+    ``16Mbit/s``."""
+    if not 0 < 8 * bytes_per_s < 10**15:
+        return str(bytes_per_s)
+    return min(_spellings(8 * bytes_per_s, _RATES)[1:], key=len)
 
 
 def _spellings(amount: int, units: Mapping[str, int]) -> list[str]:

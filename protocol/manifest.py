@@ -28,6 +28,7 @@ from model_zoo.specs.tokens import token_bytes
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
+from protocol.names import MAX_PURPOSE_CHARS, purpose_problem
 
 Codec = Literal["s8", "bf16", "fp32"]
 AveragingCodec = Codec | Literal["ring16"]
@@ -122,6 +123,16 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of version 0, by stage in pipeline order, or what is frozen beside adapters.
     Left out where they follow from the seed."""
 
+    purpose: (
+        Annotated[str, Meta(min_length=1, max_length=MAX_PURPOSE_CHARS)] | msgspec.UnsetType
+    ) = msgspec.UNSET
+    """What the model is for: one line for people. Left out if its founder does not say."""
+
+    @property
+    def purpose_words(self) -> str:
+        """What the model is for; empty: its founder does not say."""
+        return "" if self.purpose is msgspec.UNSET else self.purpose
+
     @property
     def audits(self) -> float:
         """Share of the contributions that is audited, from 0 to 1."""
@@ -210,6 +221,10 @@ def inconsistency(manifest: Manifest) -> str | None:
     model, layers = manifest.model, manifest.layers_per_stage
     checks = (
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
+        (
+            not (problem := purpose_problem(manifest.purpose_words)),
+            f"what the model is for is no line for people: {problem}",
+        ),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
         (
             all(_is_plain_name(part.name) for part in manifest.data.mixed),

@@ -219,6 +219,14 @@ COMMANDS: Final[dict[str, Command]] = {
             ("logs --since 18:00", "the lines since then"),
         ),
     ),
+    "leaderboard": Command(
+        WATCH,
+        "List who contributed how much, as other volunteers counted it.",
+        (
+            ("leaderboard", "of the only swarm known here, running or not"),
+            ("leaderboard --json", "for programs"),
+        ),
+    ),
     "credit": Command(
         WATCH,
         "Show what this volunteer has contributed to its swarms.",
@@ -323,6 +331,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show, create or replace this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
+            ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
             ("identity rotate", "a new key takes its place in swarms entered by invitation"),
         ),
         "rotate is for a home that moves to another machine, or whose key somebody may have read. "

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.mixture_text import describe_mixture
-from client.cli.terminal.output import human_bytes, human_rate, say
+from client.cli.terminal.output import human_bytes, human_line, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.store.atomic import write_atomic
@@ -97,6 +97,8 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     trained = sum(stage.parameters for stage in manifest.stages)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     yield f"The swarm {manifest.name} ({swarm[:12]}), open to {_admitted(manifest)}:"
+    if manifest.purpose_words:
+        yield f"  for        {manifest.purpose_words}"
     yield f"  founder    {manifest.founder}"
     yield (
         f"  model      {model.architecture}, {model.parameter_count:,} parameters, {model.layers} "
@@ -175,19 +177,16 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     yield (
         f"  network    about {human_bytes(traffic_bytes(manifest))} in the whole run, if you held "
         "one stage alone; "
-        + (f"{_rate(upload)} up" if upload else "as fast as the line allows")
+        + (f"{human_line(upload)} up" if upload else "as fast as the line allows")
         + (f", {human_bytes(quota)} a day" if quota else ", no daily limit")
     )
+    called = f', and the name "{settings.nickname}"' if settings.nickname else ""
     yield (
-        "Members see this machine's network address, its speed and memory, and when it is there. "
-        "They do not see your name, your files or your other programs. What it computes is the "
-        "model; it runs no program that a member sends."
+        f"Members see this machine's network address{called}, its speed and memory, what it "
+        "contributes, and when it is there. They do not see your files or your other programs, nor "
+        "who you are. What it computes is the model; it runs no program that a member sends."
     )
     yield "To set limits: volunteer config set threads 2; volunteer join --help lists all limits."
-
-
-def _rate(bytes_per_s: int) -> str:
-    return human_rate(bytes_per_s).replace("/s", "B/s")
 
 
 def _remembered(folder: Path) -> list[str]:

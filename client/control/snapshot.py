@@ -308,6 +308,24 @@ class CreditView(Struct, frozen=True, kw_only=True):
     """Unix seconds of the first start in this swarm."""
 
 
+class ContributorView(Struct, frozen=True, kw_only=True):
+    """A member's contribution to committed steps, by what other members say of it."""
+
+    peer: str
+    name: str = ""
+    """As it calls itself; empty: it has no name."""
+    microbatches: int = 0
+    """That at least two others vouch for, in all stages; each stage counts for itself."""
+    tokens: int = 0
+    """Of these microbatches."""
+    share: float = 0.0
+    """Of the work of all stages so far, from 0 to 1."""
+    vouchers: int = 0
+    """How many others vouch for them, in the stage where they are fewest; 0: nobody does."""
+    unvouched: int = 0
+    """Microbatches beyond these that one other alone speaks of."""
+
+
 class InviteView(Struct, frozen=True, kw_only=True):
     """A fresh invite to the swarm. It is a secret, which observers do not get."""
 
@@ -420,4 +438,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     certified_links: int = 0
     """How many links lead to it."""
     relay: RelayView = field(default_factory=RelayView)
+    purpose: str = ""
+    """What the model is for, in its founder's words; empty: it does not say."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names of members, this one included, by peer id; anybody may choose any."""
+    contributors: list[ContributorView] = field(default_factory=list)
+    """Those with the most work, this one included."""
     schema_version: int = SCHEMA_VERSION

@@ -400,6 +400,7 @@ class Node:
                 nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
+            nursery.start_soon(self._engine.contributions.run)
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
             nursery.start_soon(self._training.audit_log.run)
@@ -434,6 +435,7 @@ class Node:
             folders.marks(name),
             folders.waypoints(name),
         )
+        engine.contributions.keep_in(folders.contributions(name))
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
             engine,

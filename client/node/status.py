@@ -11,6 +11,7 @@ import psutil
 from client import __version__
 from client.compute.process import Worker
 from client.config import Settings
+from client.control.contributors import contributors_view
 from client.control.snapshot import (
     AuditsView,
     ChargeView,
@@ -42,6 +43,8 @@ from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
 RECENT_EVENTS = 20
+GONE_NAMED = 64
+"""Members that have gone and whose names are told: events still speak of them."""
 
 
 def take_snapshot(
@@ -103,7 +106,21 @@ def take_snapshot(
         trust=trust_of(engine, held_stages),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
+        purpose=manifest.purpose_words,
+        names=_names(engine),
+        contributors=contributors_view(
+            engine.contributions.contributors(),
+            engine.contributions.name,
+            manifest,
+            _step(engine, stages),
+        ),
     )
+
+
+def _names(engine: Engine) -> dict[str, str]:
+    """Return the names of the members that are here, and of some that were."""
+    names = engine.contributions.names(len(engine.membership.roster) + GONE_NAMED)
+    return {str(peer): name for peer, name in names.items()}
 
 
 def _audits(held_stages: HeldStages) -> AuditsView | None:

@@ -68,6 +68,10 @@ class Folders:
         """Our work for one swarm."""
         return self.data / "credit" / f"{swarm}.json"
 
+    def contributions(self, swarm: str) -> Path:
+        """Who contributed to one swarm."""
+        return self.data / "credit" / f"{swarm}.contributions"
+
     def curve(self, swarm: str) -> Path:
         """The loss curve of one swarm."""
         return self.data / "curves" / f"{swarm}.bin"

@@ -31,6 +31,7 @@ from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
+from client.train.swarm.contributions import Contributions
 from client.train.swarm.expulsions import Expulsions
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
@@ -40,6 +41,7 @@ from client.train.swarm.views import era_followed, matching_members, may_speak, 
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.text_search import TextSearch
+from protocol.contributions.record import COUNTED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -118,9 +120,13 @@ class Engine:
             swarm,
             manifest.stage_count,
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
+            per_step=manifest.microbatches_per_step,
         )
         self.membership.proves = self._proves
         self.measuring = Measuring(signer.peer, manifest, self.membership)
+        self.contributions = Contributions(
+            signer.peer, manifest, self.membership, self._members, self._proves
+        )
         self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.text = TextSearch(
@@ -294,6 +300,8 @@ class Engine:
             self.held_stages.tick(now)
             seats, network = self.held_stages.seats(), self.network
             self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
+            served = [seat.stage for seat in seats if seat.state == "serving"]
+            self.contributions.tick(served, now, self.wall())
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
         if self._look_due:
@@ -479,6 +487,8 @@ class Engine:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
                     self._waypoint(effect)
+                case RecordChanged() | RecordGone() if effect.kind == COUNTED:
+                    self.contributions.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():
@@ -648,6 +658,7 @@ class Engine:
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
         self.waypoints.closed(committed)
+        self.contributions.closed(committed)
         if self.held_stages is not None:
             self._progress_report.closed(committed, self.held_stages.view)
 

@@ -81,9 +81,9 @@ class VolunteerApp(App[int]):
     #right { width: 44%; }
     #loss, #near { height: 1fr; }
     #network { height: 1fr; }
-    .-tall #network { height: 9; }
+    .-tall #network, .-grand #network { height: 9; }
     #near { display: none; }
-    .-tall #near { display: block; }
+    .-tall #near, .-grand #near { display: block; }
     #events { height: 8; }
     .-grand #events { height: 12; }
     #stages-below { display: none; }
@@ -97,9 +97,12 @@ class VolunteerApp(App[int]):
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
     #legend { height: 1; border: none; padding: 0 2; }
+    #parts { height: 1fr; }
     #seats { height: 6; }
     #preferences { height: 3fr; }
     #decisions { height: 2fr; }
+    #peer-table { height: 3fr; }
+    #leaderboard { height: 2fr; }
     #recovery-head { height: 4; }
     #faults { height: 1fr; }
     #story { height: 50%; }
@@ -131,6 +134,7 @@ class VolunteerApp(App[int]):
         Binding("slash", "filter", "Filter", show=False),
         Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
+        Binding("v", "view", "Other view", show=False),
         Binding("x", "copy", "Copy diagnostics", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
@@ -402,6 +406,12 @@ class VolunteerApp(App[int]):
         """Show other levels."""
         if isinstance(self.pane, LogsPane):
             self.pane.next_level()
+
+    def action_view(self) -> None:
+        """Show the other view of this tab, if it has two."""
+        if self.pane.other_view:
+            self.pane.next_view()
+            self.call_after_refresh(self._arrived)
 
     def action_copy(self) -> None:
         """Copy diagnostics to the clipboard."""

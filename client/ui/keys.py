@@ -28,6 +28,7 @@ KEYS: Final = (
     ("/", "filter (Peers, Logs, Settings); Esc clears it"),
     ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),
+    ("v", "who contributed (Peers), the numbers behind it (Matching)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
     ("x", "copy diagnostics, without addresses and secrets"),
     ("Ctrl+P", "commands by name, light and dark colours"),
@@ -65,9 +66,11 @@ def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> 
         keys.append(("/", "filter", "filter"))
     if pane.can_sort:
         keys.append(("s", "sort", "sort"))
+    if pane.other_view:
+        keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
-    keys += [("x", "copy", "copy"), ("?", "help", "help")]
+    keys += [("?", "help", "help"), ("x", "copy", "copy")]
     if live and answers:
         keys.append(("i", "invite", "invite"))
     keys.append(("^p", "commands", "command_palette"))

@@ -109,6 +109,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show why this volunteer has its stages, and who agreed to it.'
 complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print events: members, faults, and how they were repaired.'
 complete -c volunteer -n __fish_use_subcommand -a 'logs' -d 'Print the volunteer'\''s log, whether it runs or not.'
+complete -c volunteer -n __fish_use_subcommand -a 'leaderboard' -d 'List who contributed how much, as other volunteers counted it.'
 complete -c volunteer -n __fish_use_subcommand -a 'credit' -d 'Show what this volunteer has contributed to its swarms.'
 complete -c volunteer -n __fish_use_subcommand -a 'report' -d 'Write one page about a run: loss, throughput, members, faults.'
 complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
@@ -282,6 +283,7 @@ complete -c volunteer -n '__fish_volunteer_using_command config show' -l downloa
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command config show' -l nickname -r -d 'Name that other members see beside this volunteer'\''s id.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'
@@ -326,6 +328,7 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -s h -d 'Displa
 complete -c volunteer -n '__fish_volunteer_using_command create' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l preset -x -a 'tiny nanogpt small llama-tiny mixture-tiny llama-small gpt2-124m smollm2-135m smollm2-360m qwen2.5-0.5b qwen3-0.6b llama-3.2-1b olmo-2-1b smollm2-1.7b qwen3-1.7b smollm3-3b llama-3.2-3b qwen3-4b olmoe-1b-7b olmo-2-7b llama-3.1-8b qwen3-8b' -d 'Ready-made shape and settings to start from.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l name -r -d 'Name of the swarm, for people.'
+complete -c volunteer -n '__fish_volunteer_using_command create' -l purpose -r -d 'What the model is for, in one line; whoever joins is shown it.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l from -r -F -d 'Begin with the model of a Hugging Face folder (config.json, safetensors) in pla…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l data -r -d 'Training text: stdlib (Python'\''s own source), a text file, a .jsonl with "text" …'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l tokenizer -r -d 'Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:163…'
@@ -556,6 +559,7 @@ complete -c volunteer -n '__fish_volunteer_using_command finish' -l wait-s -r -d
 # Subcommands for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'show' -d 'Print this volunteer'\''s peer id.'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'create' -d 'Make an identity, unless there is one, and print its peer id.'
+complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'name' -d 'Set the name that other members see beside this volunteer'\''s id; without one, re…'
 complete -c volunteer -n '__fish_volunteer_using_command identity' -a 'rotate' -d 'Replace this volunteer'\''s key, in every swarm that it has entered by invitation.'
 # Options for: identity
 complete -c volunteer -n '__fish_volunteer_using_command identity' -l help -d 'Display this message and exit.'
@@ -567,6 +571,11 @@ complete -c volunteer -n '__fish_volunteer_using_command identity create' -l hel
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command identity create' -l json -d 'Print JSON.'
+
+# Options for: identity name
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command identity name' -l version -d 'Display application version.'
 
 # Options for: identity rotate
 complete -c volunteer -n '__fish_volunteer_using_command identity rotate' -l help -d 'Display this message and exit.'
@@ -619,6 +628,7 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l download-limit
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l nickname -r -d 'Name that other members see beside this volunteer'\''s id.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'

@@ -15,6 +15,7 @@ from protocol import limits
 from protocol.address import parse_address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.names import MAX_NICKNAME_BYTES, shown_nickname
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Count, NonNegative, StageIndex, UnixSeconds
 from protocol.wire.parts import SeatStatus
@@ -58,6 +59,13 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Stages it cannot serve because it lacks memory or the training text, in ascending order."""
     relay_bytes_per_s: NonNegative = 0.0
     """The rate at which it relays for members that cannot be dialled; 0: it does not."""
+    claimed_name: Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)] = ""
+    """As it calls itself, for people; anybody may choose any. Empty: it has no name."""
+
+    @property
+    def nickname(self) -> str:
+        """Its name as it may be shown; empty: it has none, or not a clean one."""
+        return shown_nickname(self.claimed_name)
 
 
 _bodies = Canonical(Advert, "advert")

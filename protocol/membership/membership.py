@@ -22,9 +22,12 @@ from typing import Final
 
 import msgspec
 
+from protocol.contributions.record import COUNTED, Counts, encode_counts
+from protocol.contributions.record import MIN_GAP_MS as COUNTED_GAP_MS
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
@@ -84,6 +87,7 @@ class Membership:
         stages: number of stages in the manifest.
         is_candidate: tells whether an author may speak for a subject (a stage, or ``epoch``).
         max_adverts: adverts stored at most.
+        per_step: microbatches per step in the manifest.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Membership:
         stages: int,
         is_candidate: Callable[[str, PeerId], bool] = lambda _subject, _author: False,
         max_adverts: int = MAX_ADVERTS,
+        per_step: int = MAX_MICROBATCHES_PER_STEP,
     ) -> None:
         self._own = own
         self._swarm = swarm
@@ -107,6 +112,7 @@ class Membership:
             self._standing,
             self._serves_last_stage,
             lambda slot: self.records.seq(slot),
+            per_step,
         )
         self._out: set[PeerId] = set()
         """Peers that a proof has convicted: their records and heartbeats are ignored."""
@@ -151,6 +157,11 @@ class Membership:
         """Publish our measurements of partners; call it at most once per ``PUBLISH_GAP_S``."""
         seq = max(self.records.seq((MEASURED, self._own)) + MIN_GAP_MS, int(wall * 1000))
         return [Publish(MEASURED, self._own, seq, encode_measurements(measurements))]
+
+    def counted(self, counts: Counts, wall: float) -> list[MembershipEffect]:
+        """Publish who contributed to our stages; call it at most once per ``COUNTED_GAP_MS``."""
+        seq = max(self.records.seq((COUNTED, self._own)) + COUNTED_GAP_MS, int(wall * 1000))
+        return [Publish(COUNTED, self._own, seq, encode_counts(counts))]
 
     def set_seats(
         self, seats: Iterable[SeatStatus], now: float, wall: float
@@ -244,6 +255,10 @@ class Membership:
         self.gossip.link_down(peer)
         gone = list[MembershipEffect](self.roster.link_down(peer, reason, crashed=crashed))
         return [*gone, *(self._heartbeat(now) if self._is_known(peer) else [])]
+
+    def is_out(self, peer: PeerId) -> bool:
+        """Whether a proof has convicted a peer."""
+        return peer in self._out
 
     def expel(self, peer: PeerId, now: float) -> list[MembershipEffect]:
         """Forget a convicted peer and its records, take no more of them, and tell all links at once
@@ -357,7 +372,7 @@ class Membership:
         return self.records.get(POSTING, shared_key(str(stage), author))
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED, COUNTED, STORED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))

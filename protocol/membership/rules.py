@@ -6,6 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol import limits
+from protocol.contributions.record import (
+    COUNTED,
+    MAX_COUNTED_BYTES,
+    parse_counts,
+)
+from protocol.contributions.record import MIN_GAP_MS as COUNTED_GAP_MS
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.measured import (
@@ -39,6 +45,7 @@ MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
 STORED_TTL_S: Final = 600
 WAYPOINT_TTL_S: Final = 600
+COUNTED_TTL_S: Final = 600
 MEASURED_TTL_S: Final = 600
 """Measurements stay valid for a while after their author is gone: they are about others."""
 
@@ -49,6 +56,7 @@ def record_kinds(
     standing: Standing,
     serves_last_stage: Callable[[PeerId], bool],
     newest_seq: Callable[[Slot], int] = lambda _slot: -1,
+    per_step: int = limits.MAX_MICROBATCHES_PER_STEP,
 ) -> dict[str, Kind]:
     """Return the rules of all kinds.
 
@@ -59,6 +67,7 @@ def record_kinds(
             is full.
         serves_last_stage: only these peers may publish progress.
         newest_seq: number of the newest record known in a slot, -1 if there is none.
+        per_step: microbatches per step.
     """
 
     def check_advert(signer: PeerId, record: Record) -> str | None:
@@ -74,6 +83,13 @@ def record_kinds(
         before = newest_seq((MEASURED, record.key))
         return "too soon after the one before" if 0 <= record.seq - before < MIN_GAP_MS else None
 
+    def check_counted(signer: PeerId, record: Record) -> str | None:
+        parse_counts(record.body, record.key, signer, stages, per_step)
+        before = newest_seq((COUNTED, record.key))
+        return (
+            "too soon after the one before" if 0 <= record.seq - before < COUNTED_GAP_MS else None
+        )
+
     def check_stored(signer: PeerId, record: Record) -> str | None:
         parse_stored(record.body, record.key, signer, stages)
         return None
@@ -87,6 +103,7 @@ def record_kinds(
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert, binding=True),
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
+        COUNTED: Kind(max_adverts, MAX_COUNTED_BYTES, check_counted),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
         WAYPOINT: Kind(min(max_adverts, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, check_waypoint),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
@@ -119,6 +136,7 @@ def ttl_s(kind: str, members: int) -> int:
     lives = {
         PROGRESS: PROGRESS_TTL_S,
         MEASURED: MEASURED_TTL_S,
+        COUNTED: COUNTED_TTL_S,
         STORED: STORED_TTL_S,
         WAYPOINT: WAYPOINT_TTL_S,
     }

@@ -266,6 +266,8 @@ class Committed:
     """Of the seat."""
     roll: tuple[PeerId, ...] = ()
     """Members of the plan that made it."""
+    shares: tuple[int, ...] = ()
+    """Microbatches that the plan counts for each of them."""
     electors: tuple[PeerId, ...] = ()
     """That the plan names."""
     with_whom: frozenset[PeerId] = frozenset()

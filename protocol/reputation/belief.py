@@ -157,4 +157,4 @@ def _line(claimed: float, lines: Iterable[LineRate], name: str) -> tuple[float, 
     if verdict.value <= BAND * claimed and claimed <= LINE_BAND * verdict.value:
         return claimed, ""
     value = two_digits(verdict.value)
-    return float(value), f"{name} {verdict.words} at {value / 1e6:.2g} MB/s"
+    return float(value), f"{name} {verdict.words} at {8e-6 * value:.2g} Mbit/s"

@@ -29,16 +29,16 @@ class DrainCost:
         """Say it in a sentence."""
         if self.last and self.complete:
             return (
-                f"you are the last replica of stage {self.stage}: "
+                f"you are the last volunteer of stage {self.stage}: "
                 "the run is complete, and its last version stays on your disk"
             )
         if self.last:
             return (
-                f"you are the last replica of stage {self.stage}: "
+                f"you are the last volunteer of stage {self.stage}: "
                 "the swarm will wait for another volunteer"
             )
-        replicas = "1 replica" if self.remaining == 1 else f"{self.remaining} replicas"
-        return f"stage {self.stage} keeps {replicas}"
+        others = "1 volunteer" if self.remaining == 1 else f"{self.remaining} volunteers"
+        return f"stage {self.stage} keeps {others}"
 
 
 def is_ending(view: SwarmView) -> bool:

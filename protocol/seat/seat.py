@@ -48,6 +48,7 @@ from protocol.pipeline.effects import (
     Task,
     UsualNormTask,
 )
+from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments, Unsigned
@@ -687,6 +688,7 @@ class Seat:
             own_loss=self._own_loss(),
             era=self.era,
             roll=roll,
+            shares=tuple(count_of(member.counted) for member in plan.members) if plan else (),
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )

@@ -64,7 +64,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 1000,
         "uptime_s": 12.5,
         "leaving": [
-            DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")
+            DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 volunteers")
         ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]

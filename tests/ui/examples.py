@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
+    ContributorView,
     Counters,
     DrainCostView,
     EventView,
@@ -67,7 +70,7 @@ def snapshot(**changes: object) -> Snapshot:
         "uptime_s": 75.0,
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
         "leaving": [
-            DrainCostView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 replica")
+            DrainCostView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 volunteer")
         ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
@@ -116,6 +119,18 @@ def judged(**changes: object) -> Snapshot:
         ],
     }
     return snapshot(**{**fields, **changes})
+
+
+def people(**changes: object) -> Update:
+    """Return an update in which members have names, two of them the same, and have contributed."""
+    rows = [
+        ContributorView(peer=ANNA, name="Anna's PC", microbatches=420, tokens=215_040, share=0.42),
+        ContributorView(peer=ME, name="Boris", microbatches=300, tokens=153_600, share=0.3),
+        ContributorView(peer=BORIS, name="Boris", unvouched=96),
+    ]
+    vouched = [structs.replace(one, vouchers=2 if one.microbatches else 0) for one in rows]
+    named = {one.peer: one.name for one in rows}
+    return update(1, **{"names": named, "contributors": vouched, **changes})
 
 
 def event(

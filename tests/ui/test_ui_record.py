@@ -106,7 +106,7 @@ def test_header_says_state_reason_cover_and_last_error() -> None:
         assert len(found) == lines
         assert "TRAINING" in text
         assert "you serve stage 0; every stage has a volunteer" in text
-        assert "stage 0 keeps 1 replica: training continues" in text
+        assert "stage 0 keeps 1 volunteer: training goes on" in text
         assert "last error  3 min 20 s ago the disk is full" in text
 
 
@@ -116,7 +116,7 @@ def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
 
 
 def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
-    leaving = [DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")]
+    leaving = [DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 volunteers")]
     done = {"state": "done", "reason": "the run is complete", "leaving": leaving}
     record = recorded_from(update(1, **done))
     text = plain(header(record, LIVE, WIDE))
@@ -124,8 +124,8 @@ def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
     assert "volunteer export" in text
     assert "volunteer sample" in text
     assert "tokens/s" not in text
-    assert "training continues" not in text
-    assert all("training continues" not in way.cost for way in ways(record, True, LIVE))
+    assert "training goes on" not in text
+    assert all("training goes on" not in way.cost for way in ways(record, True, LIVE))
 
 
 def test_header_without_data_says_what_it_waits_for() -> None:

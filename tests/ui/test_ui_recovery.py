@@ -1,4 +1,4 @@
-"""Faults are read off events and stage maps: detected, re-matched, transferred, resumed."""
+"""Faults are read off events and stage maps: noticed, replaced, copied, resumed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_a_stage_with_other_replicas_needs_no_new_match() -> None:
     assert found.bare == set()
     assert found.rematched is None
     assert found.resumed == NOW + 3
-    assert found.cover == "the other replicas continued"
-    assert "re-matched not needed" in plain(recovery_rows(recorded_from(
+    assert found.cover == "the others of its stage went on"
+    assert "replaced not needed" in plain(recovery_rows(recorded_from(
         update(1, stages=FULL), update(2, down(2, ANNA), stages=left),
         update(3, step(3, 5), stages=left)), BOX)[0].lines)  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
     )  # fmt: skip
     found = _only(update(1, stages=handed), update(2, stages=handed), update(3, left))
     assert found.stages == (0,)
-    assert found.cover == "the other replicas continued"
+    assert found.cover == "the others of its stage went on"
 
 
 def test_who_leaves_in_order_is_no_fault() -> None:
@@ -134,7 +134,7 @@ def test_open_faults_are_said_and_their_time_runs() -> None:
     assert summary(record.incidents) == "1 fault, 1 not repaired yet"
     text = plain(recovery_rows(record, BOX)[0].lines)
     assert "not resumed for 30 s" in text
-    assert "re-matched awaited" in text
+    assert "replaced awaited" in text
     assert "1 fault" in plain(recovery_head(record, BOX))
 
 

@@ -19,15 +19,15 @@ from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
-from tests.ui.examples import event, update
+from tests.ui.examples import event, people, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 SAYS = {
-    "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "replica"),
+    "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "serve it"),
     "swarm": ("progress", "exactness", "0 microbatches counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
-    "matching": ("What you hold", "Stages, the most wanted by you first", "moves", "you could do"),
-    "recovery": ("1 fault, all repaired", "was lost", "detected", "re-matched", "✓"),
+    "matching": ("Who does which part, and why", "You hold part 2 of 3", "v numbers"),
+    "recovery": ("1 fault, all repaired", "was lost", "noticed", "replaced", "✓"),
     "logs": ("events, info and above, newest last", "step 89: loss"),
     "settings": ("What the volunteer may use", "listen_port", "no limit"),
 }
@@ -159,7 +159,7 @@ def test_q_says_what_each_way_of_going_costs(key: str) -> None:
         await on.feed(recorded()[:30])
         await on.press(key)
         text = " ".join(re.sub("[│─╮╯╰╭]", " ", on.text()).split())
-        for said in ("d Detach", "f Finish", "s Stop", "keeps training", "training continues"):
+        for said in ("d Detach", "f Finish", "s Stop", "keeps training", "training goes on"):
             assert said in text
         await on.press("q")
         assert not on.app.screen.is_modal
@@ -387,6 +387,69 @@ def test_an_invite_that_could_not_be_made_is_only_told() -> None:
 # --- keys that change the view ---------------------------------------------------------------
 
 
+def test_v_shows_the_numbers_behind_the_matching_and_goes_back() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press("4", "v")
+        numbers = ("What you hold", "Stages, the most wanted by you first", "moves", "you could do")
+        for said in (*numbers, "v plain words"):
+            assert said in on.text()
+        await on.press("v")
+        assert "You hold part 2 of 3" in on.text()
+        assert "you could do" not in on.text()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_the_leaderboard_stands_beside_who_is_here_or_behind_a_key(size: tuple[int, int]) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed([people()])
+        await on.press("3")
+        both = size == LARGE
+        assert "volunteers, by state" in on.text()
+        assert ("vouched for by" in on.text()) is both
+        assert ("v who contributed" in on.text()) is not both
+        await on.press("v")
+        for said in ("vouched for by", "Anna's PC", "2 others", "1: too few"):
+            assert said in on.text()
+        assert ("volunteers, by state" in on.text()) is both
+        await on.press("v")
+        assert "Anna's PC" in on.text()
+
+    play(scene, size)
+
+
+def test_a_tab_with_one_view_ignores_the_key_of_others() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press("2")
+        before = on.text()
+        await on.press("v")
+        assert on.text() == before
+
+    play(scene)
+
+
+def test_an_empty_leaderboard_says_why() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.press("3", "v")
+        assert "Nobody's work is vouched for yet" in on.text()
+
+    play(scene)
+
+
+def test_what_the_model_is_for_stands_in_the_swarm_tab() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed([people(purpose="Haiku in Basque")])
+        await on.press("2")
+        assert "for       Haiku in Basque" in on.text()
+        assert "exactness" in on.text()
+
+    play(scene)
+
+
 def test_filtering_and_sorting_peers() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
@@ -471,7 +534,7 @@ def test_rows_open_what_is_known_of_them() -> None:
         assert "12D3KooW" in on.text()
         assert "its events" in on.text()
         await on.press("escape", "5", "enter")
-        assert "transferred" in on.text()
+        assert "copied" in on.text()
         await on.press("q", "6", "enter")
         assert "topic" in on.text()
         await on.press("enter")
@@ -535,6 +598,7 @@ def test_tabs_and_keys_can_be_clicked() -> None:
         await on.pilot.click(offset=(row[tabs].index("Matching"), tabs))
         await on.pilot.pause()
         assert on.app.pane.id == "matching"
+        row = on.text().splitlines()
         await on.pilot.click(offset=(row[-1].index("help"), len(row) - 1))
         await on.pilot.pause()
         assert on.app.screen.is_modal

@@ -14,7 +14,7 @@ import pytest
 
 from client.control.updates import Update
 from client.ui.source.mailbox import Link
-from tests.ui.examples import NOW, event, judged
+from tests.ui.examples import NOW, event, judged, people
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 KEPT = Path(__file__).parent / "snapshots"
@@ -35,7 +35,8 @@ SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...], dict[str, bool]]]
     "dashboard-ascii": (SMALL, END, ("1",), {"ascii_only": True}),
     "swarm": (SMALL, END, ("2",), {}),
     "peers": (SMALL, END, ("3", "down"), {}),
-    "matching": (MEDIUM, END, ("4",), {}),
+    "matching": (SMALL, END, ("4",), {}),
+    "matching-numbers": (MEDIUM, END, ("4", "v"), {}),
     "recovery": (MEDIUM, END, ("5",), {}),
     "quit": (SMALL, END, ("q",), {}),
 }
@@ -57,11 +58,26 @@ def test_the_screen_looks_as_kept(name: str) -> None:
     _compare(name, size, recorded()[:number], link, keys, options)
 
 
+PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
+    "people-peers": (SMALL, ("3",)),
+    "people-leaderboard": (SMALL, ("3", "v")),
+    "people-large": (LARGE, ("3",)),
+    "people-swarm": (SMALL, ("2",)),
+}
+"""Of members with names and a leaderboard."""
+
+
 @pytest.mark.parametrize("name", TRUST)
 def test_trust_looks_as_kept(name: str) -> None:
     size, keys = TRUST[name]
     told = Update(seq=1, time=NOW, snapshot=judged(), events=[event(1, "an event")])
     _compare(name, size, [told], Link("live"), keys, {})
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_people_look_as_kept(name: str) -> None:
+    size, keys = PEOPLE[name]
+    _compare(name, size, [people(purpose="Haiku in Basque")], Link("live"), keys, {})
 
 
 def _compare(

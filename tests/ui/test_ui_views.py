@@ -50,7 +50,7 @@ def _with_matching(**changes: object) -> Record:
 def test_every_stage_says_why_it_is_as_it_is() -> None:
     record = _with_matching()
     whys = [row.why for row in stage_rows(record)]
-    assert whys == ["slowest; as many as wanted", "lacks 1 replica: filled first"]
+    assert whys == ["slowest; enough", "lacks 1 volunteer: filled first"]
     bare = recorded_from(update(1, stages=[stage(0), stage(1, replica(CARLA, "fetching"))]))
     assert [row.why for row in stage_rows(bare)] == [
         "nobody yet: the swarm waits",
@@ -161,7 +161,8 @@ def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
     limits = LimitsView(threads=2, memory_bytes=2 * 10**9, when=["idle only"])
     record = recorded_from(update(1, limits=limits, workers=[WorkerView(state="running")]))
     text = plain(dashboard.machine(record, Box(60, 20)))
-    assert "stage 0 serving (main)" in text
+    assert "stage 0 serving" in text
+    assert "(also)" not in text
     assert "2 threads, 2.00 GB memory, idle only" in text
     assert "25 % of all work" in text
     small = dashboard.machine(record, Box(30, 4))

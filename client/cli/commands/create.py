@@ -272,6 +272,7 @@ def describe(manifest: Manifest) -> str:
     return (
         f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
         f"context {model.context}, {model.parameter_count:,} parameters\n"
+        f"{_purpose(manifest)}"
         f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
@@ -285,6 +286,10 @@ def describe(manifest: Manifest) -> str:
         f"{_price(manifest)}"
         f"{_audits(manifest)}"
     )
+
+
+def _purpose(manifest: Manifest) -> str:
+    return f"it is for: {manifest.purpose_words}\n" if manifest.purpose_words else ""
 
 
 def _updates(manifest: Manifest) -> str:

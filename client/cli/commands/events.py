@@ -15,6 +15,7 @@ from client.cli.terminal.output import json_line
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import since as since_time
 from client.control.client import ControlClient, NotRunning
+from client.control.names import Shorts, by_short, with_names
 from client.control.snapshot import EventView
 
 LOOK_S = 0.5
@@ -65,9 +66,10 @@ def _print_all(
     last = 0
     while True:
         batch = node.events(last)
+        names = by_short(node.status().names) if batch.events and not as_json else {}
         for event in batch.events:
             if event.time >= earliest and at_least(event.level, level):
-                print(_json(event) if as_json else _text(event), flush=True)
+                print(_json(event) if as_json else _text(event, names), flush=True)
         if batch.last == last:
             if not follow:
                 return
@@ -79,6 +81,7 @@ def _json(event: EventView) -> str:
     return json_line(EventLine(**msgspec.structs.asdict(event)))
 
 
-def _text(event: EventView) -> str:
+def _text(event: EventView, names: Shorts) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-    return f"{clock} {event.topic:<10} {with_level(event.level, event.words)}"
+    words = with_names(event.words, names)
+    return f"{clock} {event.topic:<10} {with_level(event.level, words)}"

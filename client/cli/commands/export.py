@@ -11,14 +11,17 @@ from msgspec import UNSET, Struct
 
 from client.cli.commands.credit import contributions
 from client.cli.models.card import CARD, Facts, card
+from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.reporting.sources import members_met
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
+from client.control.snapshot import ContributorView
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
+from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 
 if TYPE_CHECKING:
@@ -228,6 +231,12 @@ def _need_gguf() -> None:
         raise UserError(str(error), words, ExitCode.CONFIG) from error
 
 
+def _contributors(home: Home, trained: Trained) -> tuple[ContributorView, ...]:
+    """Return the leaderboard as this machine knows it."""
+    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
+    return () if swarm is None else tuple(contributors_of(home, swarm, trained.version))
+
+
 def write_card(
     home: Home,
     trained: Trained,
@@ -270,6 +279,7 @@ def write_card(
         gguf=gguf,
         own=home.signer().peer if any(one.microbatches for one in mine) else None,
         met=members_met(home, trained.swarm),
+        contributors=_contributors(home, trained),
         own_microbatches=sum(one.microbatches for one in mine),
         own_tokens=sum(one.tokens for one in mine),
     )

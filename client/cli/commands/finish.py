@@ -41,7 +41,7 @@ def finish(
 ) -> int:
     """Drain every stage: take no new work, close the running step, save, say goodbye.
 
-    Asks first where you are the last replica of a stage, if there is somebody to ask.
+    Asks first where nobody else serves one of your stages, if there is somebody to ask.
 
     Parameters
     ----------

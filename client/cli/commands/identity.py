@@ -10,11 +10,14 @@ from __future__ import annotations
 import secrets
 import time
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import Home, find_home
+from client.cli.settings.config_file import save_setting, set_setting
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
@@ -26,11 +29,12 @@ from client.store.identity import (
     replace_identity,
     save_next,
 )
-from client.store.paths import HOME_VARIABLE, make_private
+from client.store.paths import HOME_VARIABLE, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.store.vouches import keep_old_key, load_vouches, save_vouches
 from protocol.errors import LocalProtocolError
 from protocol.invite import SwarmFile
+from protocol.names import normal
 from protocol.vouching.register import Kept, Register
 from protocol.wire.envelope import SEED_BYTES, Signer
 
@@ -80,6 +84,25 @@ def create(*, json: AsJson = False) -> None:
         else f"created {folder / KEY_FILE}; keep it private"
     )
     _print(signer, str(folder / KEY_FILE), json)
+
+
+@app.command
+def name(name: Annotated[str, Parameter(allow_leading_hyphen=True)] = "", /) -> None:
+    """Set the name that other members see beside this volunteer's id; without one, remove it.
+
+    It counts from the next start. It identifies nobody: anybody may choose any. It is the setting
+    nickname.
+
+    Parameters
+    ----------
+    name
+        Up to 24 characters, such as "Anna's PC".
+    """
+    if name.strip():
+        say(save_setting("nickname", normal(name)))
+        return
+    set_setting(find_folders().config_file, "nickname", None)
+    say("no name: from the next start")
 
 
 @app.command

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from client.cli.matching.matches_text import matches_report, records_report
+from client.cli.matching.matches_text import records_report, whole_report
 from client.cli.matching.records import check_records
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.running import connect, not_running
@@ -28,7 +29,7 @@ def matches(
     records: bool = False,
     everything: Annotated[bool, Parameter(name="--all")] = False,
 ) -> int:
-    """Show our seats, what we think of every stage, and why we moved or stayed.
+    """Show who does which part of the model and why, then the numbers behind it.
 
     With ``records`` the stored match records, each checked; returns 1 if one is not genuine.
 
@@ -54,7 +55,8 @@ def matches(
         try:
             while True:
                 now = node.matches(everything)
-                print_moment(now, matches_report, as_json=json, watch=watch)
+                report = partial(whole_report, node.status())
+                print_moment(now, report, as_json=json, watch=watch)
                 if not watch:
                     break
                 time.sleep(WATCH_S)

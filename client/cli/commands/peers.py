@@ -28,6 +28,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     """One member."""
 
     peer: str
+    name: str = ""
+    """As it calls itself; empty: it has no name. Anybody may choose any."""
     state: str
     rtt_ms: float | None
     relay: str
@@ -61,8 +63,9 @@ def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     if json:
         print_json(found)
         return
-    rows = [[one.peer, one.state, _rtt(one), _stages(one)] for one in found.peers]
-    for line in [*aligned(["member", "state", "rtt", "stages"], rows), *trust_lines(found)]:
+    rows = [[one.peer, one.name or "-", one.state, _rtt(one), _stages(one)] for one in found.peers]
+    head = ["member", "name", "state", "round trip", "stages"]
+    for line in [*aligned(head, rows), *trust_lines(found)]:
         print(printable(line))
 
 
@@ -77,6 +80,7 @@ def members(now: Snapshot) -> Peers:
     listed = [
         Peer(
             peer=one.peer,
+            name=now.names.get(one.peer, ""),
             state=one.state,
             rtt_ms=one.rtt_ms,
             relay=one.relay,

@@ -9,8 +9,8 @@ from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.cli.terminal.table import aligned
+from client.control.names import named
 from client.control.snapshot import Snapshot, StageView
-from protocol.ids import short
 
 
 class Stages(Struct, frozen=True, kw_only=True):
@@ -22,6 +22,8 @@ class Stages(Struct, frozen=True, kw_only=True):
     step: int
     steps: int
     stages: list[StageView]
+    names: dict[str, str]
+    """Of members, by peer id."""
     schema_version: int = 1
 
 
@@ -37,6 +39,7 @@ def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
             step=now.step,
             steps=now.steps,
             stages=now.stages,
+            names=now.names,
         )
         print_json(answer)
         return
@@ -48,7 +51,7 @@ def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
 def _row(stage: StageView, now: Snapshot) -> list[str]:
     serving = [replica for replica in stage.replicas if replica.state == "serving"]
     holders = [
-        ("this volunteer" if replica.peer == now.peer else short(replica.peer))
+        ("this volunteer" if replica.peer == now.peer else named(replica.peer, now.names))
         + ("" if replica.state == "serving" else f" ({replica.state})")
         for replica in stage.replicas
     ]

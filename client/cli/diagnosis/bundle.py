@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import ERRORS_NAME, read_lines
@@ -23,6 +24,7 @@ from client.cli.reach.home import Home
 from client.cli.software import PACKAGES, package_version, software_version
 from client.cli.terminal.output import json_document, json_line
 from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError
 
 MOST_LINES = 2000
@@ -59,12 +61,12 @@ def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
     """Yield names and texts, not cleaned yet."""
     yield "doctor.json", _json(checks)
     yield "versions.json", _json(_versions())
-    settings = msgspec.to_builtins(home.settings)
+    settings = msgspec.to_builtins(home.settings) | {"nickname": "[name]"}
     yield "settings.json", _json({"settings": settings, "origins": dict(home.resolved.origins)})
     for number, (path, _) in enumerate(running_nodes(home.folders.runtime)):
         try:
             with ControlClient(path) as node:
-                yield f"status-{number}.json", _json(node.status())
+                yield f"status-{number}.json", _json(_nameless(node.status()))
                 yield f"matches-{number}.json", _json(node.matches())
         except ControlError as error:
             yield f"status-{number}.txt", str(error)
@@ -75,6 +77,12 @@ def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
     except OSError:
         errors = ""
     yield "errors.txt", errors[-MOST_ERROR_CHARS:]
+
+
+def _nameless(now: Snapshot) -> Snapshot:
+    """Return a status without the names of people; their ids stay."""
+    found = [structs.replace(one, name="") for one in now.contributors]
+    return structs.replace(now, names={}, contributors=found)
 
 
 def _versions() -> dict[str, object]:

@@ -52,6 +52,7 @@ from protocol.manifest import (
     StageCost,
     inconsistency,
 )
+from protocol.names import normal
 
 UNAUDITED = (
     "no audits: which experts a token goes to depends on rounding now and then, and an honest "
@@ -156,6 +157,7 @@ def _founding(
         audit_percent=run.audit or UNSET,
         delayed_update=True if run.delayed_update else UNSET,
         compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
+        purpose=normal(run.purpose) or UNSET,
         policy=Policy(
             run.redundancy,
             run.checkpoint_every,

@@ -22,6 +22,7 @@ from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Precision
 from model_zoo.specs.state import StateSpec
 from protocol.manifest import AveragingCodec, Codec
+from protocol.names import normal, purpose_problem
 
 if TYPE_CHECKING:
     AggregationName = str
@@ -45,6 +46,11 @@ def _percent(_: object, given: Sequence[Token]) -> int:
     return parse_percent(given[0].value)
 
 
+def _check_purpose(_: object, text: str) -> None:
+    if problem := purpose_problem(normal(text)):
+        raise ValueError(problem)
+
+
 RUN = Group("The run", sort_key=1)
 MODEL = Group("The model (default: the preset's)", sort_key=2)
 OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
@@ -63,6 +69,8 @@ class RunChoices:
     """Ready-made shape and settings to start from."""
     name: str | None = None
     """Name of the swarm, for people."""
+    purpose: Annotated[str, Parameter(validator=_check_purpose)] = ""
+    """What the model is for, in one line; whoever joins is shown it."""
     source: Annotated[Path | None, Parameter(name="--from")] = None
     """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
     weights; the preset then gives the settings of the training alone."""

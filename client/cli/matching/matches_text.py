@@ -19,6 +19,10 @@ from client.control.matches import (
     StageMatch,
     StewardshipView,
 )
+from client.control.snapshot import Snapshot
+from client.ui.model.parts import plain as sentences
+from client.ui.model.record import Record
+from client.ui.model.span import Box, plain
 from protocol.ids import short
 from protocol.matching.overview import score_parts
 
@@ -32,6 +36,24 @@ PROOFS: dict[Proof, str] = {
     "none": "no match record",
 }
 TABLE = "   stage steward     phase  level shared copies  quota     cutoff"
+
+
+LEGEND = (
+    "main: the stage that you hold by the agreement with its steward; second: one that you hold "
+    "beside it because you are fast enough. steward: the member that decides who holds a stage, "
+    "drawn by lot. epoch: a round of offers. copies: volunteers that hold it, of those wanted. "
+    "quota: the rate that it aims at. cutoff: offers with a lower score have no place. phi: what "
+    "the download of the stage takes from the score. blocking pair: a volunteer and a stage that "
+    "would both gain by a move."
+)
+
+
+def whole_report(status: Snapshot, now: MatchesSnapshot) -> str:
+    """Return who does which part of the model and why, in sentences, then the numbers behind it and
+    the meaning of their names."""
+    told = plain(sentences(Record(snapshot=status, matches=now), Box(COLUMNS)))
+    legend = "\n".join(_labelled("words     ", LEGEND))
+    return f"{told}\n\n{matches_report(now)}\n\n{legend}"
 
 
 def matches_report(now: MatchesSnapshot) -> str:

@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct
 
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.output import human_bytes
+from client.control.snapshot import ContributorView
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import PeerId, SwarmId
@@ -80,6 +81,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The volunteer that exports; None: it did not train."""
     met: tuple[str, ...] = ()
     """Ids of members that it was in the swarm with."""
+    contributors: tuple[ContributorView, ...] = ()
+    """The leaderboard, the most work first."""
     own_microbatches: int
     """Of the volunteer that exports, in committed steps."""
     own_tokens: int
@@ -96,6 +99,8 @@ def card(facts: Facts) -> str:
     }
     library = "peft" if facts.adapter_alone else "gguf" if facts.gguf else "transformers"
     parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
+    if manifest.purpose_words:
+        parts.append(f"\nIt is for: {_code(manifest.purpose_words)}\n")
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
     if facts.gguf:
@@ -211,11 +216,25 @@ def _contributors(facts: Facts) -> Iterator[str]:
             f"who exported this{named} computed {facts.own_microbatches:,} microbatches of "
             f"committed steps, {facts.own_tokens:,} tokens, counted per stage"
         )
-    if met := [peer for peer in facts.met if peer not in (founder, facts.own)]:
+    vouched = [one for one in facts.contributors if one.vouchers]
+    if vouched:
+        yield (
+            "microbatches of committed steps, in every pipeline stage, as at least two other "
+            "volunteers of the stage counted them:"
+        )
+    for one in vouched[:MAX_NAMED]:
+        called = f" {_code(one.name)}" if one.name else ""
+        yield (
+            f"{_code(one.peer)}{called}: {one.microbatches:,}, {one.tokens:,} tokens, "
+            f"{one.share:.1%} of all work"
+        )
+    listed = {founder, facts.own, *(one.peer for one in vouched)}
+    if met := [peer for peer in facts.met if peer not in listed]:
         more = f", and {len(met) - MAX_NAMED:,} more" if len(met) > MAX_NAMED else ""
         named = ", ".join(map(_code, met[:MAX_NAMED]))
         yield f"members of the swarm that were met here, whatever each of them did: {named}{more}"
-    yield "every volunteer counts its own work (`volunteer credit`); the swarm keeps no list of all"
+    if not vouched:
+        yield "nobody's work is vouched for: two others of a stage have to have counted it"
 
 
 def _code(words: str) -> str:

@@ -9,7 +9,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from client.control.snapshot import AuditCounts, Counters, CreditView, ExpelledView
+from client.control.snapshot import (
+    AuditCounts,
+    ContributorView,
+    Counters,
+    CreditView,
+    ExpelledView,
+)
 from client.control.updates import StepPoint
 
 
@@ -28,6 +34,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     swarm: str
     swarm_name: str
+    purpose: str = ""
+    """What the model is for; empty: its founder does not say."""
     founder: str
     created: float
     """Unix seconds."""
@@ -72,6 +80,8 @@ class MemberFacts(Struct, frozen=True, kw_only=True):
     """A member that this volunteer knows."""
 
     peer: str
+    name: str = ""
+    """As it calls itself; empty: it has no name. Anybody may choose any."""
     state: str
     """``you``, ``connected``, ``suspect``, ``known``, ``gone``; ``met``: in an earlier session."""
     stages: list[int]
@@ -121,6 +131,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """At that speed; None: not known."""
     stages: list[StageFacts]
     members: list[MemberFacts]
+    contributors: list[ContributorView]
+    """The leaderboard, the most work first."""
     credit: CreditView | None
     """This volunteer's work in all its sessions."""
     faults: list[FaultFacts]

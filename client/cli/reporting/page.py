@@ -13,6 +13,7 @@ from html import escape
 from client.cli.logging.redact import Redactor
 from client.cli.reporting.chart import chart
 from client.cli.reporting.facts import FaultFacts, MemberFacts, Report
+from client.control.snapshot import ContributorView
 from client.control.trust_words import audit_results
 from client.ui.model import words
 from client.ui.text import clean
@@ -85,6 +86,7 @@ def page(report: Report) -> str:
             *_speed(report),
             *_stages(report),
             *_members(report),
+            *_leaderboard(report),
             *_contribution(report),
             *_faults(report),
             *_expelled(report),
@@ -107,6 +109,11 @@ def _peer(peer: str) -> str:
     return f'<code title="{_said(peer)}">{escape(words.short(peer))}</code>'
 
 
+def _named(peer: str, name: str) -> str:
+    """Return a name with its id: two members may have one name."""
+    return f"{_said(name)} {_peer(peer)}" if name else _peer(peer)
+
+
 def _run(report: Report, title: str) -> Iterator[str]:
     run = report.run
     if report.source == "running":
@@ -117,6 +124,8 @@ def _run(report: Report, title: str) -> Iterator[str]:
     yield f"<h1>{title}</h1>\n"
     yield f'<p class="muted">swarm <code>{_said(run.swarm[:12])}</code>, '
     yield f"report of {words.date(report.made)}, {told}</p>\n"
+    if run.purpose:
+        yield f"<p>{_public(run.purpose)}</p>\n"
     yield f"<p>{_public(report.state)}</p>\n"
     yield f'<div class="bar"><div style="width:{100 * share:.1f}%"></div></div>\n'
     yield _list(
@@ -212,12 +221,32 @@ def _members(report: Report) -> Iterator[str]:
 def _member(one: MemberFacts) -> list[str]:
     trust = ": ".join(filter(None, (_said(one.standing), _public(one.fault))))
     return [
-        _peer(one.peer),
+        _named(one.peer, one.name),
         _said(one.state),
         ", ".join(map(str, one.stages)) or words.NONE,
         words.rate(one.microbatches_per_s) if one.microbatches_per_s else words.NONE,
         f'<span class="bad">{trust}</span>' if one.fault else trust or words.NONE,
     ]
+
+
+def _leaderboard(report: Report) -> Iterator[str]:
+    yield "<h2>Who contributed</h2>\n"
+    if not report.contributors:
+        yield "<p class=\"muted\">Nobody's work is vouched for yet: two others of a volunteer's "
+        yield "stage have to have counted it.</p>\n"
+        return
+    yield '<p class="muted">microbatches of committed steps, in every stage, as at least two other '
+    yield "volunteers of the stage counted them</p>\n"
+    head = ["volunteer", "microbatches", "tokens", "share", "vouched for by"]
+    yield _table(head, [_contributor(one) for one in report.contributors])
+
+
+def _contributor(one: ContributorView) -> list[str]:
+    who = _named(one.peer, one.name)
+    if not one.vouchers:
+        return [who, f"{one.unvouched:,}", words.NONE, words.NONE, "one other alone"]
+    by = f"{one.vouchers} others"
+    return [who, f"{one.microbatches:,}", words.count(one.tokens), f"{one.share:.1%}", by]
 
 
 def _contribution(report: Report) -> Iterator[str]:
@@ -251,7 +280,7 @@ def _faults(report: Report) -> Iterator[str]:
     if report.counters is not None:
         counted = report.counters
         yield '<p class="muted">Since it was started: '
-        yield f"{counted.rerouted_microbatches:,} microbatches sent to another replica, "
+        yield f"{counted.rerouted_microbatches:,} microbatches sent to another volunteer, "
         yield f"{counted.lost_microbatches:,} computed again, "
         yield f"{counted.doubled_microbatches:,} counted twice, "
         yield f"{counted.rounds_restarted:,} rounds restarted.</p>\n"

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from client import __version__
 from client.cli.logging.log_file import Line, read_lines
+from client.cli.reach.contributors import kept_contributors
 from client.cli.reach.home import Home
 from client.cli.reporting.evidence import checked, kept_evidence
 from client.cli.reporting.facts import (
@@ -42,6 +43,7 @@ from client.errors import UserError
 from client.store.audits import load_audits
 from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
+from client.store.contributions import load_contributions
 from client.store.credit import load_credit
 from client.store.curve import CurveFile
 from client.store.identity import load_identity
@@ -103,6 +105,7 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
         members=[
             MemberFacts(
                 peer=row.peer,
+                name=now.names.get(row.peer, ""),
                 state=row.state,
                 stages=sorted(row.seats),
                 microbatches_per_s=row.rate,
@@ -111,6 +114,7 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
             )
             for row in peer_rows(now)
         ],
+        contributors=now.contributors,
         credit=now.credit,
         faults=faults(manifest, [*earlier, *events]),
         counters=now.counters,
@@ -128,12 +132,14 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     audits = load_audits(folders.audits(swarm.swarm))
     judged = {one.peer: one for one in audits.members} if audits else {}
     own = _own_peer(home)
+    names = load_contributions(folders.contributions(swarm.swarm)).names
+    step = max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])
     return Report(
         made=time.time(),
         version=__version__,
         source="disk",
         state=_ending(home, swarm.swarm),
-        run=run_facts(swarm, max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])),
+        run=run_facts(swarm, step),
         curve=thinned(curve, MAX_POINTS),
         tokens_per_s=None,
         own_tokens_per_s=None,
@@ -151,6 +157,7 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
         members=[
             MemberFacts(
                 peer=peer,
+                name=names.get(peer, ""),
                 state="you" if peer == own else "met",
                 stages=[],
                 microbatches_per_s=0.0,
@@ -158,6 +165,7 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
             )
             for peer in sorted({*members_met(home, swarm.swarm), *judged})
         ],
+        contributors=kept_contributors(home, swarm, step),
         credit=CreditView(
             microbatches=credit.microbatches,
             tokens=credit.tokens,
@@ -196,6 +204,7 @@ def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
     return RunFacts(
         swarm=swarm.swarm,
         swarm_name=manifest.name,
+        purpose=manifest.purpose_words,
         founder=manifest.founder,
         created=float(manifest.created),
         architecture=model.architecture,

@@ -98,6 +98,11 @@ def human_rate(per_second: float) -> str:
     return f"{per_second:.3g}T/s"
 
 
+def human_line(bytes_per_s: float) -> str:
+    """Return the rate of a line in megabits, as lines are sold: ``20 Mbit/s``."""
+    return f"{8e-6 * bytes_per_s:,.3g} Mbit/s"
+
+
 def human_duration(seconds: float) -> str:
     """Return ``45 s``, ``3 min 5 s`` or ``2 h 10 min``."""
     whole = int(seconds)

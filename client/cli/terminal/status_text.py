@@ -5,8 +5,9 @@ Pure text, no terminal control; works in pipes and for screen readers.
 
 from __future__ import annotations
 
-from client.cli.terminal.output import human_bytes, human_duration, human_rate
+from client.cli.terminal.output import human_bytes, human_duration, human_line, human_rate
 from client.cli.terminal.when import clock
+from client.control.names import named
 from client.control.snapshot import (
     WHEN_DONE,
     LimitsView,
@@ -17,7 +18,6 @@ from client.control.snapshot import (
 from client.control.trust_words import audits_today, next_step
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from protocol.ids import PeerId, short
 
 MOST_EXPELLED = 4
 """Lines of those who were expelled last."""
@@ -27,12 +27,13 @@ def status_report(now: Snapshot) -> str:
     """Return several lines: state, progress, the stage map, resources."""
     lines = [
         f"swarm     {now.swarm_name} ({now.swarm[:12]})",
-        f"volunteer {now.peer}",
+        *([f"for       {now.purpose}"] if now.purpose else []),
+        f"volunteer {now.peer}{_called(now)}",
         f"state     {now.state}: {now.reason}",
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
         *_pace_lines(now),
-        *(_stage_line(stage, now.peer) for stage in now.stages),
+        *(_stage_line(stage, now) for stage in now.stages),
         *_averaging_lines(now),
         *(
             f"waits     {held.waits_for}, for {human_duration(held.for_s)}"
@@ -52,7 +53,8 @@ def status_report(now: Snapshot) -> str:
         f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds "
         f"restarted{_reasons(now.counters.restarts_led)}, "
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
-        f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
+        f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens"
+        f"{_vouched(now)}",
         *_certified_lines(now),
         *_audit_lines(now),
         *_expelled_lines(now),
@@ -77,12 +79,12 @@ def _relay_lines(now: Snapshot) -> list[str]:
     relay = now.relay
     lines = []
     if relay.through:
-        through = " and ".join(short(PeerId(peer)) for peer in relay.through)
+        through = " and ".join(named(peer, now.names) for peer in relay.through)
         lines.append(f"reached   through {through}, which relay: nobody can dial this volunteer")
     if relay.rate_bytes_per_s:
         lines.append(
             f"relays    for {relay.members} members, {relay.circuits} connections, at up to "
-            f"{human_rate(relay.rate_bytes_per_s)}; {human_bytes(relay.passed_bytes)} so far"
+            f"{human_line(relay.rate_bytes_per_s)}; {human_bytes(relay.passed_bytes)} so far"
         )
     return lines
 
@@ -161,8 +163,8 @@ def limits_words(limits: LimitsView) -> str:
         f"{limits.compute_share} % of the time" if limits.compute_share else "",
         f"{human_bytes(limits.memory_bytes)} memory" if limits.memory_bytes else "",
         f"{limits.vram_share} % of the GPU's memory" if limits.vram_share else "",
-        f"up {human_bytes(limits.upload_bytes_per_s)}/s" if limits.upload_bytes_per_s else "",
-        f"down {human_bytes(limits.download_bytes_per_s)}/s" if limits.download_bytes_per_s else "",
+        f"up {human_line(limits.upload_bytes_per_s)}" if limits.upload_bytes_per_s else "",
+        f"down {human_line(limits.download_bytes_per_s)}" if limits.download_bytes_per_s else "",
         f"{used} of {human_bytes(limits.daily_bytes)} today" if limits.daily_bytes else "",
         f"{limits.power_w} W" if limits.power_w else "",
         *limits.when,
@@ -194,11 +196,26 @@ def _loss(now: Snapshot) -> str:
     return f"loss {now.loss:.4f}{alone}"
 
 
-def _stage_line(stage: StageView, own: str) -> str:
-    holders = ", ".join(_holder(replica, own) for replica in stage.replicas) or "nobody"
+def _called(now: Snapshot) -> str:
+    name = now.names.get(now.peer)
+    return f", called {name}" if name else ""
+
+
+def _vouched(now: Snapshot) -> str:
+    """Return our place on the leaderboard, if others vouch for our work."""
+    places = enumerate(now.contributors, start=1)
+    found = next(((place, one) for place, one in places if one.peer == now.peer), None)
+    if found is None or not found[1].vouchers:
+        return " by its own count: volunteer leaderboard"
+    place, one = found
+    return f"; {one.microbatches} vouched for by others, place {place}: volunteer leaderboard"
+
+
+def _stage_line(stage: StageView, now: Snapshot) -> str:
+    holders = ", ".join(_holder(replica, now) for replica in stage.replicas) or "nobody"
     return f"stage {stage.stage:<3} {stage.layers} layers, version {stage.version}: {holders}"
 
 
-def _holder(replica: ReplicaView, own: str) -> str:
-    name = "this volunteer" if replica.peer == own else short(replica.peer)
+def _holder(replica: ReplicaView, now: Snapshot) -> str:
+    name = "this volunteer" if replica.peer == now.peer else named(replica.peer, now.names)
     return f"{name} ({replica.state}, {replica.rate:.2g} microbatches/s)"

@@ -169,6 +169,7 @@ def advert(
         joined=joined,
         upload_limit_bytes_per_s=settings.upload_limit_bytes_per_s,
         download_limit_bytes_per_s=settings.download_limit_bytes_per_s,
+        claimed_name=settings.nickname,
     )
 
 

@@ -521,7 +521,7 @@ class StageAcquisition:
         finally:
             self._download = None
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
-        words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
+        words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {8e-6 * size / seconds:.3g} Mbit/s"
         self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
         return download.sources
 

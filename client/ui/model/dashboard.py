@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from client.control.names import Shorts, with_names
 from client.control.snapshot import EventView, Snapshot
 from client.ui.model import words
 from client.ui.model.matching import decision_kind
@@ -25,13 +26,14 @@ def loss(record: Record, box: Box) -> list[Line]:
         waits = "the curve begins with the second step that the swarm completes"
         return [line(("no loss yet", "muted")), *_wrapped(waits, box, "faint")]
     values = [value for _, value in points]
+    since = f" at step {points[0][0]:.0f}" if box.width >= 48 else " first"
     figures = line(
         (f"{values[-1]:.3f}", "strong"),
         (" now   ", "muted"),
         (f"{min(values):.3f}", "good"),
         (" lowest   ", "muted"),
         (f"{values[0]:.3f}", "plain"),
-        (f" at step {points[0][0]:.0f}", "muted"),
+        (since, "muted"),
     )
     faults = [incident for incident in record.incidents.newest_first if not incident.in_order]
     marks: list[tuple[float, Tone]] = [
@@ -48,7 +50,7 @@ def machine(record: Record, box: Box) -> list[Line]:
     if now is None:
         return [line(("not connected yet", "muted"))]
     lines = [
-        pair("you are", words.short(now.peer), "key", LABELS),
+        pair("you are", words.named(now.peer, now.names), "key", LABELS),
         *_seats(now),
         pair(
             "speed",
@@ -110,7 +112,8 @@ def events(record: Record, box: Box) -> list[Line]:
     told = [event for event in record.events if _is_news(event)]
     if not told:
         return [line(("nothing has happened yet", "muted"))]
-    return [cut(event_line(event), box.width) for event in told[-box.height :]]
+    names = record.shorts
+    return [cut(event_line(event, names=names), box.width) for event in told[-box.height :]]
 
 
 def _is_news(event: EventView) -> bool:
@@ -123,8 +126,9 @@ def _is_news(event: EventView) -> bool:
     return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 
 
-def event_line(event: EventView, topic: bool = False) -> Line:
-    """Return one event as a line."""
+def event_line(event: EventView, topic: bool = False, names: Shorts | None = None) -> Line:
+    """Return one event as a line; ``names``: of members, which stand before the ends of their
+    ids."""
     tone = _LEVELS.get(event.level, "plain")
     mark = {"error": "✗", "warning": "!"}.get(event.level, " ")
     if event.kind == "RecoveryEvent" and event.data.get("phase") == "recovered":
@@ -133,7 +137,7 @@ def event_line(event: EventView, topic: bool = False) -> Line:
         Span(f"{words.clock(event.time)} ", "muted"),
         Span(f"{mark} ", tone),
         Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
-        Span(clean(event.words), tone),
+        Span(clean(with_names(event.words, names or {})), tone),
     )
 
 
@@ -155,7 +159,7 @@ def limits_words(now: Snapshot) -> str:
 
 
 def _flow(label: str, rate: float, bars: str, tone: Tone) -> Line:
-    return pair(label, line(f"{words.per_s(rate):>10} ", (bars, tone)), labels=11)
+    return pair(label, line(f"{words.per_s(rate):>11} ", (bars, tone)), labels=11)
 
 
 def _seats(now: Snapshot) -> list[Line]:
@@ -164,7 +168,7 @@ def _seats(now: Snapshot) -> list[Line]:
     lines = []
     for number, seat in enumerate(sorted(now.seats, key=lambda seat: seat.seat)[:4]):
         tone: Tone = "good" if seat.state == "serving" else "accent"
-        place = " (main)" if seat.seat == 0 else " (second)"
+        place = "" if seat.seat == 0 else " (also)"
         shown = line((f"stage {seat.stage} ", "strong"), (seat.state, tone), (place, "muted"))
         lines.append(pair("holds" if number == 0 else "", shown, labels=LABELS))
     return lines

@@ -72,10 +72,10 @@ def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
         noun = "stage" if len(last) == 1 else "stages"
         rest = "its last version stays on this disk" if done else "the swarm would wait"
         return f"{noun} {stages} would have nobody: {rest}"
-    kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
-    noun = "replica" if leaving[-1].remaining == 1 else "replicas"
-    rest = "others serve the model" if done else "training continues"
-    return f"{words.listed(kept)} {noun}: {rest}"
+    kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
+    noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
+    rest = "others serve the model" if done else "training goes on"
+    return f"{kept} {noun}: {rest}"
 
 
 def _name(now: Snapshot | None) -> Line:
@@ -103,9 +103,9 @@ def _traffic(record: Record) -> Line:
     return line(
         (f"{links}  ", "muted"),
         ("▲ ", "second"),
-        f"{words.per_s(rates.sent):>9}  ",
+        f"{words.per_s(rates.sent):>11}  ",
         ("▼ ", "accent"),
-        f"{words.per_s(rates.received):>9}  ",
+        f"{words.per_s(rates.received):>11}  ",
         (words.clock(record.time), "muted"),
     )
 

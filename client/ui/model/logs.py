@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client.control.names import with_names
 from client.control.snapshot import EventView
 from client.ui.model import words
 from client.ui.model.dashboard import event_line
@@ -38,8 +39,10 @@ def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool
         quiet = "nothing here yet" if not text else f"nothing contains {text!r}"
         return [Row("none", (line((quiet, "muted")),))]
     ordered = reversed(found) if newest_first else found
-    wide = box.width >= 90
-    return [Row(str(e.seq), (cut(event_line(e, topic=wide), box.width),)) for e in ordered]
+    wide, names = box.width >= 90, record.shorts
+    return [
+        Row(str(e.seq), (cut(event_line(e, topic=wide, names=names), box.width),)) for e in ordered
+    ]
 
 
 def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
@@ -63,6 +66,9 @@ def event_details(record: Record, seq: str, box: Box) -> list[Line]:
         pair("kind", clean(event.kind)),
         *(pair(clean(name, 20), clean(value)) for name, value in sorted(event.data.items())[:12]),
         (),
-        *(line(part) for part in wrap(clean(event.words, 4000), box.width, 20)),
+        *(
+            line(part)
+            for part in wrap(clean(with_names(event.words, record.shorts), 4000), box.width, 20)
+        ),
     ]
     return [cut(found, box.width) for found in lines]

@@ -22,7 +22,7 @@ from client.ui.model.span import (
     line,
     pair,
 )
-from client.ui.text import clean
+from client.ui.text import clean, width
 
 SORTS = ("state", "round trip", "stage", "rate", "name")
 _ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3, "gone": 4}
@@ -49,6 +49,8 @@ class PeerRow:
     trust: TrustView | None = None
     relay: str = ""
     """The member through which its link goes; empty: it is direct."""
+    name: str = ""
+    """As it calls itself; empty: it has no name."""
 
     @property
     def doubt(self) -> str:
@@ -66,7 +68,7 @@ class PeerRow:
         """The text that a filter searches."""
         stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
         standing = "" if self.trust is None else self.trust.standing
-        return f"{self.peer} {self.state} {stages} {standing}".lower()
+        return f"{self.peer} {self.name} {self.state} {stages} {standing}".lower()
 
 
 def peer_rows(now: Snapshot) -> list[PeerRow]:
@@ -86,7 +88,7 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     for one in now.trust:
         if (known := rows.get(one.peer)) is not None:
             rows[one.peer] = replace(known, trust=one)
-    return list(rows.values())
+    return [replace(row, name=clean(now.names.get(row.peer, ""))) for row in rows.values()]
 
 
 def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
@@ -126,14 +128,16 @@ def peer_table(
     rows = chosen(peer_rows(now), sort, text)[:limit]
     wide, compact = box.width >= 100, box.width < 66
     audited = wide and now.audits is not None
+    called = max((width(row.name) for row in rows), default=0)
+    narrow = box.width < 90 and called > 0
     columns = [
         Column("", 1),
-        Column("volunteer", 9),
+        Column("volunteer", min(7 + called, 31 if wide else 20) if called else 9),
         Column("state", 10),
         Column("round trip", 10, right=True),
         Column("microbatches/s", 0 if compact else 14, right=True),
         Column("", 14 if wide else 0),
-        Column("version", 0 if compact else 8, right=True),
+        Column("version", 0 if compact or narrow else 8, right=True),
         Column("audits agree", 12 if audited else 0, right=True),
     ]
     taken = sum(column.width + 1 for column in columns if column.width)
@@ -165,6 +169,7 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         trip += f", relayed through {words.short(row.relay)}"
     lines = [
         pair("peer id", clean(row.peer), labels=11),
+        *([pair("name", row.name, labels=11)] if row.name else []),
         pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),
         pair("round trip", trip, labels=11),
         *_held(row),
@@ -174,7 +179,8 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     ]
     short = words.short(row.peer)
     told = [event for event in record.events if short in event.words and event.level != "debug"]
-    lines += [event_line(event) for event in told[-max(3, box.height - len(lines)) :]]
+    names = record.shorts
+    lines += [event_line(event, names=names) for event in told[-max(3, box.height - len(lines)) :]]
     if not told:
         lines.append(line(("nothing", "muted")))
     return [cut(found, box.width) for found in lines]
@@ -222,7 +228,10 @@ def _cells(row: PeerRow, top: float) -> list[Span]:
     version = max(row.versions.values(), default=None)
     return [
         Span(mark, tone),
-        Span(words.short(row.peer), "key" if row.state == "you" else "strong"),
+        Span(
+            f"{words.short(row.peer)} {row.name}".rstrip(),
+            "key" if row.state == "you" else "strong",
+        ),
         Span(clean(row.doubt or row.state, 10), tone if row.state != "you" else "key"),
         Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from client.control.matches import MatchesSnapshot
+from client.control.names import Shorts, by_short
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
 from client.ui.model.recovery import Incidents
@@ -76,6 +77,11 @@ class Record:
     def curve(self) -> list[StepPoint]:
         """Return the loss curve, by step."""
         return [self.losses[step] for step in sorted(self.losses)]
+
+    @property
+    def shorts(self) -> Shorts:
+        """Names of members by the ends of their ids, for words of the node."""
+        return by_short(self.snapshot.names) if self.snapshot else {}
 
     @property
     def rates(self) -> Traffic:

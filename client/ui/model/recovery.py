@@ -68,7 +68,7 @@ class Incident:
             return "it served no stage"
         if self.bare:
             return f"{_stages(self.bare)} had no volunteer left"
-        return "the other replicas continued"
+        return "the others of its stage went on"
 
 
 class Incidents:

@@ -76,10 +76,11 @@ def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tup
     """Return head and rows; those that differ from the defaults stand out."""
     wanted = text.lower().split()
     shown = [one for one in settings if all(part in f"{one.name} {one.origin}" for part in wanted)]
+    value = max(8, min(30, box.width - 56))
     columns = [
         Column("setting", 30),
-        Column("value", max(8, min(30, box.width - 46))),
-        Column("from", max(8, box.width - 34 - max(8, min(30, box.width - 46)))),
+        Column("value", value),
+        Column("from", max(8, box.width - 34 - value)),
     ]
     rows = [Row(one.name, (cells_of(columns, _cells(one)),)) for one in shown]
     return head_of(columns), rows or [Row("none", (line(("no such setting", "muted")),))]

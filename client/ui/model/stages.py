@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from client.control.matches import MatchesSnapshot, StageMatch
@@ -22,7 +23,7 @@ _MARKS: dict[str, tuple[str, Tone]] = {
 LEGEND = line(
     ("◆", "key"), (" you  ", "muted"), ("●", "good"), (" serves  ", "muted"),
     ("◐", "accent"), (" fetches  ", "muted"), ("✗", "warn"), (" silent  ", "muted"),
-    ("○", "muted"), (" other", "muted"),
+    ("○", "muted"), (" other", "muted"), ("   /s: microbatches a second", "muted"),
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def stage_table(record: Record, box: Box) -> tuple[Line, list[Row]]:
         Column("stage", 5, right=True),
         Column("layers", 6, right=True),
         Column("version", 8, right=True),
-        Column("replicas", 9, right=True),
+        Column("serve it", 9, right=True),
         Column("wanted", 6, right=True),
         Column("capacity/s", 10, right=True),
         Column("", 12 if wide else 0),
@@ -87,10 +88,13 @@ def stage_table(record: Record, box: Box) -> tuple[Line, list[Row]]:
     me = record.snapshot.peer if record.snapshot else ""
     if not rows:
         return (), [Row("none", (line(("the stages are not known yet", "muted")),))]
-    return head_of(columns), [_table_row(row, columns, me, top, box) for row in rows]
+    names = record.snapshot.names if record.snapshot else {}
+    return head_of(columns), [_table_row(row, columns, me, names, top, box) for row in rows]
 
 
-def _table_row(row: StageRow, columns: list[Column], me: str, top: float, box: Box) -> Row:
+def _table_row(
+    row: StageRow, columns: list[Column], me: str, names: Mapping[str, str], top: float, box: Box
+) -> Row:
     view = row.view
     short_of = row.serving < max(1, row.wanted)
     numbers = cells_of(
@@ -106,7 +110,7 @@ def _table_row(row: StageRow, columns: list[Column], me: str, top: float, box: B
             Span(row.why, row.tone),
         ],
     )
-    holders = [_holder(replica, me) for replica in view.replicas]
+    holders = [_holder(replica, me, names) for replica in view.replicas]
     lines: list[Line] = [numbers]
     current: Line = (Span("      "),)
     for holder in holders[:24]:
@@ -120,12 +124,16 @@ def _table_row(row: StageRow, columns: list[Column], me: str, top: float, box: B
     return Row(f"stage-{view.stage}", tuple(cut(found, box.width) for found in lines))
 
 
-def _holder(replica: ReplicaView, me: str) -> Line:
+def _holder(replica: ReplicaView, me: str, names: Mapping[str, str]) -> Line:
     mark, tone = _mark(replica, me)
-    name = "you   " if replica.peer == me else words.short(replica.peer)
+    name = "you" if replica.peer == me else words.named(replica.peer, names)
     rate = f" {words.rate(replica.rate)}/s" if replica.rate else ""
     state = "" if replica.state == SERVING else f" {replica.state}"
     return line((mark, tone), f" {name}", (f"{rate}{state}   ", "muted"))
+
+
+def _serve(number: int) -> str:
+    return f"{number} {'serves' if number == 1 else 'serve'} it"
 
 
 def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
@@ -137,7 +145,7 @@ def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
         (f"{view.stage:>3} ", "key" if row.mine else "strong"),
         *((mark, tone) for mark, tone in marks),
         " " * (9 - len(marks)),
-        (f"{words.plural(row.serving, 'replica'):<11}", "plain" if row.serving else "bad"),
+        (f"{_serve(row.serving):<12}", "plain" if row.serving else "bad"),
         (f"v{words.count(view.version):<6}", "muted"),
     ]
     if wide:
@@ -174,15 +182,17 @@ def _why(
     if serving == 0:
         return f"nobody yet{coming}: the swarm waits", "bad"
     if serving < wanted:
-        return f"lacks {words.plural(wanted - serving, 'replica')}{coming}: filled first", "warn"
+        return f"lacks {words.plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
     if known is None:
         return f"its needs are not known yet{coming}", "muted"
-    spare = f"{serving - wanted} to spare" if serving > wanted else "as many as wanted"
+    spare = f"{serving - wanted} to spare" if serving > wanted else "enough"
     if slowest:
         return f"slowest; {spare}{coming}", "accent"
     return f"{spare}{coming}", "muted"
 
 
 def _slowest(matches: MatchesSnapshot | None) -> int | None:
+    """Return the stage that sets the pace, if one is clearly slower than the others."""
     levels = [(stage.shared_level, stage.stage) for stage in matches.stages] if matches else []
-    return min(levels)[1] if len(levels) > 1 else None
+    levels.sort()
+    return levels[0][1] if len(levels) > 1 and 1.05 * levels[0][0] < levels[1][0] else None

@@ -21,6 +21,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     volunteers = len({replica.peer for stage in now.stages for replica in stage.replicas})
     lines = [
         pair("swarm", line((clean(now.swarm_name, 60), "strong"), (f" {now.swarm[:12]}", "muted"))),
+        *([pair("for", line((now.purpose, "plain")))] if now.purpose else []),
         pair(
             "progress",
             line(

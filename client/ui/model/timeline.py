@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client.control.names import Shorts, with_names
 from client.ui.model import words
 from client.ui.model.dashboard import event_line
 from client.ui.model.record import Record
@@ -10,17 +11,18 @@ from client.ui.model.span import Box, Line, Row, Span, Tone, cut, line, pair, sp
 from client.ui.text import clean, wrap
 
 MARKS: dict[str, tuple[str, Tone]] = {
-    "detected": ("●", "bad"),
-    "re-matched": ("◆", "accent"),
-    "transferred": ("▲", "second"),
+    "noticed": ("●", "bad"),
+    "replaced": ("◆", "accent"),
+    "copied": ("▲", "second"),
     "resumed": ("✓", "good"),
 }
+"""Noticed; another volunteer was given the part; the part was copied to it; work went on."""
 AROUND_S = 2.0
 LEGEND = line(
     *(
         part
         for name, (mark, tone) in MARKS.items()
-        for part in ((mark, tone), (f" {name}   ", "muted"))
+        for part in ((mark, tone), (f" {name}  ", "muted"))
     )
 )
 
@@ -38,10 +40,11 @@ def recovery_head(record: Record, box: Box) -> list[Line]:
         spread(head, LEGEND, box.width),
         line(
             ("microbatches: ", "muted"),
-            f"{words.count(count.rerouted_microbatches)}", (" sent to another replica, ", "muted"),
+            f"{words.count(count.rerouted_microbatches)}",
+            (" sent elsewhere, ", "muted"),
             f"{words.count(count.lost_microbatches)}", (" computed again, ", "muted"),
             (f"{words.count(count.doubled_microbatches)} counted twice", good),
-            (f"; rounds restarted {words.count(count.rounds_restarted)}", "muted"),
+            (f"; {words.count(count.rounds_restarted)} retries", "muted"),
         ),
     ]  # fmt: skip
     return [cut(found, box.width) for found in lines]
@@ -53,21 +56,22 @@ def recovery_rows(record: Record, box: Box) -> list[Row]:
     if not found:
         calm = "No volunteer was lost and no worker died since this view was opened."
         return [Row("none", (line((calm, "muted")),))]
-    return [Row(str(one.number), tuple(_incident(one, record.time, box))) for one in found]
+    names = record.shorts
+    return [Row(str(one.number), tuple(_incident(one, record.time, box, names))) for one in found]
 
 
-def _incident(one: Incident, now: float, box: Box) -> list[Line]:
+def _incident(one: Incident, now: float, box: Box, names: Shorts) -> list[Line]:
     tone: Tone = "muted" if one.in_order else "warn" if one.open else "strong"
     stages = words.listed([str(stage) for stage in one.stages])
-    place = f"served {'stage' if len(one.stages) == 1 else 'stages'} {stages}, " if stages else ""
+    place = f"{'stage' if len(one.stages) == 1 else 'stages'} {stages}, " if stages else ""
     took = "" if one.resumed is None else f"  {words.duration(one.resumed - one.detected)}"
-    title = line((f"{words.clock(one.detected)} ", "muted"), (one.title, tone))
+    title = line((f"{words.clock(one.detected)} ", "muted"), (with_names(one.title, names), tone))
     facts = line((f"{place}step {one.step}", "muted"), (took, "good"))
     lines = [spread(title, facts, box.width)]
     if not one.in_order:
         lines.append(line("  ", *track(one, now, max(10, box.width - 4))))
         lines.append(cut((Span("  "), *_legs(one, now)), box.width))
-    lines += [line((f"  {part}", "muted")) for part in _outcome(one, box.width - 2)]
+    lines += [line((f"  {part}", "muted")) for part in _outcome(one, box.width - 2, names)]
     return [*lines, ()]
 
 
@@ -100,27 +104,25 @@ def _legs(one: Incident, now: float) -> Line:
     for name, (mark, tone) in MARKS.items():
         at = times.get(name)
         if at is not None:
-            when = (
-                words.clock(at) if name == "detected" else f"+{words.duration(at - one.detected)}"
-            )
-            parts += [Span(f"{mark} ", tone), Span(f"{name} "), Span(f"{when}   ", "muted")]
+            when = words.clock(at) if name == "noticed" else f"+{words.duration(at - one.detected)}"
+            parts += [Span(f"{mark} ", tone), Span(f"{name} "), Span(f"{when}  ", "muted")]
         elif name == "resumed":
             parts += [
                 Span("· ", "warn"),
                 Span(f"not resumed for {words.duration(now - one.detected)}", "warn"),
             ]
-        elif name == "re-matched":
+        elif name == "replaced":
             wanted = "awaited" if one.bare else "not needed"
             parts += [Span(f"{mark} {name} {wanted}   ", "faint")]
     return tuple(parts)
 
 
-def _outcome(one: Incident, cells: int) -> list[str]:
+def _outcome(one: Incident, cells: int, names: Shorts) -> list[str]:
     told_of = any("computed again" in note for note in one.notes)
     lost = "" if told_of or not one.steps_lost else f"{one.steps_lost} steps computed again"
     told = [one.cover, lost] if not one.in_order else [one.cover]
     told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
-    return wrap(clean("; ".join(filter(None, told))), cells, 3)
+    return wrap(clean(with_names("; ".join(filter(None, told)), names)), cells, 3)
 
 
 def story(record: Record, number: str | None, box: Box) -> list[Line]:
@@ -129,10 +131,10 @@ def story(record: Record, number: str | None, box: Box) -> list[Line]:
     one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
     if one is None:
         return [line(("choose a fault above", "muted"))]
-    moments = [at for _, at in _moments(one)]
+    moments, names = [at for _, at in _moments(one)], record.shorts
     begin, end = one.detected - AROUND_S, max(moments) + AROUND_S if not one.open else record.time
     told = [
-        event_line(event)
+        event_line(event, names=names)
         for event in record.events
         if begin <= event.time <= end and event.level != "debug"
     ]
@@ -145,9 +147,9 @@ def incident_details(record: Record, number: str, box: Box) -> list[Line]:
     if one is None:
         return [line(("it is forgotten", "muted"))]
     lines = [
-        line((one.title, "strong")),
+        line((with_names(one.title, record.shorts), "strong")),
         (),
-        pair("detected", f"{words.date(one.detected)}, {words.clock(one.detected)}", labels=13),
+        pair("noticed", f"{words.date(one.detected)}, {words.clock(one.detected)}", labels=13),
         pair("at step", str(one.step), labels=13),
         pair(
             "who served", words.listed([f"stage {s}" for s in one.stages]) or "no stage", labels=13
@@ -155,17 +157,20 @@ def incident_details(record: Record, number: str, box: Box) -> list[Line]:
     ]
     for name, at in _moments(one)[1:]:
         lines.append(pair(name, f"after {words.duration(at - one.detected)}", labels=13))
-    lines += [pair("then", one.cover, labels=13), ()]
+    lines += [pair("then", with_names(one.cover, record.shorts), labels=13), ()]
     for note in one.notes:
-        lines += [line((part, "muted")) for part in wrap(clean(note), box.width, 4)]
+        lines += [
+            line((part, "muted"))
+            for part in wrap(clean(with_names(note, record.shorts)), box.width, 4)
+        ]
     return lines
 
 
 def _moments(one: Incident) -> list[tuple[str, float]]:
     found = [
-        ("detected", one.detected),
-        ("re-matched", one.rematched),
-        ("transferred", one.transferred),
+        ("noticed", one.detected),
+        ("replaced", one.rematched),
+        ("copied", one.transferred),
         ("resumed", one.resumed),
     ]
     return [(name, at) for name, at in found if at is not None]

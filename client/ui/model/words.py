@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 
+from client.control.names import named as names_beside
 from client.ui.model.span import Tone
 from client.ui.text import clean
 
@@ -33,6 +35,11 @@ def state_word(state: str) -> tuple[str, Tone]:
 def short(peer: str) -> str:
     """Return the last six characters of a peer id, as in the log."""
     return clean(peer[-6:])
+
+
+def named(peer: str, names: Mapping[str, str]) -> str:
+    """Return how a member is called in text: ``Anna (4AphPb)``, or its id alone."""
+    return clean(names_beside(peer, names))
 
 
 def count(value: float) -> str:
@@ -68,8 +75,13 @@ def size(size_bytes: float) -> str:
 
 
 def per_s(bytes_per_s: float) -> str:
-    """Return a transfer rate: ``12.3 kB/s``."""
-    return size(bytes_per_s) + "/s"
+    """Return the rate of a line, in megabits as lines are sold: ``0.12 Mbit/s``, ``98 Mbit/s``."""
+    if not abs(bytes_per_s) < MAX_SENSIBLE:
+        return ABSURD
+    megabits = 8e-6 * bytes_per_s
+    if abs(megabits) >= 999.5:
+        return f"{megabits / 1000:.{_decimals(megabits / 1000)}f} Gbit/s"
+    return f"{megabits:.{_decimals(megabits) if megabits else 0}f} Mbit/s"
 
 
 def rate(per_second: float) -> str:

@@ -1,4 +1,4 @@
-"""Matching: our stages, our preferences, and the decisions."""
+"""Matching: which part of the model is whose, in plain words, and behind a key the numbers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import matching
+from client.ui.model import matching, parts
 from client.ui.model.span import Box, Line, Row
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 
+PLAIN, NUMBERS = "plain words", "numbers"
+
 
 class MatchingPane(Pane):
-    """Our seats, our preference list with its numbers, and the decisions."""
+    """Sentences about the parts of the model; or our seats, our preference list with its numbers,
+    and the decisions."""
+
+    other_view = NUMBERS
 
     def compose(self) -> ComposeResult:
-        """Place the three."""
+        """Place both views."""
+        yield Panel("Who does which part, and why", partial(parts.plain, self.record), id="parts")
         yield Panel("What you hold", partial(matching.seats, self.record), id="seats")
         yield Listing(
             "Stages, the most wanted by you first (microbatches/s)",
@@ -28,8 +34,17 @@ class MatchingPane(Pane):
             "Proposals, acceptances, rejections and why", self._decisions, id="decisions", tail=True
         )
 
+    def next_view(self) -> None:
+        """Change between plain words and numbers."""
+        self.other_view = PLAIN if self.other_view == NUMBERS else NUMBERS
+        self.show()
+
     def show(self) -> None:
-        """Give the first panel the lines that it has."""
+        """Show one view; give its first panel the lines that it has."""
+        numbers = self.other_view == PLAIN
+        self.query_one("#parts").display = not numbers
+        for name in ("#seats", "#preferences", "#decisions"):
+            self.query_one(name).display = numbers
         found = self.record.matches
         lines = 1 + (max(1, len(found.seats)) if found else 1)
         if found is not None and self.app.size.height >= 36:

@@ -20,6 +20,8 @@ class Pane(Container):
     """A tab. Holds no data of its own: its views read the record."""
 
     can_filter = False
+    other_view = ""
+    """What key v shows instead, in a word or two; empty: there is one view only."""
     can_sort = False
     has_numbers = True
     """Whether it shows the node's present state; otherwise the past, or settings."""
@@ -49,6 +51,9 @@ class Pane(Container):
     def next_sort(self) -> str:
         """Sort another way and return its name."""
         return ""
+
+    def next_view(self) -> None:
+        """Show the other view."""
 
     def detail(self, key: str) -> Detail | None:
         """Return the details of the row, None if it has no more than it shows."""

@@ -20,3 +20,9 @@ class SwarmPane(Pane):
         yield Panel("Swarm", partial(swarm.swarm_head, self.record), id="swarm-head")
         yield Listing("Stages", partial(stages.stage_table, self.record), id="stage-table")
         yield Panel(view=lambda box: [stages.LEGEND], id="legend")
+
+    def show(self) -> None:
+        """Give the head a line for what the model is for, if that is known."""
+        now = self.record.snapshot
+        self.query_one("#swarm-head").styles.height = 8 if now is not None and now.purpose else 7
+        super().show()

@@ -228,7 +228,7 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
         ("daily_quota_bytes", 50_000_000_000, "50GB"),
         ("daily_quota_bytes", 1_234_567, "1234567"),
         ("daily_quota_bytes", 0, "no limit"),
-        ("upload_limit_bytes_per_s", 2_000_000, "2MB/s"),
+        ("upload_limit_bytes_per_s", 2_000_000, "16Mbit/s"),
         ("threads", 0, "its share of the cores"),
         ("threads", 2, "2"),
         ("compute_share", 50, "50%"),

@@ -83,6 +83,15 @@ def test_the_delayed_update_makes_another_swarm() -> None:
     assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
 
 
+def test_what_it_is_for_makes_another_swarm_and_nothing_is_left_out() -> None:
+    encoded = encode_manifest(manifest(purpose="Haiku in Basque"))
+    assert decode_manifest(encoded).purpose_words == "Haiku in Basque"
+    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
+    assert manifest().purpose_words == ""
+    refuse(edited("purpose", ""), "manifest-malformed")  # one run, one spelling
+    refuse(edited("purpose", "x" * 161), "manifest-malformed")
+
+
 def test_another_aggregation_rule_makes_another_swarm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manifest().aggregation_name == "sum"
     monkeypatch.setitem(RULES, "other", RULES["sum"])
@@ -270,6 +279,9 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum.*: install"),
         ({"aggregation": "../x"}, "unknown"),
         ({"aggregation": "sum"}, "leave it out"),
+        ({"purpose": "a\u202eb"}, "no line for people: it has a character"),
+        ({"purpose": " a"}, "no line for people: it has blanks"),
+        ({"purpose": "Z\u0335\u0336\u0337"}, "no line for people: a letter"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:

@@ -86,7 +86,7 @@ def test_a_person_is_asked_once_for_each_swarm(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert not consent.agrees(folder, settings, swarm)
     asked = " ".join(capsys.readouterr().err.split())
-    for words in ("2 cores", "memory", "disk", "2MB/s up", "network address", "Agree?"):
+    for words in ("2 cores", "memory", "disk", "16 Mbit/s up", "network address", "Agree?"):
         assert words in asked
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(folder, settings, swarm)

@@ -19,6 +19,7 @@ from client.cli.reporting.sources import run_facts, thinned
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import (
     AuditCounts,
+    ContributorView,
     Counters,
     CreditView,
     EventView,
@@ -112,6 +113,7 @@ def full(swarm: SwarmFile, text: str) -> Report:
         data=text,
         architecture=text,
         parts=[PartFacts(name=text, share=0.5, epochs=1.5)],
+        purpose=text,
     )
     curve = [StepPoint(step, 1e9 + step, 5 - step / 10, 100.0 + step % 7) for step in range(40)]
     return Report(
@@ -128,12 +130,17 @@ def full(swarm: SwarmFile, text: str) -> Report:
         members=[
             MemberFacts(
                 peer=text,
+                name=text,
                 state=text,
                 stages=[0],
                 microbatches_per_s=1.0,
                 standing=text,
                 fault=text,
             )
+        ],
+        contributors=[
+            ContributorView(peer=text, name=text, microbatches=40, share=0.4, vouchers=2),
+            ContributorView(peer=text, unvouched=9),
         ],
         credit=CreditView(microbatches=7, tokens=700, sent_bytes=9, since=1e9),
         faults=[
@@ -168,6 +175,9 @@ def test_the_page_needs_nothing_but_itself_and_says_what_is_known(swarm: SwarmFi
         "1 step done again",
         "3 contributions, 2 agree, 1 does not agree",
         "its stage",
+        "40.0%",
+        "2 others",
+        "one other alone",
     ):
         assert part in told, part
     assert not re.search(r"https?:|//|url\(|@import|<script|<link|<iframe", text)

@@ -101,7 +101,7 @@ def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it()
         (LimitsView(threads=1, compute_share=50), "1 thread, 50 % of the time"),
         (
             LimitsView(memory_bytes=4 * 10**9, upload_bytes_per_s=2_000_000),
-            "4.0 GB memory, up 2.0 MB/s",
+            "4.0 GB memory, up 16 Mbit/s",
         ),
         (
             LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, power_w=150, when=["idle only"]),

@@ -22,8 +22,8 @@ def test_what_becomes_of_the_stages_we_serve() -> None:
     found = drain_costs(view, ME, STEPS)
     assert found == (DrainCost(0, 2), DrainCost(1, 0))
     assert [cost.words for cost in found] == [
-        "stage 0 keeps 2 replicas",
-        "you are the last replica of stage 1: the swarm will wait for another volunteer",
+        "stage 0 keeps 2 volunteers",
+        "you are the last volunteer of stage 1: the swarm will wait for another volunteer",
     ]
     assert [cost.last for cost in found] == [False, True]
     assert drain_costs(view, C, STEPS) == ()
@@ -37,7 +37,7 @@ def test_nobody_waits_for_a_stage_of_a_complete_run() -> None:
     assert alone.last
     assert "the swarm will wait" not in alone.words
     assert "its last version stays on your disk" in alone.words
-    assert with_another.words == "stage 1 keeps 1 replica"
+    assert with_another.words == "stage 1 keeps 1 volunteer"
 
 
 def test_who_leaves_as_well_does_not_count() -> None:
@@ -46,7 +46,7 @@ def test_who_leaves_as_well_does_not_count() -> None:
         [[Replica(ME, 3, True), leaving], [Replica(ME, 3, True), Replica(B, 3, True)]]
     )
     assert [cost.remaining for cost in drain_costs(view, ME, STEPS)] == [0, 1]
-    assert drain_costs(view, ME, STEPS)[1].words == "stage 1 keeps 1 replica"
+    assert drain_costs(view, ME, STEPS)[1].words == "stage 1 keeps 1 volunteer"
 
 
 def test_a_stage_ends_when_all_who_serve_it_leave() -> None:

@@ -1,0 +1,34 @@
+"""Who contributed to a swarm: told by the running volunteer, or as it was when it ran last."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from client.cli.reach.home import Home
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.contributors import contributors_view
+from client.control.snapshot import ContributorView
+from client.store.contributions import load_contributions
+from protocol.contributions.board import Board, Vouched
+from protocol.ids import PeerId
+from protocol.invite import SwarmFile
+
+
+def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[ContributorView]:
+    """Return the leaderboard of a swarm; after so many steps where no volunteer runs."""
+    for path, node in running_nodes(home.folders.runtime):
+        if node.swarm == swarm.swarm:
+            with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
+                return client.status().contributors
+    return kept_contributors(home, swarm, step)
+
+
+def kept_contributors(home: Home, swarm: SwarmFile, step: int) -> list[ContributorView]:
+    """Return the leaderboard that lies on this disk."""
+    kept = load_contributions(home.folders.contributions(swarm.swarm))
+    board = Board(
+        Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
+    )
+    names = {PeerId(peer): name for peer, name in kept.names.items()}
+    found = board.contributors(lambda _peer: False)
+    return contributors_view(found, lambda peer: names.get(peer, ""), swarm.manifest, step)

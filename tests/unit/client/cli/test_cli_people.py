@@ -1,0 +1,179 @@
+"""Names, the leaderboard and what a model is for, in commands that show people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from client.cli.commands.events import _text
+from client.cli.commands.peers import members
+from client.cli.commands.stages import _row
+from client.cli.consent import introduction, terms
+from client.cli.diagnosis.bundle import _nameless
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.models.card import Facts, card
+from client.cli.terminal.contributors_text import leaderboard_lines
+from client.cli.terminal.status_text import status_report
+from client.config import Settings
+from client.control.names import by_short
+from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
+from client.errors import ExitCode
+from client.store.contributions import KeptContributions, KeptLine, save_contributions
+from client.store.paths import home_folders
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.invite import SwarmFile
+from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
+from tests.support.control_fakes import example_snapshot
+
+ME, ANNA, BORIS = "12D3KooWexamplepeer", "12D3KooWexample4AphPb", "12D3KooWexample9CqrSt"
+NAMES = {ANNA: "Anna", BORIS: "Anna"}
+BOARD = [
+    ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7, vouchers=2),
+    ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1, vouchers=3),
+    ContributorView(peer=BORIS, name="Anna", unvouched=30),
+]
+FOUNDER = Signer(b"\x07" * 32)
+
+
+def founded(purpose: str = "Haiku in Basque") -> SwarmFile:
+    run = RunChoices(measure=False, name="mine", purpose=purpose)
+    manifest = found_swarm(FOUNDER.peer, run, ModelChoices(), OptimizerChoices()).manifest
+    encoded, signature = FOUNDER.sign_manifest(manifest)
+    address = Address("ip4", "127.0.0.1", 9, FOUNDER.peer)
+    return SwarmFile(manifest, encoded, signature, (address,))
+
+
+def test_status_says_what_it_is_for_and_who_is_who() -> None:
+    stages = [
+        StageView(
+            stage=0,
+            layers=2,
+            version=3,
+            replicas=[
+                ReplicaView(peer=peer, version=3, state="serving", rate=1.0)
+                for peer in (ME, ANNA, BORIS)
+            ],
+        )
+    ]
+    now = example_snapshot(
+        purpose="Haiku in Basque",
+        names={**NAMES, ME: "My PC"},
+        stages=stages,
+        contributors=BOARD,
+    )
+    text = status_report(now)
+    assert "for       Haiku in Basque" in text
+    assert f"volunteer {ME}, called My PC" in text
+    assert "Anna (4AphPb) (serving" in text
+    assert "Anna (9CqrSt) (serving" in text
+    assert "60 vouched for by others, place 2" in text
+    assert _row(stages[0], now)[-1] == "this volunteer, Anna (4AphPb), Anna (9CqrSt)"
+    bare = status_report(example_snapshot())
+    assert "for " not in bare.splitlines()[1]
+    assert "by its own count: volunteer leaderboard" in bare
+
+
+def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
+    now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
+    (one,) = members(now).peers
+    assert (one.peer, one.name) == (ANNA, "Anna")
+    words = "4AphPb is down; 9CqrSt took over"
+    event = EventView(
+        seq=1, time=0.0, kind="LogLine", topic="membership", level="info", words=words
+    )
+    told = _text(event, by_short(NAMES))
+    assert told.endswith("Anna (4AphPb) is down; Anna (9CqrSt) took over")
+
+
+def test_the_leaderboard_marks_what_one_alone_says() -> None:
+    lines = list(leaderboard_lines(BOARD, ME))
+    assert lines[1].split()[:4] == ["1", "4AphPb", "Anna", "420"]
+    assert "2 others" in lines[1]
+    assert "(you)" in lines[2]
+    assert "30*" in lines[3]
+    assert any(line.startswith("*") for line in lines)
+    (empty,) = leaderboard_lines([], ME)
+    assert "nobody's work is vouched for yet" in empty
+
+
+def test_the_leaderboard_of_a_swarm_whose_volunteer_does_not_run(
+    home: Path, within: Within
+) -> None:
+    swarm, folders = founded(), home_folders(home)
+    SwarmStore(folders.swarms).remember(swarm)
+    kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
+    save_contributions(folders.contributions(swarm.swarm), kept)
+    said = within("leaderboard", "--json")
+    (line,) = json.loads(said.stdout)["contributors"]
+    assert (line["peer"], line["name"], line["microbatches"]) == (ANNA, "Anna", 420)
+    assert line["tokens"] == 420 * swarm.manifest.tokens_per_microbatch
+    assert "4AphPb" in within("leaderboard").stdout
+    path = folders.contributions(swarm.swarm)
+    path.write_bytes(b"\xc1" * 99)
+    assert "nobody's work is vouched for yet" in within("leaderboard").stdout
+    assert within("report", "--out", str(home / "page.html")).returncode == ExitCode.OK
+
+
+def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
+    assert within("identity", "name", "  Anna's   PC ").returncode == ExitCode.OK
+    assert within("config", "get", "nickname").stdout == "Anna's PC\n"
+    for bad in ("a(b", "x" * 25, "a\u202eb"):
+        said = within("identity", "name", bad)
+        assert said.returncode == ExitCode.CONFIG, bad
+        assert "nickname" in said.stderr
+    assert within("config", "get", "nickname").stdout == "Anna's PC\n"
+    assert within("identity", "name").returncode == ExitCode.OK
+    assert within("config", "get", "nickname").stdout == "\n"
+
+
+def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path: Path) -> None:
+    swarm = founded()
+    assert "  for        Haiku in Basque" in list(introduction(swarm.manifest, swarm.swarm))
+    plain = founded("")
+    assert not [line for line in introduction(plain.manifest, plain.swarm) if "  for " in line]
+    told = " ".join(terms(Settings(nickname="Anna"), tmp_path, swarm))
+    assert 'the name "Anna"' in told
+    assert "the name" not in " ".join(terms(Settings(), tmp_path, swarm))
+
+
+@pytest.mark.parametrize("purpose", ["two\nlines\u202e", "x" * 161, "a\u200bb"])
+def test_a_purpose_that_cannot_be_shown_founds_nothing(
+    home: Path, within: Within, purpose: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        within("create", "--no-measure", "--purpose", purpose, "--out", str(home / "x.swarm"))
+    assert ended.value.code == ExitCode.USAGE
+    assert not (home / "x.swarm").exists()
+
+
+def test_the_card_lists_those_that_are_vouched_for() -> None:
+    swarm = founded("Haiku `in` Basque")
+    facts = Facts(
+        swarm=swarm.swarm,
+        manifest=swarm.manifest,
+        version=9,
+        has_tokenizer=True,
+        loss=None,
+        bits=None,
+        met=(ANNA, "12D3KooWother"),
+        contributors=tuple(BOARD),
+        own_microbatches=0,
+        own_tokens=0,
+    )
+    text = card(facts)
+    assert "It is for: `Haiku 'in' Basque`" in text
+    assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0% of all work" in text
+    assert text.count(ANNA) == 1
+    assert "12D3KooWother" in text
+    assert BORIS not in text
+
+
+def test_a_problem_report_has_no_names_of_people() -> None:
+    now = _nameless(example_snapshot(names=NAMES, contributors=BOARD))
+    assert "Anna" not in str(now)
+    assert ANNA in str(now)

@@ -1,0 +1,109 @@
+"""The leaderboard over real engines and seats: all members show the same one, over roll-backs of
+who leaves and who comes late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from client.store.contributions import load_contributions
+from client.train.swarm.contributions import Contributions
+from protocol.contributions.board import Contributor
+from protocol.ids import PeerId
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+
+STEPS = 12
+
+
+def board(volunteer: Volunteer) -> dict[PeerId, Contributor]:
+    return {one.peer: one for one in volunteer.engine.contributions.contributors()}
+
+
+def peer(volunteer: Volunteer) -> PeerId:
+    return volunteer.engine.signer.peer
+
+
+def own_counts(swarm: TestSwarm) -> dict[PeerId, int]:
+    """What each volunteer itself knows to have contributed."""
+    everybody = [*swarm.volunteers, *swarm.dead]
+    return {peer(one): sum(c.counted for c in one.engine.commits) for one in everybody}
+
+
+async def test_all_members_show_the_same_board_and_it_is_true(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS) as swarm:
+        for stage in (0, 0, 0, 1, 1, 1):
+            await swarm.add(stage)
+        swarm.start()
+        await swarm.until_done()
+        truth = {name: count for name, count in own_counts(swarm).items() if count}
+
+        def agreed() -> bool:
+            boards = [board(one) for one in swarm.volunteers]
+            found = {name: line.microbatches for name, line in boards[0].items()}
+            return all(one == boards[0] for one in boards) and found == truth
+
+        await swarm.until(agreed)
+        lines = board(swarm.volunteers[0]).values()
+        assert all((line.vouchers, line.unvouched) == (2, 0) for line in lines)
+        assert sum(truth.values()) == 2 * STEPS * swarm.manifest.microbatches_per_step
+
+
+async def test_who_is_gone_keeps_its_credit_at_those_who_came_later(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Two of the first three die one after the other, and two others come: what the dead did is
+    vouched for by volunteers of which only one has seen it all."""
+    async with open_swarm(tmp_path, steps=400) as swarm:
+        first = [await swarm.add(0) for _ in range(3)]
+        await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: first[0].step(0) >= 4)
+        gone = peer(first[0])
+        swarm.vanish(first[0])
+        done = own_counts(swarm)[gone]
+        late = await swarm.add(0)
+        await swarm.until(lambda: late.serves(0) and _counted(late, gone, done))
+        swarm.vanish(first[1])
+        later = await swarm.add(0)
+        await swarm.until(lambda: later.serves(0) and _counted(later, gone, done))
+        await swarm.until(lambda: board(later)[gone].vouchers >= 2)
+        most = swarm.manifest.microbatches_per_step
+        assert abs(board(later)[gone].microbatches - done) <= most  # its last step may be lost
+
+
+def _counted(volunteer: Volunteer, of: PeerId, done: int) -> bool:
+    """Whether a volunteer's own account has, but for a step, what somebody did."""
+    account = volunteer.engine.contributions._accounts.get(0)
+    most = volunteer.engine.manifest.microbatches_per_step
+    return account is not None and account.count(of) >= done - most
+
+
+async def test_a_restart_goes_on_where_it_was(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "kept"
+    async with open_swarm(tmp_path, steps=STEPS) as swarm:
+        for stage in (0, 0, 0, 1):
+            await swarm.add(stage)
+        one = swarm.volunteers[0]
+        one.engine.contributions.keep_in(path)
+        swarm.start()
+        await swarm.until_done()
+        await swarm.until(lambda: len(board(one)) >= 2)
+        one.engine.contributions.save()
+        again = Contributions(
+            peer(one), swarm.manifest, one.engine.membership, lambda _effects: None, lambda: None
+        )
+        again.keep_in(path)
+        assert again.contributors() == [
+            line for line in one.engine.contributions.contributors() if line.vouchers
+        ]
+        assert again._accounts == one.engine.contributions._accounts
+        for committed in one.engine.commits:  # a roll-back after the restart
+            again.closed(committed)
+        assert again._accounts == one.engine.contributions._accounts
+    path.write_bytes(b"\x00" * 100)
+    assert load_contributions(path).board == ()
