@@ -16,7 +16,7 @@ from client import at_rest
 from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
-from model_zoo.data import Corpus, DataError, plain_tokens
+from model_zoo.data import Corpus, DataError, Tokens, plain_tokens
 from model_zoo.datasets.corpus import LeafCorpus, open_source
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -41,18 +41,24 @@ class Samples:
         self._dtype = token_dtype(self._vocab, masked=request.masked)
 
     def read(self, microbatch: int) -> bytes:
-        """Tokens of a microbatch (B, T+1), as they are sent.
+        """Tokens of a microbatch (B, T+1), as they are sent; held-out ones have negative numbers.
 
         Raises:
             WrongData: they are not here, or none of the tokenizer's: the founder signed for them.
         """
         try:
-            batch = self._corpus.sample(microbatch, self._sequences, self._tokens, self._seed)
+            batch = self._batch(microbatch)
         except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
             raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
         if int(plain_tokens(batch).max()) >= self._vocab:
             raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
         return batch.astype(self._dtype).tobytes()
+
+    def _batch(self, microbatch: int) -> Tokens:
+        size = self._sequences, self._tokens
+        if microbatch < 0:
+            return self._corpus.held_out_batch(-1 - microbatch, *size)
+        return self._corpus.sample(microbatch, *size, self._seed)
 
 
 def _opened(path: Path, request: OpenStage) -> Corpus:

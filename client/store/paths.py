@@ -72,6 +72,10 @@ class Folders:
         """The loss curve of one swarm."""
         return self.data / "curves" / f"{swarm}.bin"
 
+    def held_out(self, swarm: str) -> Path:
+        """The losses on held-out text of one swarm, by version."""
+        return self.data / "curves" / f"{swarm}-held-out.bin"
+
     def vouches(self, swarm: str) -> Path:
         """The signatures by which we belong to one swarm, and the invites that we made."""
         return self.data / "vouches" / f"{swarm}.bin"

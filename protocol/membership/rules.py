@@ -8,6 +8,7 @@ from typing import Final
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
+from protocol.membership.held_out import HELD_OUT, parse_held_out
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
     MEASURED,
@@ -37,6 +38,7 @@ MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
+HELD_OUT_TTL_S: Final = 600
 STORED_TTL_S: Final = 600
 WAYPOINT_TTL_S: Final = 600
 MEASURED_TTL_S: Final = 600
@@ -57,7 +59,7 @@ def record_kinds(
         max_adverts: adverts stored at most.
         standing: weight of an author for a subject; decides which records are kept when a subject
             is full.
-        serves_last_stage: only these peers may publish progress.
+        serves_last_stage: only these peers may publish progress and held-out losses.
         newest_seq: number of the newest record known in a slot, -1 if there is none.
     """
 
@@ -67,6 +69,10 @@ def record_kinds(
 
     def check_progress(signer: PeerId, record: Record) -> str | None:
         parse_progress(record, signer)
+        return None if serves_last_stage(signer) else "the signer does not serve the last stage"
+
+    def check_held_out(signer: PeerId, record: Record) -> str | None:
+        parse_held_out(record, signer)
         return None if serves_last_stage(signer) else "the signer does not serve the last stage"
 
     def check_measured(signer: PeerId, record: Record) -> str | None:
@@ -86,6 +92,7 @@ def record_kinds(
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert, binding=True),
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
+        HELD_OUT: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_held_out),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
         WAYPOINT: Kind(min(max_adverts, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, check_waypoint),
@@ -118,6 +125,7 @@ def ttl_s(kind: str, members: int) -> int:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
     lives = {
         PROGRESS: PROGRESS_TTL_S,
+        HELD_OUT: HELD_OUT_TTL_S,
         MEASURED: MEASURED_TTL_S,
         STORED: STORED_TTL_S,
         WAYPOINT: WAYPOINT_TTL_S,
