@@ -24,7 +24,14 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
+from client.control.updates import (
+    MAX_POINTS,
+    Curve,
+    HeldOutPoint,
+    StepPoint,
+    Subscribe,
+    Subscribed,
+)
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200

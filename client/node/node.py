@@ -35,7 +35,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import SocketFolderError, socket_path
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import fresh, ticket_note
@@ -86,6 +86,8 @@ CHECK_S = 0.2
 LINGER_S = 30.0
 """Seconds that a node that ends with the run stays for neighbours that still close their last
 step."""
+EVALUATED_S = 5.0
+"""And then for the held-out loss of the last version."""
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
 STOP_S = 15.0
@@ -217,7 +219,8 @@ class Node:
         self._network, self._swarm, self._store = network, swarm, store
         curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
         self._show_event = on_event
-        self._event_sink = EventSink(EventLog(), self._on_event, curve)
+        held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
+        self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
         self._step_writer = self._open_step_log()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
@@ -288,6 +291,11 @@ class Node:
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""
         return self._event_sink.curve.points(points)
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        """Return the losses on held-out text, as far as we have heard of them."""
+        found = self._event_sink.held_out_curve.points(points)
+        return [HeldOutPoint(one.step, one.time, one.loss) for one in found]
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin to give up every stage; return the pause."""
@@ -557,7 +565,17 @@ class Node:
                 if min(held_stages.newest) >= steps:
                     break
                 await trio.sleep(CHECK_S)
+        with trio.move_on_after(EVALUATED_S):
+            while self._awaits_evaluation() and not self._stop_asked.is_set():
+                await trio.sleep(CHECK_S)
         return True
+
+    def _awaits_evaluation(self) -> bool:
+        """Whether the last version is to be evaluated, and nothing is known of that."""
+        manifest, known = self._swarm.manifest, self._event_sink.held_out
+        return manifest.evaluated is not None and (
+            known is None or known.version < manifest.steps
+        )
 
     def _is_finished(self) -> bool:
         """Whether we serve a stage and all our stages are at the last step."""

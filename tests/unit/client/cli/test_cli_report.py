@@ -26,7 +26,7 @@ from client.control.snapshot import (
     PeerView,
     Snapshot,
 )
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode
 from client.events import Entry, Event, LogLine, PeerChanged, StepCommitted
 from client.store.credit import KeptCredit, save_credit
@@ -352,6 +352,9 @@ class Busy(FakeProvider):
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         return example_matches(swarm=self._swarm.swarm)
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        return []
 
     def history(self, points: int) -> list[StepPoint]:
         return [StepPoint(step, 2e9, 3.0 - step, 100.0) for step in range(3)]
