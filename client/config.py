@@ -253,6 +253,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Form(check=_check_folder),
         About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
     ] = ""
+    samples: Annotated[
+        bool,
+        About("Let newer and newer models go on from the founder's prompts, on this machine."),
+    ] = False
+    """In a process of its own with one thread. It needs memory for the whole model, and copies what
+    is not on this disk from members."""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"

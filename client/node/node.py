@@ -46,7 +46,14 @@ from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.node.matches import describe_matching
 from client.node.members import describe_members
-from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
+from client.node.sampling import Sampling
+from client.node.status import (
+    drain_costs_of,
+    limits_view,
+    pause_view,
+    sample_views,
+    take_snapshot,
+)
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
 from client.store.last_run import RunRecord
@@ -222,6 +229,7 @@ class Node:
         held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
         self._step_writer = self._open_step_log()
+        self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
@@ -251,6 +259,27 @@ class Node:
             self._event_sink.explain,
         )
 
+    def _open_sampling(self) -> Sampling | None:
+        """Return what lets the model write; None: the owner does not want it, or no prompt is
+        there."""
+        settings, swarm = self._options.settings, self._swarm
+        if not settings.samples or not swarm.manifest.sample_prompts:
+            return None
+        every = swarm.manifest.policy.checkpoint_every
+
+        def saved() -> int:
+            step = min((s.version for s in self.snapshot().stages), default=0)
+            return step if step >= swarm.manifest.steps else step // every * every
+
+        return Sampling(
+            swarm.swarm,
+            settings.data_dir,
+            self._folders.samples(swarm.swarm),
+            saved,
+            lambda: self._pauses.now is not None,
+            self._event_sink,
+        )
+
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
         if self._step_writer is not None:
@@ -265,7 +294,13 @@ class Node:
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
         limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
         started = self._training.entered or paused is not None
-        now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
+        now = structs.replace(
+            now,
+            limits=limits,
+            credit=self._credit.view(),
+            started=started,
+            samples=[] if self._sampling is None else sample_views(self._sampling.newest),
+        )
         if started or stopping:
             return now
         return structs.replace(now, state="connecting", reason=self._training.phase)
@@ -395,6 +430,8 @@ class Node:
             nursery.start_soon(self._credit.run)
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
+            if self._sampling is not None:
+                nursery.start_soon(self._sampling.run)
             nursery.start_soon(self._training.audit_log.run)
             nursery.start_soon(keep_heap_small)
             await self._until_over()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 import psutil
 
@@ -25,6 +26,7 @@ from client.control.snapshot import (
     PauseView,
     PeerView,
     ReplicaView,
+    SampleView,
     SeatView,
     Snapshot,
     StageView,
@@ -35,6 +37,7 @@ from client.events import Entry
 from client.limits.decision import when_words
 from client.node.trust import audit_counts, expelled, trust_of
 from client.store.pause import KeptPause
+from client.store.samples import KeptSample
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
 from client.train.reporting.event_sink import bits_per_byte
@@ -161,6 +164,14 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
     if pause is None:
         return None
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
+
+
+def sample_views(samples: Iterable[KeptSample]) -> list[SampleView]:
+    """Return samples in the form of the status."""
+    return [
+        SampleView(version=one.version, prompt=one.prompt, text=one.text, time=one.time)
+        for one in samples
+    ]
 
 
 def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView:

@@ -76,6 +76,10 @@ class Folders:
         """The losses on held-out text of one swarm, by version."""
         return self.data / "curves" / f"{swarm}-held-out.bin"
 
+    def samples(self, swarm: str) -> Path:
+        """What this machine let one swarm's model write."""
+        return self.data / "samples" / f"{swarm}.json"
+
     def vouches(self, swarm: str) -> Path:
         """The signatures by which we belong to one swarm, and the invites that we made."""
         return self.data / "vouches" / f"{swarm}.bin"
