@@ -60,6 +60,11 @@ class Folders:
         """Log files."""
         return self.data / "logs"
 
+    @property
+    def trackers(self) -> Path:
+        """What experiment trackers keep."""
+        return self.data / "trackers"
+
     def checkpoints(self, swarm: str) -> Path:
         """Checkpoints of one swarm."""
         return self.data / "checkpoints" / swarm

@@ -54,14 +54,18 @@ class StepRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, self.loss
 
     @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
+    def values(self) -> dict[str, float]:
+        """Its numbers, by name."""
         values = {"loss": self.loss}
         if self.tokens_per_s is not None:
             values["tokens_per_s"] = self.tokens_per_s
         values |= {f"members/stage {stage}": float(n) for stage, n in enumerate(self.members)}
-        values |= {f"grad_norm/stage {stage}": norm for stage, norm in self.grad_norm.items()}
-        return scalars(self.step, self.time, values)
+        return values | {f"grad_norm/stage {s}": norm for s, norm in self.grad_norm.items()}
+
+    @property
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
+        return scalars(self.step, self.time, self.values)
 
 
 class HeldOutRecord(Struct, frozen=True, kw_only=True):
@@ -87,13 +91,17 @@ class HeldOutRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, "held out", self.held_out_loss, self.vouchers, self.claims
 
     @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
-        values = {
+    def values(self) -> dict[str, float]:
+        """Its numbers, by name."""
+        return {
             "held_out/loss": self.held_out_loss,
             "held_out/bits_per_byte": self.bits_per_byte,
         }
-        return scalars(self.step, self.time, values)
+
+    @property
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
+        return scalars(self.step, self.time, self.values)
 
 
 class SampleRecord(Struct, frozen=True, kw_only=True):
@@ -112,9 +120,15 @@ class SampleRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, "sample", self.prompt
 
     @property
+    def values(self) -> dict[str, str]:
+        """The text, by a name."""
+        return {f"sample/{self.prompt[:40]}": self.prompt + self.sample}
+
+    @property
     def event(self) -> bytes:
         """It in TensorBoard's form."""
-        return text(self.step, self.time, f"sample/{self.prompt[:40]}", self.prompt + self.sample)
+        ((name, written),) = self.values.items()
+        return text(self.step, self.time, name, written)
 
 
 _Key = tuple[str | int | float, ...]
@@ -167,6 +181,9 @@ class StepLog:
         self._known = known
         if fresh:
             self._append_events(fresh)
+
+    def close(self) -> None:
+        """Nothing to do: no file stays open."""
 
     def _append_events(self, records: Sequence[LogRecord]) -> None:
         head = b"" if self._events_bytes else file_head(records[0].time)

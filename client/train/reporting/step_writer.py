@@ -45,6 +45,9 @@ class Log(Protocol):
             OSError: not now; the same may be given again.
         """
 
+    def close(self) -> object:
+        """Nothing more comes."""
+
 
 class StepWriter:
     """See the module's docstring.
@@ -143,6 +146,7 @@ class StepWriter:
             if self._waiting:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
                     await self._write()
+            self._log.close()
 
     async def _write(self) -> None:
         batch = list(self._waiting)
