@@ -16,12 +16,13 @@ from client import at_rest
 from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
-from model_zoo.data import Corpus, DataError, Tokens, plain_tokens
+from model_zoo.data import Corpus, DataError, plain_tokens
 from model_zoo.datasets.corpus import LeafCorpus, open_source
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
 from model_zoo.specs.tokens import DEFAULT, token_dtype
+from model_zoo.tokenizers.tokenizer import Tokens
 
 _COPY_BYTES = 4 << 20
 

@@ -626,9 +626,7 @@ class Node:
     def _awaits_evaluation(self) -> bool:
         """Whether the last version is to be evaluated, and nothing is known of that."""
         manifest, known = self._swarm.manifest, self._event_sink.held_out
-        return manifest.evaluated is not None and (
-            known is None or known.version < manifest.steps
-        )
+        return manifest.evaluated is not None and (known is None or known.version < manifest.steps)
 
     def _is_finished(self) -> bool:
         """Whether we serve a stage and all our stages are at the last step."""

@@ -162,5 +162,3 @@ class Sampling:
 def _lowest_priority() -> list[str]:
     nice = shutil.which("nice")
     return [nice, "-n", "19"] if nice else []
-
-

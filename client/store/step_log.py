@@ -47,7 +47,6 @@ class StepRecord(Struct, frozen=True, kw_only=True):
     grad_norm: dict[str, float]
     """By stage, before clipping, of the stages held here that have closed the step."""
 
-
     @property
     def key(self) -> _Key:
         """By which it is known again."""
@@ -133,7 +132,6 @@ class SampleRecord(Struct, frozen=True, kw_only=True):
 
 _Key = tuple[str | int | float, ...]
 LogRecord = StepRecord | HeldOutRecord | SampleRecord
-_decoders = [msgspec.json.Decoder(kind) for kind in (StepRecord, HeldOutRecord, SampleRecord)]
 
 
 class StepLog:
@@ -213,7 +211,7 @@ def _tail(file: BinaryIO) -> list[LogRecord]:
 
 
 def _parsed(line: bytes) -> LogRecord | None:
-    for decoder in _decoders:
+    for kind in (StepRecord, HeldOutRecord, SampleRecord):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return decoder.decode(line)
+            return msgspec.json.decode(line, type=kind)
     return None

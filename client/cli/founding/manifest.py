@@ -137,7 +137,10 @@ def _founding(
     _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
     check_corpus(corpus, spec.context)
     sequences = run.sequences or preset.sequences_per_microbatch
-    microbatches, steps = run.microbatches or preset.microbatches_per_step, run.steps or preset.steps
+    microbatches, steps = (
+        run.microbatches or preset.microbatches_per_step,
+        run.steps or preset.steps,
+    )
     costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
         protocol=1,

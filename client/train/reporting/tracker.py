@@ -111,7 +111,7 @@ class Tracker:
             raise OSError(0, problem)
         of = self._of
         of.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (``close`` does)
         self._process = subprocess.Popen(
             [sys.executable, "-m", PROGRAM, of.kind, of.project, of.run, str(of.folder)],
             stdin=subprocess.PIPE,
