@@ -125,7 +125,15 @@ def lent_bytes_per_s(relay: str, upload_bytes_per_s: float) -> float:
     return float(parse_rate(relay))
 
 
+def _check_trackers(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _TRACKER.fullmatch(name):
+            raise ValueError(f"{name!r} is no tracker: wandb or trackio, or wandb:PROJECT")
+    return names
+
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
+_TRACKER: Final = re.compile(r"(wandb|trackio)(:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 SIZE: Final = Form(parse_size, spell_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
 """Bytes; may be written like ``512MiB`` or ``10MB``."""
@@ -304,6 +312,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Form(check=_check_folder),
         About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
     ] = ""
+    log_to: Annotated[
+        tuple[str, ...],
+        Meta(max_length=2),
+        Form(check=_check_trackers),
+        About(
+            "Experiment tracker that gets every step, too: wandb or trackio, with a project as in "
+            "wandb:mine; may be repeated."
+        ),
+    ] = ()
+    samples: Annotated[
+        bool,
+        About("Let newer and newer models go on from the founder's prompts, on this machine."),
+    ] = False
+    """In a process of its own with one thread. It needs memory for the whole model, and copies what
+    is not on this disk from members."""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"

@@ -41,6 +41,32 @@ class StepCommitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionEvaluated(Event):
+    """Members have told a version's loss on held-out text."""
+
+    topic: ClassVar[Topic] = "round"
+    version: int
+    loss: float
+    """Mean of the held-out tokens that are learned, nats; the median of what was told."""
+    bits_per_byte: float
+    tokens: int
+    """Held-out tokens that it is the mean of."""
+    vouchers: int
+    """Members whose number is this one."""
+    claims: int
+    """Members that told a number of this version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleWritten(Event):
+    """This machine has let a version go on from a prompt of the founder."""
+
+    version: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageClosed(Event):
     """A seat of ours has applied a step."""
 

@@ -65,6 +65,13 @@ class FlatParameters:
         for parameter, segment in self._bound:
             parameter.grad = self._view(self.gradients, segment)
 
+    def bind(self, module: nn.Module, values: Tensor) -> None:
+        """Let a module like this one work on views of other values, (N,), which stay where they
+        are."""
+        named = dict(module.named_parameters())
+        for segment in self.layout:
+            named[segment.name].data = self._view(values, segment)
+
     def state(self) -> dict[str, Tensor]:
         """The parameters by global name, as views of `values`."""
         return {s.name: self._view(self.values, s) for s in self.layout}

@@ -56,6 +56,10 @@ MAX_ENVELOPE_BODY_BYTES = 18 * 1024
 """The largest is a commitment, which has 34 bytes of each of 512 segments."""
 MAX_RECORD_BODY_BYTES = 16 * 1024 - 256
 MAX_STEP = 2**40
+MAX_HELD_OUT = 64
+"""Held-out microbatches of an evaluation."""
+MAX_PATHS = 3
+"""Of an evaluation through the pipeline: the median of three numbers is no liar's."""
 MAX_NUMBER = 1e30
 """Largest magnitude of a loss or a rate. Values computed from others' numbers must respect it too,
 because a peer that sends more is penalised."""

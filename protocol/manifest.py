@@ -85,6 +85,23 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     where that is not so."""
 
 
+class Evaluation(Struct, frozen=True, forbid_unknown_fields=True):
+    """How versions are evaluated on held-out text while the run goes on."""
+
+    every: Annotated[int, Meta(ge=1, le=1_000_000)]
+    """Versions whose number it divides are evaluated, and the last one."""
+    microbatches: Annotated[int, Meta(ge=1, le=limits.MAX_HELD_OUT)]
+    """The first held-out microbatches, as large as those that train."""
+    tokens: Annotated[int, Meta(ge=1, le=2**40)]
+    """Of these that are predicted, and learned."""
+    size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
+    """Of text that these tokens stand for, as the founder has counted them."""
+
+
+MAX_PROMPTS = 8
+MAX_PROMPT_CHARS = 400
+
+
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """One run. All units are in the field names; stages are in pipeline order."""
 
@@ -128,10 +145,33 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     ) = msgspec.UNSET
     """What the model is for: one line for people. Left out if its founder does not say."""
 
+    evaluation: Evaluation | msgspec.UnsetType = msgspec.UNSET
+    """Left out if versions are not evaluated."""
+
+    prompts: (
+        Annotated[
+            tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)], ...],
+            Meta(min_length=1, max_length=MAX_PROMPTS),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    """Beginnings that volunteers may let the model go on from, to see how it learns. Left out if
+    there are none."""
+
     @property
     def purpose_words(self) -> str:
         """What the model is for; empty: its founder does not say."""
         return "" if self.purpose is msgspec.UNSET else self.purpose
+
+    @property
+    def evaluated(self) -> Evaluation | None:
+        """How versions are evaluated; None: they are not."""
+        return None if self.evaluation is msgspec.UNSET else self.evaluation
+
+    @property
+    def sample_prompts(self) -> tuple[str, ...]:
+        """The prompts; empty: there are none."""
+        return () if self.prompts is msgspec.UNSET else self.prompts
 
     @property
     def audits(self) -> float:
@@ -249,6 +289,16 @@ def inconsistency(manifest: Manifest) -> str | None:
             "the model's output projection is its embedding: one stage has to have both",
         ),
         (
+            all(map(is_prompt, manifest.sample_prompts)),
+            "a prompt has characters that cannot be shown",
+        ),
+        (
+            manifest.evaluated is None
+            or manifest.evaluated.tokens
+            <= manifest.evaluated.microbatches * manifest.tokens_per_microbatch,
+            "the evaluation counts more tokens than its microbatches have",
+        ),
+        (
             manifest.data.holds_samples(model.context),
             "the part of the data that is held out is shorter than one sample",
         ),
@@ -347,6 +397,11 @@ def too_large(parameters: int) -> str | None:
     if parameters <= limits.MAX_STAGE_PARAMETERS:
         return None
     return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
+
+
+def is_prompt(text: str) -> bool:
+    """Whether a text may be a prompt: no control characters but line ends and tabs."""
+    return text.replace("\n", "").replace("\t", "").isprintable() and bool(text.strip())
 
 
 def _is_plain_name(name: str) -> bool:

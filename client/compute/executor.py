@@ -40,6 +40,7 @@ from client.compute.requests import (
     Contribute,
     DecodeSum,
     Drop,
+    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
@@ -64,7 +65,7 @@ Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
 
 
-_PASSES = Forward | ForwardBackward | Backward | Subtract
+_PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
 _AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
@@ -76,6 +77,7 @@ _NO_GRADIENTS = (
     | UsualNorm
     | SumAgain
     | Forward
+    | Evaluate
     | Drop
     | Save
     | Probe
@@ -163,6 +165,8 @@ class Executor:
                 return passes.backward(self._stage.replica, request, payloads)
             case Subtract():
                 return passes.subtract(self._stage.replica, request, payloads)
+            case Evaluate():
+                return passes.evaluate(self._stage.replica, request, payloads)
             case Drop():
                 return passes.drop(self._stage.replica, request)
             case Contribute():

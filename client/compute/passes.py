@@ -13,13 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
+from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
 from client.compute.replica import Replica
-from client.compute.replies import BackwardDone, Dropped, Forwarded, LossComputed, Subtracted
+from client.compute.replies import (
+    BackwardDone,
+    Dropped,
+    Evaluated,
+    Forwarded,
+    LossComputed,
+    Subtracted,
+)
 from client.compute.requests import (
     Backward,
     Drop,
+    Evaluate,
     Forward,
     ForwardBackward,
     Recompute,
@@ -137,6 +145,50 @@ def subtract(
         within_memory(replica, lambda: _recomputed_backward(replica, slot, x, gradient))
     slot.take_out(request.microbatch)
     return Subtracted(), []
+
+
+def evaluate(
+    replica: Replica, request: Evaluate, payloads: Payloads
+) -> tuple[Evaluated, list[memoryview]]:
+    """Run a held-out microbatch forward at the version's own parameters, and count nothing.
+
+    `replica` computes; `request` names the microbatch and documents its `payloads`. Returns the
+    reply and, unless the stage is the last, the output.
+
+    Raises:
+        StaleRequest: the version is another one by now.
+    """
+    if request.version != replica.version:
+        raise StaleRequest(f"version {request.version} is gone, this is {replica.version}")
+    stage, part = replica.version_stage, replica.part
+    tokens: Buffer = request.tokens
+    if part.embeds and part.has_head:
+        exactly(payloads, 0)
+        read: list[memoryview] = []
+        tokens = tokens if replica.samples is None else replica.samples.read(request.microbatch)
+        x = replica.wire.tokens_in(tokens)[0]
+    else:
+        payloads, read = with_samples(replica, request.microbatch, payloads, 0)
+        (payload,) = exactly(payloads, 1)
+        x = stage_input(replica, payload, 0)
+
+    def run() -> tuple[float, list[memoryview]]:
+        parts = parts_of(replica)
+        with torch.no_grad(), stage.computing(x.device):
+            hidden = (stage.hidden(x[each]) for each in parts)  # (B, T, C)
+            if not part.has_head:
+                return 0.0, [replica.wire.boundary_out(joined(list(hidden)), "forward"), *read]
+            targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
+            losses = (
+                losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
+                for h, p in zip(hidden, parts, strict=True)
+            )
+            return sum(losses), []
+
+    loss_sum, sent = within_memory(replica, run)
+    if not loss_sum <= LARGEST_LOSS:
+        raise PoisonedTensor("the loss is not finite or of absurd magnitude")
+    return Evaluated(loss_sum=loss_sum), sent
 
 
 def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:

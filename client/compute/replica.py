@@ -36,7 +36,7 @@ from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
-from model_zoo.stages import Stage, blank_stage, build_stage
+from model_zoo.stages import Stage, blank_stage, build_stage, twin
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -64,6 +64,7 @@ class Replica:
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
+    _version_stage: Stage | None = None
     sequences_at_once: int = 0
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
@@ -84,6 +85,16 @@ class Replica:
     def module(self) -> Stage:
         """The stage's module, as step `version` runs it."""
         return self.slots[0].module
+
+    @property
+    def version_stage(self) -> Stage:
+        """A module with the parameters of `version`, for passes that count for no step."""
+        if not self.delayed:
+            return self.module
+        if self._version_stage is None:
+            self._version_stage = twin(self.module)
+            self.flat.bind(self._version_stage, self.parameters)
+        return self._version_stage
 
     @property
     def flat(self) -> FlatParameters:

@@ -48,6 +48,13 @@ class LossComputed(Reply, frozen=True, kw_only=True):
     tokens: int
 
 
+class Evaluated(Reply, frozen=True, kw_only=True):
+    """The sum of the learned tokens' losses in nats, 0 where the stage is not the last; payloads
+    as for `Forwarded`, none from the last stage."""
+
+    loss_sum: float
+
+
 class BackwardDone(Reply, frozen=True, kw_only=True):
     """The gradient is accumulated; one payload, the gradient for the stage before, unless
     there is none. `recomputed` says that the graph was gone."""

@@ -20,6 +20,7 @@ from client.compute.replies import (
     ContributionCompared,
     DataReady,
     Dropped,
+    Evaluated,
     Forwarded,
     Loaded,
     LossComputed,
@@ -163,6 +164,21 @@ class Backward(Request[BackwardDone], frozen=True, kw_only=True):
 
     step: Count
     microbatch: Count
+
+
+class Evaluate(Request[Evaluated], frozen=True, kw_only=True):
+    """Run a held-out microbatch forward at a version; nothing is counted.
+
+    Payload: the boundary tensor; on the first stage as for `Forward`. `tokens`: in the last stage,
+    as for `ForwardBackward`.
+
+    Fields:
+        microbatch: negative: held-out microbatches are numbered from -1 down.
+    """
+
+    version: Count
+    microbatch: Annotated[int, Meta(le=-1)]
+    tokens: bytes = b""
 
 
 class Subtract(Request[Subtracted], frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
 from model_zoo.specs.tokens import DEFAULT, token_dtype
+from model_zoo.tokenizers.tokenizer import Tokens
 
 _COPY_BYTES = 4 << 20
 
@@ -41,18 +42,24 @@ class Samples:
         self._dtype = token_dtype(self._vocab, masked=request.masked)
 
     def read(self, microbatch: int) -> bytes:
-        """Tokens of a microbatch (B, T+1), as they are sent.
+        """Tokens of a microbatch (B, T+1), as they are sent; held-out ones have negative numbers.
 
         Raises:
             WrongData: they are not here, or none of the tokenizer's: the founder signed for them.
         """
         try:
-            batch = self._corpus.sample(microbatch, self._sequences, self._tokens, self._seed)
+            batch = self._batch(microbatch)
         except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
             raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
         if int(plain_tokens(batch).max()) >= self._vocab:
             raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
         return batch.astype(self._dtype).tobytes()
+
+    def _batch(self, microbatch: int) -> Tokens:
+        size = self._sequences, self._tokens
+        if microbatch < 0:
+            return self._corpus.held_out_batch(-1 - microbatch, *size)
+        return self._corpus.sample(microbatch, *size, self._seed)
 
 
 def _opened(path: Path, request: OpenStage) -> Corpus:

@@ -121,7 +121,11 @@ class ControlClient:
 
     def history(self, points: int = 500) -> list[StepPoint]:
         """Return the loss curve since the node started, thinned to ``points``."""
-        return self.call("history", Curve, points=points).points
+        return self.curve(points).points
+
+    def curve(self, points: int = 500) -> Curve:
+        """Return the loss curve, and that of held-out text, as the node has seen them."""
+        return self.call("history", Curve, points=points)
 
     def pause(self, until: float | None = None, reason: str = "") -> PauseView:
         """Have the node give up its stages and free its memory until then (Unix s) or ``resume``.

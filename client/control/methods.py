@@ -24,7 +24,14 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
+from client.control.updates import (
+    MAX_POINTS,
+    Curve,
+    HeldOutPoint,
+    StepPoint,
+    Subscribe,
+    Subscribed,
+)
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200
@@ -51,6 +58,9 @@ class Provider(Protocol):
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run in at most ``points`` points."""
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        """Return the losses on held-out text, oldest first, thinned to so many points."""
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin to give up every stage with its memory; stay in the swarm, also after a restart."""
@@ -203,7 +213,8 @@ def _finish(request: rpc.Request, provider: Provider, caller: Caller) -> Finishi
 
 
 def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
-    return Curve(provider.history(rpc.parse_params(request, _HistoryParams).points))
+    points = rpc.parse_params(request, _HistoryParams).points
+    return Curve(provider.history(points), provider.held_out(points))
 
 
 def _pause(request: rpc.Request, provider: Provider, caller: Caller) -> Pausing:

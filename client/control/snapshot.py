@@ -42,6 +42,34 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     """Microbatches per second, as measured by its partners where they did."""
 
 
+class HeldOutView(Struct, frozen=True, kw_only=True):
+    """The loss of one version on text that nobody trains on, computed by the swarm."""
+
+    version: int
+    loss: float
+    """Mean of the tokens, nats."""
+    bits_per_byte: float
+    tokens: int
+    """Held-out tokens that it is the mean of, the same for every version."""
+    vouchers: int = 0
+    """Members whose number is this one; 1: it is one member's claim; 0: from an earlier session."""
+    claims: int = 0
+    """Members that told a number of this version."""
+    time: float = 0.0
+    """When it became known here, Unix seconds."""
+
+
+class SampleView(Struct, frozen=True, kw_only=True):
+    """What this machine found a version to write to one of the founder's prompts."""
+
+    version: int
+    prompt: str
+    text: str
+    """The prompt is no part of it; the likeliest token each time."""
+    time: float
+    """Unix seconds."""
+
+
 class StageView(Struct, frozen=True, kw_only=True):
     """One stage of the pipeline and who holds it."""
 
@@ -392,6 +420,16 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     loss_vouchers: int = 0
     """Replicas of the last stage that vouch for the loss; 0: this node's own loss, or nobody's."""
     tokens_per_s: float
+    eta_s: float | None = None
+    """About how many seconds of training are left, at the speed of the last steps; None: nothing is
+    known of that now."""
+    held_out: HeldOutView | None = None
+    """Of the newest version that was evaluated; None: of none."""
+    evaluate_every: int = 0
+    """Steps between the versions that are evaluated; 0: none is."""
+    samples: list[SampleView] = field(default_factory=list)
+    """To all prompts, of the newest version that this machine let write; empty unless it was told
+    to."""
     own_tokens_per_s: float
     """Our part of it: the mean of our shares of the stages, times the whole."""
     seats: list[SeatView]

@@ -62,8 +62,20 @@ class StepPoint(Struct, frozen=True):
     tokens_per_s: float
 
 
+class HeldOutPoint(Struct, frozen=True):
+    """The loss of one version on held-out text."""
+
+    version: int
+    time: float
+    """Unix seconds."""
+    loss: float
+    """Nats per token."""
+
+
 class Curve(Struct, frozen=True):
     """Answer to ``history``: the run as this volunteer has seen it, in earlier sessions, too;
     oldest first, thinned evenly."""
 
     points: list[StepPoint]
+    held_out: list[HeldOutPoint] = []
+    """Of the versions that were evaluated, oldest first."""

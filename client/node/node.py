@@ -35,7 +35,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import SocketFolderError, socket_path
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import fresh, ticket_note
@@ -47,7 +47,14 @@ from client.net.pacing import Rates
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.relaying import Relaying
-from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
+from client.node.sampling import Sampling
+from client.node.status import (
+    drain_costs_of,
+    limits_view,
+    pause_view,
+    sample_views,
+    take_snapshot,
+)
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
 from client.store.last_run import RunRecord
@@ -70,7 +77,8 @@ from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.reporting.step_writer import StepWriter
+from client.train.reporting.step_writer import Log, StepWriter
+from client.train.reporting.tracker import Tracker, is_installed, target
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
@@ -89,6 +97,8 @@ CHECK_S = 0.2
 LINGER_S = 30.0
 """Seconds that a node that ends with the run stays for neighbours that still close their last
 step."""
+EVALUATED_S = 5.0
+"""And then for the held-out loss of the last version."""
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
 STOP_S = 15.0
@@ -222,8 +232,10 @@ class Node:
         self._network, self._swarm, self._store = network, swarm, store
         curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
         self._show_event = on_event
-        self._event_sink = EventSink(EventLog(), self._on_event, curve)
-        self._step_writer = self._open_step_log()
+        held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
+        self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
+        self._step_writers = self._open_step_logs()
+        self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
@@ -241,23 +253,59 @@ class Node:
         self._credit: Credit
         self._relaying: Relaying
 
-    def _open_step_log(self) -> StepWriter | None:
-        """Return what writes every step to the owner's folder; None: there is none."""
-        if not self._options.settings.log_dir:
+    def _open_step_logs(self) -> list[StepWriter]:
+        """Return what writes every step to the owner's folder and trackers.
+
+        Raises:
+            UserError: a tracker is not installed.
+        """
+        settings, swarm = self._options.settings, self._swarm
+        logs: list[Log] = [StepLog(Path(settings.log_dir))] if settings.log_dir else []
+        for name in settings.log_to:
+            run = f"{swarm.swarm[:12]}-{self._signer.peer[-6:]}"
+            of = target(name, run, self._folders.trackers)
+            if not is_installed(of.kind):
+                words = f"--log-to {name} needs the package {of.kind}"
+                next_step = f'pip install "volunteer[{of.kind}]", or leave it out'
+                raise UserError(words, next_step, ExitCode.CONFIG)
+            logs.append(Tracker(of))
+        stages = range(swarm.manifest.stage_count)
+        return [
+            StepWriter(
+                log,
+                swarm.swarm[:12],
+                lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
+                lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
+                self._event_sink.explain,
+            )
+            for log in logs
+        ]
+
+    def _open_sampling(self) -> Sampling | None:
+        """Return what lets the model write; None: the owner does not want it, or no prompt is
+        there."""
+        settings, swarm = self._options.settings, self._swarm
+        if not settings.samples or not swarm.manifest.sample_prompts:
             return None
-        stages = range(self._swarm.manifest.stage_count)
-        return StepWriter(
-            StepLog(Path(self._options.settings.log_dir)),
-            self._swarm.swarm[:12],
-            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
-            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
-            self._event_sink.explain,
+        every = swarm.manifest.policy.checkpoint_every
+
+        def saved() -> int:
+            step = min((s.version for s in self.snapshot().stages), default=0)
+            return step if step >= swarm.manifest.steps else step // every * every
+
+        return Sampling(
+            swarm.swarm,
+            settings.data_dir,
+            self._folders.samples(swarm.swarm),
+            saved,
+            lambda: self._pauses.now is not None,
+            self._event_sink,
         )
 
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
-        if self._step_writer is not None:
-            self._step_writer.hear(event)
+        for writer in self._step_writers:
+            writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
@@ -271,9 +319,13 @@ class Node:
         if self._options.relay_only and not stopping:
             started = self._engine.own_advert.entered
             now = structs.replace(now, state="relaying", reason="it holds no stage")
-        relay = self._relaying.view()
         now = structs.replace(
-            now, limits=limits, credit=self._credit.view(), started=started, relay=relay
+            now,
+            limits=limits,
+            credit=self._credit.view(),
+            started=started,
+            relay=self._relaying.view(),
+            samples=[] if self._sampling is None else sample_views(self._sampling.newest),
         )
         if started or stopping:
             return now
@@ -300,6 +352,11 @@ class Node:
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""
         return self._event_sink.curve.points(points)
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        """Return the losses on held-out text, as far as we have heard of them."""
+        found = self._event_sink.held_out_curve.points(points)
+        return [HeldOutPoint(one.step, one.time, one.loss) for one in found]
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin to give up every stage; return the pause."""
@@ -401,8 +458,10 @@ class Node:
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
             nursery.start_soon(self._engine.contributions.run)
-            if self._step_writer is not None:
-                nursery.start_soon(self._step_writer.run)
+            for writer in self._step_writers:
+                nursery.start_soon(writer.run)
+            if self._sampling is not None:
+                nursery.start_soon(self._sampling.run)
             nursery.start_soon(self._training.audit_log.run)
             nursery.start_soon(keep_heap_small)
             nursery.start_soon(self._relaying.run)
@@ -597,7 +656,15 @@ class Node:
                 if min(held_stages.newest) >= steps:
                     break
                 await trio.sleep(CHECK_S)
+        with trio.move_on_after(EVALUATED_S):
+            while self._awaits_evaluation() and not self._stop_asked.is_set():
+                await trio.sleep(CHECK_S)
         return True
+
+    def _awaits_evaluation(self) -> bool:
+        """Whether the last version is to be evaluated, and nothing is known of that."""
+        manifest, known = self._swarm.manifest, self._event_sink.held_out
+        return manifest.evaluated is not None and (known is None or known.version < manifest.steps)
 
     def _is_finished(self) -> bool:
         """Whether we serve a stage and all our stages are at the last step."""

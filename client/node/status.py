@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 import psutil
 
@@ -18,6 +19,7 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
+    HeldOutView,
     HeldView,
     LimitsView,
     NetworkView,
@@ -25,6 +27,7 @@ from client.control.snapshot import (
     PauseView,
     PeerView,
     ReplicaView,
+    SampleView,
     SeatView,
     Snapshot,
     StageView,
@@ -35,8 +38,10 @@ from client.events import Entry
 from client.limits.decision import when_words
 from client.node.trust import audit_counts, expelled, trust_of
 from client.store.pause import KeptPause
+from client.store.samples import KeptSample
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
+from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stages import HeldStages
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
@@ -67,7 +72,7 @@ def take_snapshot(
     state, reason = _state(engine, held_stages, stopping, paused)
     pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     workers, stages = _workers(held_stages), _stages(engine)
-    waypoint = engine.waypoints.machine.newest
+    waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
     error = engine.event_sink.last_error
     return Snapshot(
         version=__version__,
@@ -77,12 +82,15 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=_step(engine, stages),
+        step=step,
         steps=manifest.steps,
         aggregation=manifest.aggregation_name,
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,
+        eta_s=_eta_s(engine, step, pace) if state == "training" else None,
+        held_out=_held_out(engine),
+        evaluate_every=manifest.evaluated.every if manifest.evaluated else 0,
         own_tokens_per_s=pace * _own_share(engine, held_stages),
         seats=_seats(held_stages),
         stages=stages,
@@ -123,6 +131,31 @@ def _names(engine: Engine) -> dict[str, str]:
     return {str(peer): name for peer, name in names.items()}
 
 
+def _eta_s(engine: Engine, step: int, tokens_per_s: float) -> float | None:
+    """Return about how long the rest of the run takes at this speed; None: not known yet."""
+    manifest = engine.manifest
+    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    return (manifest.steps - step) * per_step / tokens_per_s if tokens_per_s > 0 else None
+
+
+def _held_out(engine: Engine) -> HeldOutView | None:
+    """Return the newest loss on held-out text, of an earlier session if this one has heard none."""
+    sink, terms = engine.event_sink, engine.manifest.evaluated
+    newest = sink.held_out_curve.points(1)
+    if terms is None or not newest:
+        return None
+    known = sink.held_out
+    return HeldOutView(
+        version=newest[0].step,
+        loss=newest[0].loss,
+        bits_per_byte=bits_per_byte(newest[0].loss, terms),
+        tokens=terms.tokens,
+        vouchers=known.vouchers if known else 0,
+        claims=known.claims if known else 0,
+        time=newest[0].time,
+    )
+
+
 def _audits(held_stages: HeldStages) -> AuditsView | None:
     """Return what our audits came to; None: the run has none."""
     terms, log = held_stages.audits, held_stages.audit_log
@@ -148,6 +181,14 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
     if pause is None:
         return None
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
+
+
+def sample_views(samples: Iterable[KeptSample]) -> list[SampleView]:
+    """Return samples in the form of the status."""
+    return [
+        SampleView(version=one.version, prompt=one.prompt, text=one.text, time=one.time)
+        for one in samples
+    ]
 
 
 def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written without TensorBoard: scalars, as it reads them.
+"""TensorBoard's event files, written without TensorBoard: scalars and texts, as it reads them.
 
 A file is a row of records (TFRecord: length, its checksum, data, its checksum; CRC-32C, masked),
 each an ``Event`` in protobuf's encoding. TensorBoard reads all files of a folder in the order of
@@ -41,6 +41,27 @@ def scalars(step: int, wall: float, values: Mapping[str, float]) -> bytes:
         if abs(value) < MOST
     )
     return _record(_wall(wall) + b"\x10" + _varint(step) + _bytes_field(5, summary))
+
+
+def text(step: int, wall: float, name: str, content: str) -> bytes:
+    """Return the record of a text of one step, which is shown as it is, not as Markdown.
+
+    Args:
+        step: its number.
+        wall: Unix seconds.
+        name: of the text.
+        content: the text.
+    """
+    shown = "\n".join(f"    {line}" for line in content.splitlines())
+    plugin = _bytes_field(1, _bytes_field(1, b"text"))
+    one_string = b"\x08\x07" + _bytes_field(2, _bytes_field(2, b"\x08\x01"))
+    tensor = one_string + _bytes_field(8, shown.encode(errors="replace"))
+    value = (
+        _bytes_field(1, name.encode(errors="replace"))
+        + _bytes_field(8, tensor)
+        + _bytes_field(9, plugin)
+    )
+    return _record(_wall(wall) + b"\x10" + _varint(step) + _bytes_field(5, _bytes_field(1, value)))
 
 
 def _wall(wall: float) -> bytes:

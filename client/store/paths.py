@@ -60,6 +60,11 @@ class Folders:
         """Log files."""
         return self.data / "logs"
 
+    @property
+    def trackers(self) -> Path:
+        """What experiment trackers keep."""
+        return self.data / "trackers"
+
     def checkpoints(self, swarm: str) -> Path:
         """Checkpoints of one swarm."""
         return self.data / "checkpoints" / swarm
@@ -75,6 +80,14 @@ class Folders:
     def curve(self, swarm: str) -> Path:
         """The loss curve of one swarm."""
         return self.data / "curves" / f"{swarm}.bin"
+
+    def held_out(self, swarm: str) -> Path:
+        """The losses on held-out text of one swarm, by version."""
+        return self.data / "curves" / f"{swarm}-held-out.bin"
+
+    def samples(self, swarm: str) -> Path:
+        """What this machine let one swarm's model write."""
+        return self.data / "samples" / f"{swarm}.json"
 
     def vouches(self, swarm: str) -> Path:
         """The signatures by which we belong to one swarm, and the invites that we made."""

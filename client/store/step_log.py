@@ -1,6 +1,7 @@
 """The steps of a run, for programs, in a folder of the owner's choice.
 
-``metrics.jsonl`` has a line per step and is only appended to. A kill can tear the last line, which
+``metrics.jsonl`` has a line per step, one per version whose loss on held-out text is told, and one
+per sample, each with other fields. It is only appended to. A kill can tear the last line, which
 is cut off before the next. After a restart it goes on, and a step that is told again is not written
 twice. When the swarm is rolled back, the repeated steps follow, and the later line counts. Each
 session has an event file for TensorBoard beside it.
@@ -11,13 +12,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
 
-from client.store.event_file import file_head, file_name, scalars
+from client.store.event_file import file_head, file_name, scalars, text
 
 NAME: Final = "metrics.jsonl"
 MAX_LINE_BYTES: Final = 64 * 1024
@@ -45,9 +47,91 @@ class StepRecord(Struct, frozen=True, kw_only=True):
     grad_norm: dict[str, float]
     """By stage, before clipping, of the stages held here that have closed the step."""
 
+    @property
+    def key(self) -> _Key:
+        """By which it is known again."""
+        return self.swarm, self.step, self.loss
 
-_Key = tuple[str, int, float]
-_lines = msgspec.json.Decoder(StepRecord)
+    @property
+    def values(self) -> dict[str, float]:
+        """Its numbers, by name."""
+        values = {"loss": self.loss}
+        if self.tokens_per_s is not None:
+            values["tokens_per_s"] = self.tokens_per_s
+        values |= {f"members/stage {stage}": float(n) for stage, n in enumerate(self.members)}
+        return values | {f"grad_norm/stage {s}": norm for s, norm in self.grad_norm.items()}
+
+    @property
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
+        return scalars(self.step, self.time, self.values)
+
+
+class HeldOutRecord(Struct, frozen=True, kw_only=True):
+    """The loss of one version on held-out text: a line of the file; a later one of the same version
+    counts, because more members have told theirs by then."""
+
+    swarm: str
+    step: int
+    """The version: after so many steps."""
+    time: float
+    held_out_loss: float
+    """Nats per token."""
+    bits_per_byte: float
+    held_out_tokens: int
+    vouchers: int
+    """Members whose number this is."""
+    claims: int
+    """Members that told one of this version."""
+
+    @property
+    def key(self) -> _Key:
+        """By which it is known again."""
+        return self.swarm, self.step, "held out", self.held_out_loss, self.vouchers, self.claims
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Its numbers, by name."""
+        return {
+            "held_out/loss": self.held_out_loss,
+            "held_out/bits_per_byte": self.bits_per_byte,
+        }
+
+    @property
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
+        return scalars(self.step, self.time, self.values)
+
+
+class SampleRecord(Struct, frozen=True, kw_only=True):
+    """What a version writes to a prompt of the founder: a line of the file."""
+
+    swarm: str
+    step: int
+    """The version: after so many steps."""
+    time: float
+    prompt: str
+    sample: str
+
+    @property
+    def key(self) -> _Key:
+        """By which it is known again."""
+        return self.swarm, self.step, "sample", self.prompt
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The text, by a name."""
+        return {f"sample/{self.prompt[:40]}": self.prompt + self.sample}
+
+    @property
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
+        ((name, written),) = self.values.items()
+        return text(self.step, self.time, name, written)
+
+
+_Key = tuple[str | int | float, ...]
+LogRecord = StepRecord | HeldOutRecord | SampleRecord
 
 
 class StepLog:
@@ -64,7 +148,17 @@ class StepLog:
         self._events_bytes = 0
         """Length of the event file as far as it is whole."""
 
-    def append(self, records: Sequence[StepRecord]) -> None:
+    @property
+    def name(self) -> str:
+        """The file."""
+        return str(self.path)
+
+    @property
+    def advice(self) -> str:
+        """What its owner can do if it cannot be written."""
+        return "Make room, or choose another --log-dir at the next start"
+
+    def append(self, records: Sequence[LogRecord]) -> None:
         """Write the steps that are not written yet.
 
         Raises:
@@ -75,28 +169,27 @@ class StepLog:
         with self.path.open("a+b") as file:
             _cut_torn_line(file)
             if known is None:
-                known = dict.fromkeys(map(_key, _tail(file)))
-            fresh = [record for record in records if _key(record) not in known]
+                known = dict.fromkeys(record.key for record in _tail(file))
+            fresh = [record for record in records if record.key not in known]
             file.write(b"".join(msgspec.json.encode(record) + b"\n" for record in fresh))
         for record in fresh:
-            known[_key(record)] = None
+            known[record.key] = None
             if len(known) > REMEMBERED:
                 del known[next(iter(known))]
         self._known = known
         if fresh:
             self._append_events(fresh)
 
-    def _append_events(self, records: Sequence[StepRecord]) -> None:
+    def close(self) -> None:
+        """Nothing to do: no file stays open."""
+
+    def _append_events(self, records: Sequence[LogRecord]) -> None:
         head = b"" if self._events_bytes else file_head(records[0].time)
-        data = head + b"".join(map(_event, records))
+        data = head + b"".join(record.event for record in records)
         with self._events.open("ab") as file:
             file.truncate(self._events_bytes)  # what a full disk has torn
             file.write(data)
         self._events_bytes += len(data)
-
-
-def _key(record: StepRecord) -> _Key:
-    return record.swarm, record.step, record.loss
 
 
 def _cut_torn_line(file: BinaryIO) -> None:
@@ -109,23 +202,16 @@ def _cut_torn_line(file: BinaryIO) -> None:
         file.truncate(start + tail.rfind(b"\n") + 1)
 
 
-def _tail(file: BinaryIO) -> list[StepRecord]:
+def _tail(file: BinaryIO) -> list[LogRecord]:
     """Return the steps written last; lines of others are skipped."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - TAIL_BYTES))
-    found = []
-    for line in file.read(TAIL_BYTES).splitlines()[-REMEMBERED:]:
-        try:
-            found.append(_lines.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue
-    return found
+    lines = file.read(TAIL_BYTES).splitlines()[-REMEMBERED:]
+    return [record for line in lines if (record := _parsed(line)) is not None]
 
 
-def _event(record: StepRecord) -> bytes:
-    values = {"loss": record.loss}
-    if record.tokens_per_s is not None:
-        values["tokens_per_s"] = record.tokens_per_s
-    values |= {f"members/stage {stage}": float(n) for stage, n in enumerate(record.members)}
-    values |= {f"grad_norm/stage {stage}": norm for stage, norm in record.grad_norm.items()}
-    return scalars(record.step, record.time, values)
+def _parsed(line: bytes) -> LogRecord | None:
+    for kind in (StepRecord, HeldOutRecord, SampleRecord):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(line, type=kind)
+    return None

@@ -32,6 +32,7 @@ from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.contributions import Contributions
+from client.train.swarm.evaluation_report import EvaluationReport
 from client.train.swarm.expulsions import Expulsions
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
@@ -51,6 +52,7 @@ from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
+from protocol.membership.held_out import HELD_OUT
 from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
 from protocol.membership.view import (
@@ -65,7 +67,7 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import Convicted
+from protocol.seat.effects import Convicted, HeldOutLoss
 from protocol.view import SwarmView
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
@@ -153,9 +155,9 @@ class Engine:
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
-        self._progress_report = ProgressReport(
-            self, signer.peer, self.membership, manifest, event_sink
-        )
+        reported = self, signer.peer, self.membership, manifest, event_sink
+        self._progress_report = ProgressReport(*reported)
+        self._evaluation_report = EvaluationReport(*reported)
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._lines: Mapping[PeerId, tuple[float, float]] = {}
@@ -516,6 +518,8 @@ class Engine:
     def _record(self, record: RecordChanged) -> None:
         if record.kind == PROGRESS:
             self._progress_report.heard()
+        elif record.kind == HELD_OUT:
+            self._evaluation_report.heard()
         elif self.matching is not None and record.signer != self.signer.peer:
             said = (record.signer, record.kind, record.body)
             self.matched(self.matching.receive_record(*said, self.now()))
@@ -654,6 +658,10 @@ class Engine:
         else:
             with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
                 self._members(self.expulsions.contradicted(out.held, out.other))
+
+    def evaluated(self, found: HeldOutLoss) -> None:
+        """Our seat in the last stage has a version's loss on held-out text."""
+        self._evaluation_report.found(found)
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""

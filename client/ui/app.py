@@ -241,7 +241,7 @@ class VolunteerApp(App[int]):
     def _learn(self, found: Delivery) -> None:
         self.link, self._drawn = found.link, False
         if found.curve:
-            self.record.learn_curve(found.curve)
+            self.record.learn_curve(found.curve.points, found.curve.held_out)
         if found.update is not None:
             self.record.apply(found.update)
         for answer in found.answers:

@@ -107,6 +107,10 @@ class Mixture:
         """See `Windows`."""
         return leaves_of(self.training_start(sample, seed), self._context, token_bytes)
 
+    def held_out_leaves_of(self, sample: int, token_bytes: int) -> range:
+        """See `Windows`."""
+        return leaves_of(self.held_out_start(sample), self._context, token_bytes)
+
 
 @lru_cache(maxsize=8)
 def _cycle(weights: tuple[int, ...]) -> tuple[array[int], array[int]]:

@@ -170,6 +170,10 @@ class Windows:
         """
         return leaves_of(self.training_start(sample, seed), self._context, token_bytes)
 
+    def held_out_leaves_of(self, sample: int, token_bytes: int) -> range:
+        """Return the leaves of the data that a held-out sample lies in."""
+        return leaves_of(self.held_out_start(sample), self._context, token_bytes)
+
     @property
     def _per_block(self) -> int:
         return max(1, BLOCK_TOKENS // self._context)

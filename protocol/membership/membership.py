@@ -32,6 +32,7 @@ from protocol.membership.advert import ADVERT, Advert, check_seats, encode_adver
 from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
+from protocol.membership.held_out import HELD_OUT, HeldOutSaid, parse_held_out
 from protocol.membership.measured import (
     MEASURED,
     MIN_GAP_MS,
@@ -361,6 +362,12 @@ class Membership:
         serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
         held = [found for peer in serving if (found := self.records.get(PROGRESS, peer))]
         return {one.signer: parse_progress(one.record, one.signer) for one in held}
+
+    def held_out(self) -> dict[PeerId, HeldOutSaid]:
+        """Return what each replica of the last stage says of held-out text."""
+        serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
+        held = [found for peer in serving if (found := self.records.get(HELD_OUT, peer))]
+        return {one.signer: parse_held_out(one.record, one.signer) for one in held}
 
     def heard_before(self) -> list[RecordChanged]:
         """Return the others' records of the matching, for a machine that begins to listen."""

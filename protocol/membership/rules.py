@@ -14,6 +14,7 @@ from protocol.contributions.record import (
 from protocol.contributions.record import MIN_GAP_MS as COUNTED_GAP_MS
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
+from protocol.membership.held_out import HELD_OUT, parse_held_out
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
     MEASURED,
@@ -43,6 +44,7 @@ MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
+HELD_OUT_TTL_S: Final = 600
 STORED_TTL_S: Final = 600
 WAYPOINT_TTL_S: Final = 600
 COUNTED_TTL_S: Final = 600
@@ -65,7 +67,7 @@ def record_kinds(
         max_adverts: adverts stored at most.
         standing: weight of an author for a subject; decides which records are kept when a subject
             is full.
-        serves_last_stage: only these peers may publish progress.
+        serves_last_stage: only these peers may publish progress and held-out losses.
         newest_seq: number of the newest record known in a slot, -1 if there is none.
         per_step: microbatches per step.
     """
@@ -76,6 +78,10 @@ def record_kinds(
 
     def check_progress(signer: PeerId, record: Record) -> str | None:
         parse_progress(record, signer)
+        return None if serves_last_stage(signer) else "the signer does not serve the last stage"
+
+    def check_held_out(signer: PeerId, record: Record) -> str | None:
+        parse_held_out(record, signer)
         return None if serves_last_stage(signer) else "the signer does not serve the last stage"
 
     def check_measured(signer: PeerId, record: Record) -> str | None:
@@ -102,6 +108,7 @@ def record_kinds(
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert, binding=True),
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
+        HELD_OUT: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_held_out),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
         COUNTED: Kind(max_adverts, MAX_COUNTED_BYTES, check_counted),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
@@ -135,6 +142,7 @@ def ttl_s(kind: str, members: int) -> int:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
     lives = {
         PROGRESS: PROGRESS_TTL_S,
+        HELD_OUT: HELD_OUT_TTL_S,
         MEASURED: MEASURED_TTL_S,
         COUNTED: COUNTED_TTL_S,
         STORED: STORED_TTL_S,

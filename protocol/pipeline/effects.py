@@ -33,6 +33,11 @@ class PayloadKey:
     peer: str = ""
 
 
+def held_out_key(version: int, name: PayloadName, item: int) -> PayloadKey:
+    """Return the key of a payload of a held-out microbatch, which have negative numbers."""
+    return PayloadKey(version, name, -1 - item)
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Keep the payload of the message in hand under these keys (tokens first, if there are any)."""
@@ -200,10 +205,25 @@ class SumAgainTask:
     reduced: PayloadKey
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluateTask:
+    """Run a held-out microbatch forward at version ``step``; yields ``output``, or the loss in the
+    last stage."""
+
+    step: int
+    item: int
+
+    @property
+    def microbatch(self) -> int:
+        """The number by which its samples are read: negative, from -1 down."""
+        return -1 - self.item
+
+
 AuditTask = KeepVersionTask | RecomputeTask | CompareTask | UsualNormTask | SumAgainTask
 
 Task = (
     AuditTask
+    | EvaluateTask
     | ForwardTask
     | LossTask
     | BackwardTask

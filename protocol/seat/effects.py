@@ -87,8 +87,18 @@ class Audited:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOutLoss:
+    """What the last stage has found of a version on one path of held-out text."""
+
+    version: int
+    loss: float
+    """Mean of the tokens that are learned, nats."""
+
+
 SeatEffect = (
     Effect
+    | HeldOutLoss
     | CommitTo
     | SignCharge
     | Convicted

@@ -24,6 +24,7 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
+from protocol.manifest import Evaluation
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
@@ -34,6 +35,7 @@ from protocol.pipeline.effects import (
     ContributeTask,
     DecodeTask,
     DropStep,
+    EvaluateTask,
     Fault,
     ForwardTask,
     Keep,
@@ -63,6 +65,7 @@ from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
 from protocol.seat.effects import CommitTo, Convicted, SeatEffect, Serving, Snapshot
+from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
@@ -141,6 +144,7 @@ class Seat:
             is on probation.
         audits: what audits go by; None: the run has none.
         secret: random bytes if the run's sums are secret, else empty.
+        evaluation: how versions are evaluated; None: they are not.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class Seat:
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
         secret: bytes = b"",
+        evaluation: Evaluation | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._steps, self._tokens_per_step = steps, tokens_per_step
@@ -201,6 +206,7 @@ class Seat:
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
+        self.evaluating = Evaluating(place, evaluation, step, steps)
         for (stage, peer), why in (audits.expelled if audits else {}).items():
             self.standing.expel(peer, stage, why, 0.0)
         self._aside = self.standing.aside()
@@ -322,6 +328,7 @@ class Seat:
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += self.auditing.update_view(view, self._seen, now)
+        self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
@@ -607,6 +614,8 @@ class Seat:
                 | SumAgainTask()
             ):
                 return self.auditing.computed(task, outcome, now)
+            case EvaluateTask():
+                return self.evaluating.computed(task, outcome)
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
 
@@ -703,6 +712,7 @@ class Seat:
         self._confirmed.start_step(self.step)
         self._following.caught_up()
         self._obstruction.closed(now)
+        self.evaluating.start_step(self.step)
         self.member.start_step(self.step, state_digest(outcome.hash))
         leads = self.leader.start_step(self.step, now, self.member.state, self._part())
         effects: list[SeatEffect] = [committed, *leads, *self.auditing.verdicts(now)]
@@ -785,6 +795,7 @@ class Seat:
         effects: list[SeatEffect] = list(self.member.advance())
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)
+        effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
         if not self.finished and (to := self.current_leader()) is not None:
@@ -793,6 +804,11 @@ class Seat:
             effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
             effects += self._report(to, busy=bool(in_flight), now=now)
         return effects
+
+    def _evaluate(self) -> list[Compute]:
+        """Run held-out microbatches, unless the step is being closed."""
+        may_begin = self.training_allowed and not self._view.empty_stages()
+        return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""

@@ -211,6 +211,18 @@ class Backward(Wire, frozen=True):
     era: Era = 0
 
 
+class HeldOut(Wire, frozen=True):
+    """Boundary activation of a held-out microbatch into ``stage``, forward only. Payload: its
+    tokens, then the tensor, as of a Forward."""
+
+    stage: StageIndex
+    step: StepIndex
+    """The version that it is run at."""
+    item: Annotated[int, Meta(ge=0, lt=limits.MAX_HELD_OUT)]
+    path: Annotated[int, Meta(ge=0, lt=limits.MAX_PATHS)]
+    era: Era = 0
+
+
 class Have(Wire, frozen=True):
     """Asks a replica of ``stage`` whether it holds a microbatch; if so the asker becomes its return
     address and gets the gradient, without sending the boundary again."""
@@ -541,12 +553,13 @@ Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck 
 Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining
-Bulk = Forward | Backward | Segment | Reduced | AuditReply | Chunk
+Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | Chunk
 Message = Control | Bulk
 
 BULK_TYPES: tuple[type[Wire], ...] = (
     Forward,
     Backward,
+    HeldOut,
     Segment,
     Reduced,
     AuditReply,

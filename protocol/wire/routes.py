@@ -36,6 +36,7 @@ from protocol.wire.messages import (
     Goodbye,
     Have,
     Heartbeat,
+    HeldOut,
     Hello,
     JoinStage,
     Lease,
@@ -141,6 +142,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Forward: Route("seat", "pipeline.forward", "stage before", "stage", work=True),
         Backward: Route("seat", "pipeline.backward", "stage after", "stage", work=True),
         Receipt: Route("seat", "pipeline.receipt", "stage after", "stage before"),
+        HeldOut: Route("seat", "evaluating.held_out", "stage before", "stage"),
         Have: Route("seat", "on_have", "stage before", "stage"),
         # rounds
         LedgerReport: Route("seat", "on_report", "stage", "stage"),

@@ -26,7 +26,7 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.events import Entry, LogLine
 
 
@@ -186,6 +186,9 @@ class FakeProvider:
     def finish(self) -> list[DrainCostView]:
         self.stop()
         return example_snapshot().leaving
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        return []
 
     def history(self, points: int) -> list[StepPoint]:
         return [StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:]

@@ -31,7 +31,7 @@ from client.control.snapshot import (
     StageView,
 )
 from client.control.sockets import socket_path
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
 from tests.support.control_fakes import example_invite, example_matches, example_snapshot
@@ -87,6 +87,9 @@ class ScriptedVolunteer:
 
     def finish(self) -> list[DrainCostView]:
         self.stop()
+        return []
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
         return []
 
     def history(self, points: int) -> list[StepPoint]:

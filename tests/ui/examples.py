@@ -154,6 +154,12 @@ def step(seq: int, number: int, loss: float = 2.0) -> EventView:
     return event(seq, f"step {number}: loss {loss}", "StepCommitted", data=data)
 
 
+def evaluated(seq: int, version: int, loss: float) -> EventView:
+    """Return the event of a loss on held-out text."""
+    data: dict[str, object] = {"version": version, "loss": loss, "vouchers": 3, "claims": 3}
+    return event(seq, f"version {version}: held-out loss {loss}", "VersionEvaluated", data=data)
+
+
 def down(seq: int, peer: str, reason: str = "closed by the peer") -> EventView:
     """Return the event of a peer that went."""
     data: dict[str, object] = {"peer": peer, "state": "down"}

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from client.control.snapshot import DrainCostView, NetworkView, PauseView
-from client.control.updates import StepPoint
+from msgspec.structs import replace
+
+from client.control.snapshot import (
+    DrainCostView,
+    HeldOutView,
+    NetworkView,
+    PauseView,
+    SampleView,
+)
+from client.control.updates import HeldOutPoint, StepPoint
+from client.ui.model.dashboard import loss
 from client.ui.model.header import drain_words, header, reason
 from client.ui.model.leaving import ways
 from client.ui.model.logs import chosen as chosen_logs
@@ -11,7 +20,7 @@ from client.ui.model.logs import event_details, log_rows, log_title
 from client.ui.model.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
 from client.ui.model.record import MAX_EVENTS, MAX_POINTS, Record
 from client.ui.model.span import Box, plain
-from client.ui.model.swarm import remaining_s
+from client.ui.model.swarm import samples, samples_height, swarm_head
 from client.ui.source.mailbox import Link
 from tests.ui.examples import (
     ANNA,
@@ -19,6 +28,7 @@ from tests.ui.examples import (
     CARLA,
     ME,
     NOW,
+    evaluated,
     event,
     recorded_from,
     snapshot,
@@ -87,10 +97,45 @@ def test_transfer_rates_come_from_what_was_counted() -> None:
     assert round(record.rates.received) == 500
 
 
-def test_time_left_is_reckoned_from_the_pace() -> None:
-    record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), step=6, steps=16))
-    assert remaining_s(record) == 10.0
-    assert remaining_s(recorded_from(update(1))) is None
+def test_time_left_is_what_the_node_says() -> None:
+    record = recorded_from(update(9, step=6, steps=16, eta_s=7800.0))
+    assert "about 2 h 10 min left" in plain(swarm_head(record, Box(120, 8)))
+    assert "about 2 h 10 min left" in plain(header(record, LIVE, Box(120, 4)))
+    assert "left" not in plain(swarm_head(recorded_from(update(1)), Box(120, 8)))
+
+
+def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
+    record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), evaluated(6, 4, 3.5)))
+    record.learn_curve([], [HeldOutPoint(0, NOW, 5.5), HeldOutPoint(4, NOW, 9.9)])
+    told = HeldOutView(
+        version=4, loss=3.5, bits_per_byte=5.05, tokens=8192, vouchers=2, claims=3, time=NOW
+    )
+    assert [point.loss for point in record.held_out_curve()] == [5.5, 3.5]
+    record.snapshot = replace(record.snapshot, held_out=told)
+    lines = loss(record, Box(70, 12))
+    assert "3.500 held out at step 4, 5.050 bits a byte, told by 2 of 3" in plain(lines)
+    assert any(span.tone == "second" for line in lines[2:] for span in line)
+    alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
+    record.snapshot = alone
+    assert "one member's claim" in plain(loss(record, Box(80, 12)))
+
+
+def test_a_repeated_version_replaces_later_ones() -> None:
+    told = (evaluated(1, 4, 3.5), evaluated(2, 8, 3.0), evaluated(3, 4, 3.6))
+    record = recorded_from(update(9, *told))
+    assert [(p.version, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
+
+
+def test_samples_are_shown_where_there_are_any() -> None:
+    record = recorded_from(update(9))
+    assert not samples(record, Box(60, 6))
+    assert not samples_height(record, 24)
+    told = SampleView(version=50, prompt="def f(", text="x):\n\x1b[31mreturn", time=NOW)
+    record.snapshot = replace(record.snapshot, samples=[told])
+    shown = plain(samples(record, Box(60, 6))).splitlines()
+    assert shown[0] == "after step 50, likeliest tokens"
+    assert shown[1].startswith("def f( ▸ x): ")
+    assert "\x1b" not in shown[1]
 
 
 # --- header ----------------------------------------------------------------------------------

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from msgspec import Struct
 
+from client import at_rest
 from client.cli.reach.home import find_home
 from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
+from client.node.sampling import PromptSamples, Written
+
+if TYPE_CHECKING:
+    from client.cli.models.model_source import Trained  # which imports torch
 
 DEFAULT_PROMPT = "def "
+MOST_OF_PROMPT = 160
+"""Tokens that follow one of the founder's prompts."""
 
 
 class Sample(Struct, frozen=True):
@@ -27,9 +38,10 @@ class Sample(Struct, frozen=True):
 
 
 def sample(
-    prompt: str = DEFAULT_PROMPT,
+    prompt: str | None = None,
     /,
     *,
+    prompts: Annotated[bool, Parameter(negative="")] = False,
     swarm: str | None = None,
     checkpoint: tuple[Path, ...] = (),
     length: int = 400,
@@ -37,13 +49,16 @@ def sample(
     top_k: int | None = 40,
     seed: int = 0,
     json: AsJson = False,
+    handed_over: Annotated[bool, Parameter(show=False)] = False,
 ) -> None:
     """Write text with the model a swarm has trained so far.
 
     Parameters
     ----------
     prompt
-        Text to go on from.
+        Text to go on from (default: "def ").
+    prompts
+        Go on from each of the founder's prompts, always with the likeliest token.
     swarm
         Name, id, invite or .swarm file (default: the only swarm known here).
     checkpoint
@@ -56,7 +71,12 @@ def sample(
         Draw from so many likeliest tokens only.
     seed
         Same seed, same text.
+    handed_over
+        Take the key of encrypted files from stdin.
     """
+    if prompts and prompt is not None:
+        words = "--prompts takes the founder's prompts, and another one is given"
+        raise UserError(words, "leave one of them out", ExitCode.USAGE)
     home = find_home()
     found = find_swarm(home, swarm)
 
@@ -64,25 +84,59 @@ def sample(
     from client.cli.models.newest import needed_tokenizer, newest_model
     from model_zoo.sample import stream  # torch: when all else is in order
 
-    unlock(home.folders.data)
+    if handed_over:
+        at_rest.use(sys.stdin.buffer.read() or None)
+    else:
+        unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
-    try:
-        pieces = stream(
-            needed_model(trained),
-            prompt,
-            length,
-            temperature=temperature,
-            top_k=top_k,
-            seed=seed,
-            tokenizer=needed_tokenizer(trained),
-        )
-    except ValueError as error:
-        raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
+    if prompts:
+        temperature, top_k, length = 0.0, None, min(length, MOST_OF_PROMPT)
+    model, tokenizer = needed_model(trained), needed_tokenizer(trained)
+
+    def write(prompt: str) -> Iterator[str]:
+        try:
+            return stream(
+                model,
+                prompt,
+                length,
+                temperature=temperature,
+                top_k=top_k,
+                seed=seed,
+                tokenizer=tokenizer,
+            )
+        except ValueError as error:
+            raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
+
+    if prompts:
+        _write_all(trained, write, as_json=json)
+        return
+    prompt = DEFAULT_PROMPT if prompt is None else prompt
+    pieces = write(prompt)
     if json:
         print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
         return
     say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
-    print(prompt, end="", flush=True)
+    _print(prompt, pieces)
+
+
+def _write_all(trained: Trained, write: Callable[[str], Iterator[str]], *, as_json: bool) -> None:
+    """Go on from each of the founder's prompts."""
+    given = trained.manifest.sample_prompts
+    if not given:
+        words = f"{trained.manifest.name} was founded without prompts"
+        raise UserError(words, 'give one: volunteer sample "Once upon a time"', ExitCode.USAGE)
+    if as_json:
+        samples = [Written(one, printable("".join(write(one)))) for one in given]
+        print_json(PromptSamples(trained.swarm, trained.version, samples))
+        return
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    for one in given:
+        _print(one, write(one))
+        print()
+
+
+def _print(prompt: str, pieces: Iterator[str]) -> None:
+    print(printable(prompt), end="", flush=True)
     for text in pieces:
         print(printable(text), end="", flush=True)
     print()

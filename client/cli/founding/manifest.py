@@ -16,6 +16,7 @@ import psutil
 from msgspec import UNSET
 
 from client.cli.founding.adapters import adapted, check_base
+from client.cli.founding.evaluating import checked_prompts, evaluation
 from client.cli.founding.fitting import check_stages
 from client.cli.founding.importing import (
     check_vocabulary,
@@ -137,6 +138,10 @@ def _founding(
     _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
     check_corpus(corpus, spec.context)
     sequences = run.sequences or preset.sequences_per_microbatch
+    microbatches, steps = (
+        run.microbatches or preset.microbatches_per_step,
+        run.steps or preset.steps,
+    )
     costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
         protocol=1,
@@ -147,14 +152,18 @@ def _founding(
         model=spec,
         stages=costs,
         sequences_per_microbatch=sequences,
-        microbatches_per_step=run.microbatches or preset.microbatches_per_step,
-        steps=run.steps or preset.steps,
-        optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
+        microbatches_per_step=microbatches,
+        steps=steps,
+        optimizer=choose_optimizer(preset, optimizer, steps, run.optimizer),
         data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.sent_codec,
         aggregation=UNSET if run.rule == aggregations.DEFAULT else run.rule,
         audit_percent=run.audit or UNSET,
+        evaluation=evaluation(
+            run.evaluate_every, corpus, microbatches, sequences, spec.context, steps
+        ),
+        prompts=checked_prompts(run.prompt),
         delayed_update=True if run.delayed_update else UNSET,
         compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
         purpose=normal(run.purpose) or UNSET,

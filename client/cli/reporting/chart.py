@@ -14,19 +14,26 @@ MANY = 60
 """With more points the line is smoothed, and the points lie behind it."""
 
 
-def chart(points: Sequence[Point], label: str, marks: Iterable[float] = ()) -> str:
+def chart(
+    points: Sequence[Point],
+    label: str,
+    marks: Iterable[float] = (),
+    over: Sequence[Point] = (),
+) -> str:
     """Return a chart of a curve; empty without two points that can be drawn.
 
     Args:
         points: (x, y) with x rising; absurd ones are left out.
         label: what it shows, for those who do not see it.
         marks: places on the x axis to point at.
+        over: a second curve of the same measure, drawn over the first.
     """
-    seen = [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
+    seen = _sensible(points)
     if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
         return ""
     left, right = seen[0][0], seen[-1][0]
-    lowest, highest = bounds([y for _, y in seen])
+    above = [(min(x, right), y) for x, y in _sensible(over) if x >= left]
+    lowest, highest = bounds([y for _, y in [*seen, *above]])
     if min(y for _, y in seen) >= 0:
         lowest = max(0.0, lowest)
     figures = ticks((lowest, highest), 4)
@@ -43,6 +50,7 @@ def chart(points: Sequence[Point], label: str, marks: Iterable[float] = ()) -> s
     lines = [line("curve", seen)]
     if len(seen) > MANY:
         lines = [line("points", seen), line("curve", smooth(seen, high))]
+    lines += [line("over", above)] if above else []
     rows = [(100 * (high - y) / (high - low), _figure(y, figures)) for y in figures]
     columns = [
         (100 * (x - left) / (right - left), f"{x:,.0f}")
@@ -63,6 +71,10 @@ def chart(points: Sequence[Point], label: str, marks: Iterable[float] = ()) -> s
         + "".join(f'<span class="x" style="left:{x:.1f}%">{text}</span>' for x, text in columns)
         + "</div>"
     )
+
+
+def _sensible(points: Iterable[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
 
 
 def _figure(value: float, figures: Sequence[float]) -> str:

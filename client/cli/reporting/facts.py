@@ -16,7 +16,7 @@ from client.control.snapshot import (
     CreditView,
     ExpelledView,
 )
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 
 
 class PartFacts(Struct, frozen=True, kw_only=True):
@@ -110,6 +110,27 @@ class FaultFacts(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class SampleFacts(Struct, frozen=True, kw_only=True):
+    """What this machine let a version write."""
+
+    version: int
+    prompt: str
+    text: str
+
+
+class HeldOutFacts(Struct, frozen=True, kw_only=True):
+    """Losses on text that nobody trains on, computed by the swarm."""
+
+    every: int
+    """Steps between the versions that are evaluated."""
+    tokens: int
+    """Held-out tokens of each evaluation."""
+    bits_per_nat: float
+    """What a loss is multiplied with for bits per byte."""
+    curve: list[HeldOutPoint]
+    """Oldest first, thinned evenly."""
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """Answer of ``volunteer report --json``."""
 
@@ -143,4 +164,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Of the members remembered, over all sessions; None: the run has none, or nothing was audited
     here."""
     expelled: list[ExpelledView]
+    held_out: HeldOutFacts | None = None
+    """None: the run has no evaluation."""
+    samples: list[SampleFacts] = []
+    """Of all versions that are kept, oldest first; empty unless this volunteer was told to."""
     schema_version: int = 1

@@ -15,6 +15,7 @@ from client.cli.reporting.chart import chart
 from client.cli.reporting.facts import FaultFacts, MemberFacts, Report
 from client.control.snapshot import ContributorView
 from client.control.trust_words import audit_results
+from client.control.updates import HeldOutPoint
 from client.ui.model import words
 from client.ui.text import clean
 
@@ -58,6 +59,7 @@ dd{margin:0;overflow-wrap:anywhere}
 .mark{stroke:var(--bad);stroke-dasharray:4 4}
 .points{stroke:var(--line);opacity:.3}
 .curve{stroke:var(--line);stroke-width:2;stroke-linejoin:round}
+.over{stroke:var(--good);stroke-width:2;stroke-linejoin:round}
 .x,.y{position:absolute;font-size:.75rem;line-height:1;white-space:nowrap}
 .y{right:100%;margin-right:.5rem;transform:translateY(-50%)}
 .x{top:100%;margin-top:.5rem;transform:translateX(-50%)}
@@ -83,6 +85,7 @@ def page(report: Report) -> str:
             f"{_HEAD}<title>{title}: report</title>\n{_STYLE}</head>\n<body>\n<main>\n",
             *_run(report, title),
             *_loss(report),
+            *_samples(report),
             *_speed(report),
             *_stages(report),
             *_members(report),
@@ -167,13 +170,47 @@ def _loss(report: Report) -> Iterator[str]:
         points,
         "training loss by step",
         [one.step for one in report.faults if not one.in_order],
+        [(float(point.version), point.loss) for point in _held_out_curve(report)],
     )
+    yield from _held_out(report)
     if not drawn:
         yield '<p class="muted">The curve begins with the second step seen here.</p>\n'
         return
     low = min(points, key=lambda point: point[1])
     yield f'<p class="muted">training loss, nats per token, by step; lowest {low[1]:.4f} at step '
-    yield f"{low[0]:,.0f}; dashed: a fault</p>\n{drawn}\n"
+    yield f"{low[0]:,.0f}; dashed: a fault"
+    if _held_out_curve(report):
+        yield '; <span class="good">green: held-out loss</span>'
+    yield f"</p>\n{drawn}\n"
+
+
+def _held_out_curve(report: Report) -> list[HeldOutPoint]:
+    return [] if report.held_out is None else report.held_out.curve
+
+
+def _held_out(report: Report) -> Iterator[str]:
+    """Say what the newest versions lose on text that nobody trains on."""
+    known = report.held_out
+    if known is None or not known.curve:
+        return
+    newest, best = known.curve[-1], min(known.curve, key=lambda point: point.loss)
+    yield f"<p>held-out loss {newest.loss:.4f} nats per token, "
+    yield f"{newest.loss * known.bits_per_nat:.4f} bits per byte, after step {newest.version:,}, "
+    yield f"on {known.tokens:,} tokens that nobody trains on; lowest {best.loss:.4f} after step "
+    yield f"{best.version:,}; computed by the swarm every {words.plural(known.every, 'step')}</p>\n"
+
+
+def _samples(report: Report) -> Iterator[str]:
+    if not report.samples:
+        return
+    yield "<h2>What it writes</h2>\n"
+    yield '<p class="muted">to the founder\'s prompts, the likeliest token each time, on this '
+    yield "volunteer's machine</p>\n"
+    rows = [
+        [f"{one.version:,}", f"<code>{_public(one.prompt)}</code>{_public(one.text)}"]
+        for one in report.samples
+    ]
+    yield _table(["after step", ""], rows, long=1)
 
 
 def _speed(report: Report) -> Iterator[str]:

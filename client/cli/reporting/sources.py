@@ -18,10 +18,12 @@ from client.cli.reach.home import Home
 from client.cli.reporting.evidence import checked, kept_evidence
 from client.cli.reporting.facts import (
     FaultFacts,
+    HeldOutFacts,
     MemberFacts,
     PartFacts,
     Report,
     RunFacts,
+    SampleFacts,
     StageFacts,
 )
 from client.cli.terminal.mixture_text import shares
@@ -38,7 +40,7 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import MAX_POINTS, StepPoint
+from client.control.updates import MAX_POINTS, HeldOutPoint, StepPoint
 from client.errors import UserError
 from client.store.audits import load_audits
 from client.store.checkpoints import CheckpointFolder
@@ -49,7 +51,9 @@ from client.store.curve import CurveFile
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.packed import DamagedFile
+from client.store.samples import load_samples
 from client.store.swarms import SwarmStore
+from client.train.reporting.event_sink import bits_per_byte
 from client.ui.model.peers import peer_rows
 from client.ui.model.record import Record
 from client.ui.model.recovery import Incidents
@@ -80,18 +84,17 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
     manifest = swarm.manifest
     events = _events(node)
     earlier = _logged(home, swarm.swarm, events[0].time if events else time.time())
-    left = (manifest.steps - now.step) * _tokens_per_step(manifest)
-    training = now.state == "training" and now.tokens_per_s > 0
+    curve = node.curve()
     return Report(
         made=time.time(),
         version=__version__,
         source="running",
         state=f"{now.state}: {now.reason}",
         run=run_facts(swarm, now.step),
-        curve=node.history(),
+        curve=curve.points,
         tokens_per_s=now.tokens_per_s,
         own_tokens_per_s=now.own_tokens_per_s,
-        time_left_s=left / now.tokens_per_s if training else None,
+        time_left_s=now.eta_s,
         stages=[
             StageFacts(
                 stage=row.view.stage,
@@ -120,6 +123,8 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
         counters=now.counters,
         audits=None if now.audits is None else _sum(one.audits for one in now.trust),
         expelled=now.expelled,
+        held_out=held_out_facts(manifest, curve.held_out),
+        samples=sample_facts(home, swarm.swarm),
     )
 
 
@@ -187,7 +192,36 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
         if audits
         else None,
         expelled=_expelled(home, swarm.swarm),
+        held_out=held_out_facts(
+            manifest,
+            [
+                HeldOutPoint(one.step, one.wall, one.loss)
+                for one in CurveFile(folders.held_out(swarm.swarm)).load()[-MAX_POINTS:]
+            ],
+        ),
+        samples=sample_facts(home, swarm.swarm),
     )
+
+
+def held_out_facts(manifest: Manifest, curve: list[HeldOutPoint]) -> HeldOutFacts | None:
+    """Return what is known of held-out text; None: the run has no evaluation."""
+    terms = manifest.evaluated
+    if terms is None:
+        return None
+    return HeldOutFacts(
+        every=terms.every,
+        tokens=terms.tokens,
+        bits_per_nat=bits_per_byte(1.0, terms),
+        curve=curve,
+    )
+
+
+def sample_facts(home: Home, swarm: SwarmId) -> list[SampleFacts]:
+    """Return what this machine let the model write."""
+    return [
+        SampleFacts(version=one.version, prompt=one.prompt, text=one.text)
+        for one in load_samples(home.folders.samples(swarm))
+    ]
 
 
 def run_facts(swarm: SwarmFile, step: int) -> RunFacts:

@@ -79,6 +79,25 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_step": _gauge("Last committed step of the swarm.", lambda now: now.step),
     "volunteer_steps": _gauge("Steps of the whole run.", lambda now: now.steps),
     "volunteer_loss": _gauge("Loss of that step, nats per token.", lambda now: now.loss),
+    "volunteer_held_out_version": _gauge(
+        "Newest version whose loss on held-out text is known.",
+        lambda now: now.held_out.version if now.held_out else None,
+    ),
+    "volunteer_held_out_loss": _gauge(
+        "Its loss on held-out text, nats per token.",
+        lambda now: now.held_out.loss if now.held_out else None,
+    ),
+    "volunteer_held_out_bits_per_byte": _gauge(
+        "The same in bits per byte of text.",
+        lambda now: now.held_out.bits_per_byte if now.held_out else None,
+    ),
+    "volunteer_held_out_vouchers": _gauge(
+        "Members whose number that is.", lambda now: now.held_out.vouchers if now.held_out else None
+    ),
+    "volunteer_left_seconds": _gauge(
+        "About how long the run takes from now on, at the present speed; absent while not known.",
+        lambda now: now.eta_s,
+    ),
     "volunteer_tokens_per_second": _gauge(
         "Speed of the whole swarm.", lambda now: now.tokens_per_s
     ),

@@ -5,7 +5,13 @@ Pure text, no terminal control; works in pipes and for screen readers.
 
 from __future__ import annotations
 
-from client.cli.terminal.output import human_bytes, human_duration, human_line, human_rate
+from client.cli.terminal.output import (
+    human_bytes,
+    human_duration,
+    human_line,
+    human_rate,
+    printable,
+)
 from client.cli.terminal.when import clock
 from client.control.names import named
 from client.control.snapshot import (
@@ -19,6 +25,8 @@ from client.control.trust_words import audits_today, next_step
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 
+MOST_OF_SAMPLE = 120
+"""Characters of a prompt, and of what follows, in one line."""
 MOST_EXPELLED = 4
 """Lines of those who were expelled last."""
 
@@ -32,6 +40,8 @@ def status_report(now: Snapshot) -> str:
         f"state     {now.state}: {now.reason}",
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
+        *_held_out_lines(now),
+        *_sample_lines(now),
         *_pace_lines(now),
         *(_stage_line(stage, now) for stage in now.stages),
         *_averaging_lines(now),
@@ -107,7 +117,40 @@ def _pace_lines(now: Snapshot) -> list[str]:
     if now.state == "done":
         return [f"next      {WHEN_DONE}"]
     swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
-    return [f"speed     {swarm} tokens in the swarm, {own} of it here"]
+    speed = f"speed     {swarm} tokens in the swarm, {own} of it here"
+    if now.eta_s is None:
+        return [speed]
+    return [speed, f"left      about {human_duration(now.eta_s)} at this speed"]
+
+
+def _held_out_lines(now: Snapshot) -> list[str]:
+    """Return the newest loss on held-out text, or when the first one comes."""
+    known = now.held_out
+    if known is None:
+        return []
+    told = f"told by {known.vouchers} of {known.claims} members that computed it"
+    if known.claims == 1:
+        told = "one member's claim"
+    if not known.claims:
+        told = "of an earlier session"
+    return [
+        f"held out  loss {known.loss:.4f}, {known.bits_per_byte:.4f} bits per byte at step "
+        f"{known.version}, on {known.tokens} tokens ({told})"
+    ]
+
+
+def _sample_lines(now: Snapshot) -> list[str]:
+    """Return what this machine let the model write, a line for each prompt."""
+    return [
+        f"sample    step {one.version}: {_one_line(one.prompt)} → {_one_line(one.text)}"
+        for one in now.samples
+    ]
+
+
+def _one_line(text: str) -> str:
+    """Return the beginning of a text in one line that can be printed."""
+    shown = " ".join(printable(text).split())
+    return shown if len(shown) <= MOST_OF_SAMPLE else f"{shown[: MOST_OF_SAMPLE - 1]}…"
 
 
 def _certified_lines(now: Snapshot) -> list[str]:
@@ -181,8 +224,13 @@ def progress_line(now: Snapshot) -> str:
         return f"{now.state}: {now.reason} | step {now.step}/{now.steps} | stage {seats}"
     return (
         f"step {now.step}/{now.steps} | {_loss(now)} | {human_rate(now.tokens_per_s)} tokens"
+        f"{_left(now)}"
         f" | stage {seats} | {_peers(now)}"
     )
+
+
+def _left(now: Snapshot) -> str:
+    return "" if now.eta_s is None else f" | about {human_duration(now.eta_s)} left"
 
 
 def _peers(now: Snapshot) -> str:

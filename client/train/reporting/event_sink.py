@@ -22,10 +22,13 @@ from client.events import (
     StageAssigned,
     StageClosed,
     StepCommitted,
+    VersionEvaluated,
 )
 from client.train.reporting.curve import Curve
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
+from protocol.manifest import Evaluation
+from protocol.membership.held_out import Believed
 from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
 
@@ -63,14 +66,21 @@ class EventSink:
     """Turns what happens into events."""
 
     def __init__(
-        self, log: EventLog, on_event: Callable[[Event], None], curve: Curve | None = None
+        self,
+        log: EventLog,
+        on_event: Callable[[Event], None],
+        curve: Curve | None = None,
+        held_out_curve: Curve | None = None,
     ) -> None:
         self.log, self._on_event = log, on_event
         self.progress: Progress | None = None
         self.vouchers = 0
         """Replicas of the last stage whose word the progress is; 0: our own."""
         self.pace = Pace()
-        self.curve = curve or Curve()
+        self.curve, self.held_out_curve = curve or Curve(), held_out_curve or Curve()
+        """Losses by step; losses on held-out text by version."""
+        self.held_out: VersionEvaluated | None = None
+        """The newest version of which this session has heard a number."""
         self._error: Entry | None = None
         self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
         """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
@@ -126,9 +136,33 @@ class EventSink:
         words = f"step {step}: loss {loss:.4f}"
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
 
+    def evaluated(self, shown: Believed, terms: Evaluation) -> None:
+        """Take what is believed of a version's loss on held-out text."""
+        words = (
+            f"version {shown.version}: held-out loss {shown.loss:.4f} "
+            f"(told by {shown.vouchers} of {shown.claims})"
+        )
+        event = VersionEvaluated(
+            words=words,
+            version=shown.version,
+            loss=shown.loss,
+            bits_per_byte=bits_per_byte(shown.loss, terms),
+            tokens=terms.tokens,
+            vouchers=shown.vouchers,
+            claims=shown.claims,
+        )
+        if event == self.held_out:
+            return
+        self.held_out = event
+        self.held_out_curve.note(shown.version, time.time(), shown.loss, 0.0)
+        self.publish(event)
+
     def rolled_back(self, version: int) -> None:
         """Note a roll-back to a version: later steps will be repeated."""
         self.curve.rolled_back(version)
+        self.held_out_curve.rolled_back(version + 1)
+        if self.held_out is not None and self.held_out.version > version:
+            self.held_out = None
         if self.progress is not None and self.progress.step >= version:
             self.progress, self.pace = None, Pace()
 
@@ -200,6 +234,11 @@ class EventSink:
             peer: the peer concerned, if any.
         """
         self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
+
+
+def bits_per_byte(loss: float, terms: Evaluation) -> float:
+    """Return a loss of held-out tokens (nats) in bits per byte of the text that they stand for."""
+    return loss * terms.tokens / (math.log(2) * terms.size_bytes)
 
 
 def _is_error(entry: Entry) -> bool:

@@ -1,4 +1,5 @@
-"""Writes every committed step to the owner's folder, in a thread, so that training never waits.
+"""Writes every committed step, held-out loss and sample to where the owner wants them, in a thread,
+so that training never waits.
 
 A folder that cannot be written is told of once; training goes on, and what comes meanwhile is
 written when the folder can be written again, as far as it is remembered.
@@ -10,13 +11,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import trio
 
-from client.events import Event, StageClosed, StepCommitted
-from client.store.step_log import StepLog, StepRecord
+from client.events import Event, SampleWritten, StageClosed, StepCommitted, VersionEvaluated
+from client.store.step_log import HeldOutRecord, LogRecord, SampleRecord, StepRecord
 from protocol.effects import Explain
 
 MOST_WAITING: Final = 1024
@@ -26,11 +27,33 @@ END_S: Final = 2.0
 """Longest wait for the disk at the end."""
 
 
+class Log(Protocol):
+    """Where steps are written."""
+
+    @property
+    def name(self) -> str:
+        """Of it, for its owner."""
+
+    @property
+    def advice(self) -> str:
+        """What its owner can do if it cannot be written."""
+
+    def append(self, records: Sequence[LogRecord]) -> None:
+        """Write what is not written yet.
+
+        Raises:
+            OSError: not now; the same may be given again.
+        """
+
+    def close(self) -> object:
+        """Nothing more comes."""
+
+
 class StepWriter:
     """See the module's docstring.
 
     Args:
-        log: the files.
+        log: where to.
         swarm: beginning of the swarm's id.
         tokens_per_s: returns the swarm's speed; 0: not known yet.
         members: returns how many volunteers serve each stage.
@@ -39,7 +62,7 @@ class StepWriter:
 
     def __init__(
         self,
-        log: StepLog,
+        log: Log,
         swarm: str,
         tokens_per_s: Callable[[], float],
         members: Callable[[], list[int]],
@@ -49,7 +72,7 @@ class StepWriter:
         self._tokens_per_s, self._members = tokens_per_s, members
         self._norms: dict[int, StageClosed] = {}
         """What closed last, by stage of ours."""
-        self._waiting: deque[StepRecord] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[LogRecord] = deque(maxlen=MOST_WAITING)
         self._news = trio.Event()
         self._writing = threading.Lock()
         """An abandoned thread may still write."""
@@ -62,9 +85,37 @@ class StepWriter:
             case StageClosed():
                 self._norms[event.stage] = event
             case StepCommitted() if math.isfinite(event.loss):  # JSON has no other numbers
-                self._lost += len(self._waiting) == MOST_WAITING
-                self._waiting.append(self._record(event))
-                self._news.set()
+                self._put(self._record(event))
+            case VersionEvaluated():
+                self._put(self._held_out(event))
+            case SampleWritten():
+                self._put(self._sample(event))
+
+    def _put(self, record: LogRecord) -> None:
+        self._lost += len(self._waiting) == MOST_WAITING
+        self._waiting.append(record)
+        self._news.set()
+
+    def _held_out(self, event: VersionEvaluated) -> HeldOutRecord:
+        return HeldOutRecord(
+            swarm=self._swarm,
+            step=event.version,
+            time=time.time(),
+            held_out_loss=event.loss,
+            bits_per_byte=event.bits_per_byte,
+            held_out_tokens=event.tokens,
+            vouchers=event.vouchers,
+            claims=event.claims,
+        )
+
+    def _sample(self, event: SampleWritten) -> SampleRecord:
+        return SampleRecord(
+            swarm=self._swarm,
+            step=event.version,
+            time=time.time(),
+            prompt=event.prompt,
+            sample=event.text,
+        )
 
     def _record(self, event: StepCommitted) -> StepRecord:
         closed = [one for one in self._norms.values() if one.version == event.step + 1]
@@ -95,6 +146,7 @@ class StepWriter:
             if self._waiting:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
                     await self._write()
+            self._log.close()
 
     async def _write(self) -> None:
         batch = list(self._waiting)
@@ -112,18 +164,18 @@ class StepWriter:
         if self._failed:
             self._failed = False
             lost = f"; {self._lost} steps are missing" if self._lost else ""
-            self._explain(Explain("swarm", f"{self._log.path} is written again{lost}"))
+            self._explain(Explain("swarm", f"{self._log.name} is written again{lost}"))
 
     def _tell_failure(self, problem: str) -> None:
         if not self._failed:
             words = (
-                f"cannot write {self._log.path}: {problem}; training goes on without it. Make "
-                "room, or choose another --log-dir at the next start"
+                f"cannot write {self._log.name}: {problem}; training goes on without it. "
+                f"{self._log.advice}"
             )
             self._explain(Explain("swarm", words, "warning"))
         self._failed = True
 
-    def _append(self, batch: list[StepRecord]) -> str | None:
+    def _append(self, batch: list[LogRecord]) -> str | None:
         """Write steps, in a thread; return why that failed."""
         try:
             with self._writing:

@@ -373,6 +373,7 @@ class HeldStageDriver:
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
+            evaluation=manifest.evaluated,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
@@ -426,6 +427,7 @@ class HeldStageDriver:
             fault=self._fault,
             convicted=self._context.owner.convicted,
             audited=self._context.audit_log.note,
+            evaluated=self._context.owner.evaluated,
             worker_died=self._worker_lost,
             drained=self._look,
         )

@@ -41,6 +41,7 @@ from protocol.pipeline.effects import (
     Compute,
     ContributeTask,
     DropStep,
+    EvaluateTask,
     Fault,
     ForwardTask,
     GradientAccepted,
@@ -62,6 +63,7 @@ from protocol.seat.effects import (
     CommitTo,
     Contributions,
     Convicted,
+    HeldOutLoss,
     SeatEffect,
     Serving,
     SignCharge,
@@ -69,15 +71,23 @@ from protocol.seat.effects import (
 )
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import AuditReply, Forward, Message, Reduced, Segment
+from protocol.wire.messages import AuditReply, Forward, HeldOut, Message, Reduced, Segment
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
 LARGEST_LIST = 2**20
-WORK = ForwardTask | LossTask | BackwardTask | RecomputeTask | CompareTask | SumAgainTask
+WORK = (
+    ForwardTask
+    | LossTask
+    | BackwardTask
+    | RecomputeTask
+    | CompareTask
+    | SumAgainTask
+    | EvaluateTask
+)
 """Tasks that no round waits for."""
-READS = ForwardTask | LossTask | BackwardTask | SubtractTask | RecomputeTask
+READS = ForwardTask | LossTask | BackwardTask | SubtractTask | RecomputeTask | EvaluateTask
 """Tasks for which the first stage may read samples."""
 PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
 ERRORS = {
@@ -102,6 +112,7 @@ class SeatHooks:
     fault: Callable[[Fault], None]
     convicted: Callable[[Convicted | Contradicted], None]
     audited: Callable[[Audited | Contributions], None]
+    evaluated: Callable[[HeldOutLoss], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -189,6 +200,11 @@ class SeatDriver:
                 self._ports.perform(Penalise(sender, "malformed-forward", 20))
                 return
             parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
+        if isinstance(message, HeldOut):
+            if not self._sound(payload):
+                self._ports.perform(Penalise(sender, "malformed-held-out", 20))
+                return
+            parts = (payload[: self._tokens_bytes], payload[self._tokens_bytes :])
         # the worker holds the bytes against their seal before we are Ready for them
         digest = sealed_digest(payload) if isinstance(message, Reduced | Segment) else b""
         if isinstance(message, AuditReply):
@@ -225,9 +241,10 @@ class SeatDriver:
     def _plausible(self, message: Forward, payload: bytes) -> bool:
         """Whether the sizes are right, and the tokens, which only the last stage uses: it would
         blame us for wrong ones."""
-        tensor_bytes = len(payload) - message.tokens_bytes
-        exact = message.tokens_bytes == self._tokens_bytes
-        if not exact or not 0 < tensor_bytes <= self._largest_tensor:
+        return message.tokens_bytes == self._tokens_bytes and self._sound(payload)
+
+    def _sound(self, payload: bytes) -> bool:
+        if not 0 < len(payload) - self._tokens_bytes <= self._largest_tensor:
             return False
         dtype = np.dtype(token_dtype(self._vocab, masked=self._masked))
         tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
@@ -294,6 +311,8 @@ class SeatDriver:
                 self._hooks.convicted(effect)
             case Audited() | Contributions():
                 self._hooks.audited(effect)
+            case HeldOutLoss():
+                self._hooks.evaluated(effect)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

@@ -15,7 +15,7 @@ from client.train.workers.task_scheduler import TaskScheduler
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import Convicted
+from protocol.seat.effects import Convicted, HeldOutLoss
 
 
 class Owner(Ports, Protocol):
@@ -32,6 +32,9 @@ class Owner(Ports, Protocol):
 
     def stage_closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
+
+    def evaluated(self, found: HeldOutLoss) -> None:
+        """A seat of ours has a version's loss on held-out text."""
 
     def convicted(self, out: Convicted | Contradicted) -> None:
         """A majority of a stage has expelled one of its members; or one contradicts itself."""

@@ -195,7 +195,7 @@ class LeafSupply:
         self._read.clear()
 
     def here(self, microbatch: int) -> bool:
-        """Whether a microbatch's samples can be read."""
+        """Whether a microbatch's samples can be read; held-out ones have negative numbers."""
         if self._whole is not None:
             return True
         cache = self._cache
@@ -223,8 +223,15 @@ class LeafSupply:
         self._read -= Counter([microbatch])
 
     def _work_out(self, microbatch: int) -> tuple[int, ...]:
+        if microbatch < 0:
+            return self._work_out_held_out(-1 - microbatch)
         first = microbatch * self._batch
         return tuple(self._leaves(range(first, first + self._batch)))
+
+    def _work_out_held_out(self, number: int) -> tuple[int, ...]:
+        samples = range(number * self._batch, (number + 1) * self._batch)
+        found = (self._windows.held_out_leaves_of(sample, self._width) for sample in samples)
+        return tuple(dict.fromkeys(leaf for leaves in found for leaf in leaves))
 
     def _leaves(self, samples: Iterable[int]) -> dict[int, int]:
         """Return the leaves of samples, each with the last sample in it."""

@@ -14,6 +14,7 @@ from client.compute.payload import sealed_digest
 from client.compute.replies import (
     Applied,
     ContributionCompared,
+    Evaluated,
     LossComputed,
     Recomputed,
     Reduced,
@@ -28,6 +29,7 @@ from client.compute.requests import (
     CompareContribution,
     Contribute,
     DecodeSum,
+    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
@@ -46,6 +48,7 @@ from protocol.pipeline.effects import (
     CompareTask,
     ContributeTask,
     DecodeTask,
+    EvaluateTask,
     ForwardTask,
     KeepVersionTask,
     LossTask,
@@ -57,6 +60,7 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
+    held_out_key,
 )
 
 Sources = tuple[PayloadKey | None, ...]
@@ -106,6 +110,8 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             return Call(Backward(step=step, microbatch=m), sources, results=results)
         case SubtractTask():
             return _subtract(task, place)
+        case EvaluateTask():
+            return _evaluate(task, place)
         case KeepVersionTask(step):
             return Call(KeepVersion(step=step))
         case RecomputeTask(step, m, shown):
@@ -130,6 +136,16 @@ def _forward(task: ForwardTask, place: SeatConstants) -> Call:
     if place.first:
         return Call(request, results=(output, PayloadKey(step, "tokens", m)))
     return Call(request, sources=(PayloadKey(step, "input", m),), results=(output,))
+
+
+def _evaluate(task: EvaluateTask, place: SeatConstants) -> Call:
+    request = Evaluate(version=task.step, microbatch=task.microbatch)
+    tokens = held_out_key(task.step, "tokens", task.item)
+    output = held_out_key(task.step, "output", task.item)
+    sources: Sources = () if place.first else (held_out_key(task.step, "input", task.item),)
+    if place.last:
+        return Call(request, sources, tokens=None if place.first else tokens)
+    return Call(request, sources, results=(output, tokens) if place.first else (output,))
 
 
 def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
@@ -191,7 +207,7 @@ def _round_call(
 def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
     """Translate a reply."""
     match reply:
-        case LossComputed():
+        case LossComputed() | Evaluated():
             return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
         case Reduced():
             digests = tuple(map(sealed_digest, payloads))

@@ -13,7 +13,7 @@ from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, pair, spread
 from client.ui.text import clean, fit, wrap
 
-QUIET = ("StepCommitted", "StageClosed", "StageAssigned")
+QUIET = ("StepCommitted", "VersionEvaluated", "StageClosed", "StageAssigned")
 """Kinds of events that other panels show better."""
 LABELS = 8
 _LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
@@ -40,8 +40,31 @@ def loss(record: Record, box: Box) -> list[Line]:
         (min(float(found.step), points[-1][0]), "bad" if found.open else "warn") for found in faults
     ]
     legend = line(("▲", "warn"), (" fault ", "muted")) if marks else ()
-    head = [spread(cut(figures, box.width), legend, box.width)]
-    return head + curve(points, Box(box.width, box.height - 1), marks)
+    head = [spread(cut(figures, box.width), legend, box.width), *_held_out(record, box)]
+    told = [(float(point.version), point.loss) for point in record.held_out_curve()]
+    return head + curve(points, Box(box.width, box.height - len(head)), marks, over=told)
+
+
+def _held_out(record: Record, box: Box) -> list[Line]:
+    """Return what is known of held-out text, in one line; nothing where that is nothing."""
+    known = record.snapshot.held_out if record.snapshot else None
+    if known is None:
+        return []
+    told = ""
+    if known.vouchers == 1 and known.claims == 1:
+        told = ", one member's claim"
+    elif known.claims > known.vouchers:
+        told = f", told by {known.vouchers} of {known.claims}"
+    shown = line(
+        (f"{known.loss:.3f}", "second"),
+        (" held out at step ", "muted"),
+        f"{words.count(known.version)}",
+        (", ", "muted"),
+        f"{known.bits_per_byte:.3f}",
+        (" bits a byte", "muted"),
+        (told, "muted"),
+    )
+    return [cut(shown, box.width)]
 
 
 def machine(record: Record, box: Box) -> list[Line]:

@@ -59,7 +59,8 @@ def reason(now: Snapshot) -> str:
     mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
     bare = sum(all(r.state != "serving" for r in stage.replicas) for stage in now.stages)
     rest = "every stage has a volunteer" if not bare else f"{bare} without a volunteer"
-    return f"{mine}; {rest}"
+    left = f"about {words.duration(now.eta_s)} left; " if now.eta_s is not None else ""
+    return f"{left}{mine}; {rest}"
 
 
 def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:

@@ -18,6 +18,8 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 BRAILLE = 0x2800
 SMOOTHED = 30
 """Sections of the smoothed line over many points."""
+OVER: Tone = "second"
+"""Tone of a second curve."""
 ABSURD = 1e9
 """Above any step or loss; NaN is not below it either."""
 
@@ -28,6 +30,7 @@ def curve(
     marks: Iterable[tuple[float, Tone]] = (),
     tone: Tone = "accent",
     unit: str = "step",
+    over: Sequence[Point] = (),
 ) -> list[Line]:
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
 
@@ -39,12 +42,14 @@ def curve(
         marks: moments on the x axis to point at.
         tone: of the curve.
         unit: of x.
+        over: a second curve of the same measure, drawn over the first.
     """
-    seen = [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
+    seen = _sensible(points)
     if len(seen) < 2 or box.width < 16 or box.height < 4:
         return []
-    low, high = bounds([y for _, y in seen])
     left, right = seen[0][0], seen[-1][0]
+    above = [(min(x, right), y) for x, y in _sensible(over) if x >= left]
+    low, high = bounds([y for _, y in [*seen, *above]])
     rows, labels = box.height - 2, _labels(low, high, box.height - 2)
     margin = max(len(label) for label in labels) + 1
     columns = box.width - margin - 1
@@ -54,11 +59,17 @@ def curve(
     frame = columns, rows, (left, right), (low, high)
     canvas = _draw(smooth(seen, high) if many else seen, *frame)
     behind = _draw(seen, *frame, joined=False) if many else None
+    front = _draw(above, *frame, joined=len(above) > 1) if above else None
     lines: list[Line] = [
         (
             Span(fit(labels[row], margin - 1, right=True) + " ", "muted"),
             Span("│", "faint"),
-            *_painted(canvas[row], behind[row] if behind else [0] * columns, tone),
+            *_painted(
+                canvas[row],
+                behind[row] if behind else [0] * columns,
+                front[row] if front else [0] * columns,
+                tone,
+            ),
         )
         for row in range(rows)
     ]
@@ -93,11 +104,19 @@ def progress(share: float, cells: int) -> Line:
     return Span("━" * full, "accent"), Span("─" * (cells - full), "faint")
 
 
-def _painted(dots: Sequence[int], behind: Sequence[int], tone: Tone) -> list[Span]:
-    """Return a row of cells: those of the line in its tone, those that only have points faint."""
-    cells = zip(dots, behind, strict=True)
+def _sensible(points: Iterable[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
+
+
+def _painted(
+    dots: Sequence[int], behind: Sequence[int], front: Sequence[int], tone: Tone
+) -> list[Span]:
+    """Return a row of cells: those of the second line in its tone, those of the line in the line's,
+    those that only have points faint."""
+    cells = zip(dots, behind, front, strict=True)
     toned: list[tuple[int, Tone]] = [
-        (on or under, "faint" if under and not on else tone) for on, under in cells
+        (over | on, OVER) if over else (on or under, "faint" if under and not on else tone)
+        for on, under, over in cells
     ]
     return [
         Span("".join(chr(BRAILLE + bits) if bits else " " for bits, _ in run), painted)

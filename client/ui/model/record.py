@@ -14,7 +14,7 @@ import msgspec
 from client.control.matches import MatchesSnapshot
 from client.control.names import Shorts, by_short
 from client.control.snapshot import EventView, Snapshot
-from client.control.updates import StepPoint, Update
+from client.control.updates import HeldOutPoint, StepPoint, Update
 from client.ui.model.recovery import Incidents
 from client.ui.model.words import moment
 
@@ -46,6 +46,8 @@ class Record:
     events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     losses: dict[int, StepPoint] = field(default_factory=dict)
     """Newest point of every step seen, by step; thinned when there are many."""
+    held_out: dict[int, HeldOutPoint] = field(default_factory=dict)
+    """Losses on held-out text, by version; bounded like the curve."""
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
     """Tokens per second of the swarm, one per update."""
     traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
@@ -67,16 +69,24 @@ class Record:
         self.matches = update.matches or self.matches
         for event in fresh:
             self._note_step(event)
+            self._note_version(event)
         self._note_rates(update)
 
-    def learn_curve(self, points: Sequence[StepPoint]) -> None:
-        """Add the node's history of the run before our first update."""
+    def learn_curve(
+        self, points: Sequence[StepPoint], held_out: Sequence[HeldOutPoint] = ()
+    ) -> None:
+        """Add the node's history of the run before our first update: steps, and held-out losses."""
         self.losses = {point.step: point for point in points} | self.losses
+        self.held_out = {point.version: point for point in held_out} | self.held_out
         self._thin()
 
     def curve(self) -> list[StepPoint]:
         """Return the loss curve, by step."""
         return [self.losses[step] for step in sorted(self.losses)]
+
+    def held_out_curve(self) -> list[HeldOutPoint]:
+        """Return the losses on held-out text, by version."""
+        return [self.held_out[version] for version in sorted(self.held_out)]
 
     @property
     def shorts(self) -> Shorts:
@@ -91,8 +101,9 @@ class Record:
     def _forget(self) -> None:
         self.snapshot, self.matches, self.missed = None, None, 0
         self.incidents = Incidents()
-        for seen in (self.events, self.losses, self.speeds, self.traffic, self._bytes):
+        for seen in (self.events, self.losses, self.held_out, self.speeds, self.traffic):
             seen.clear()
+        self._bytes.clear()
 
     def _fresh(self, update: Update) -> list[EventView]:
         """Return the events not seen yet; a restarted node numbers its events from the start."""
@@ -109,6 +120,16 @@ class Record:
             for undone in [known for known in self.losses if known > step]:
                 del self.losses[undone]  # the swarm was rolled back and repeats them
             self.losses[step] = StepPoint(step, event.time, float(loss), now)
+            self._thin()
+
+    def _note_version(self, event: EventView) -> None:
+        version, loss = event.data.get("version"), event.data.get("loss")
+        if event.kind != "VersionEvaluated" or not isinstance(version, int):
+            return
+        if isinstance(loss, int | float):
+            for undone in [known for known in self.held_out if known > version]:
+                del self.held_out[undone]
+            self.held_out[version] = HeldOutPoint(version, event.time, float(loss))
             self._thin()
 
     def _note_rates(self, update: Update) -> None:
@@ -129,11 +150,10 @@ class Record:
 
     def _thin(self) -> None:
         """Keep every other point of the older half: the screen cannot show more."""
-        if len(self.losses) <= MAX_POINTS:
-            return
-        steps = sorted(self.losses)
-        for step in steps[1 : MAX_POINTS // 2 : 2]:
-            del self.losses[step]
+        for points in (self.losses, self.held_out):
+            if len(points) > MAX_POINTS:
+                for number in sorted(points)[1 : MAX_POINTS // 2 : 2]:
+                    del points[number]
 
 
 def _timely(event: EventView) -> EventView:

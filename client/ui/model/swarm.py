@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from client.control.snapshot import Snapshot
 from client.ui.model import words
 from client.ui.model.plot import progress, spark
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Tone, cut, line, pair
-from client.ui.text import clean
+from client.ui.text import clean, wrap
+
+SAMPLE_MARK = " ▸ "
+"""Between a prompt and what the model has written."""
 
 
 def swarm_head(record: Record, box: Box) -> list[Line]:
@@ -28,7 +32,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
                 f"step {now.step} of {now.steps} ",
                 *progress(share, cells),
                 f" {100 * share:.1f} %",
-                (_rest(record), "muted"),
+                (_rest(now), "muted"),
             ),
         ),
         pair(
@@ -54,16 +58,25 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     return [cut(found, box.width) for found in lines[: box.height]]
 
 
-def remaining_s(record: Record) -> float | None:
-    """Return the seconds to the last step at the pace of the last steps seen, None if unknown."""
-    now, points = record.snapshot, record.curve()[-40:]
-    if now is None or len(points) < 3 or now.state != "training":
-        return None
-    steps, span = points[-1].step - points[0].step, points[-1].time - points[0].time
-    left = now.steps - now.step
-    return left * span / steps if steps > 0 and span > 0 and left > 0 else None
+def samples(record: Record, box: Box) -> list[Line]:
+    """Return what this machine let the newest version write, two lines or more for each prompt."""
+    found = record.snapshot.samples if record.snapshot else []
+    if not found:
+        return []
+    each = max(1, (box.height - 1) // len(found))
+    lines = [line((f"after step {words.count(found[0].version)}, likeliest tokens", "muted"))]
+    for one in found:
+        prompt, text = clean(one.prompt, 400), clean(one.text, 4000)
+        parts = wrap(f"{prompt}{SAMPLE_MARK}{text}", box.width, each)
+        lines += [line((part, "plain")) for part in parts]
+    return [cut(found_line, box.width) for found_line in lines[: box.height]]
 
 
-def _rest(record: Record) -> str:
-    left = remaining_s(record)
-    return "" if left is None else f"   about {words.duration(left)} left"
+def samples_height(record: Record, room: int) -> int:
+    """Return the lines that the samples' panel takes of so many; 0: there is none."""
+    number = len(record.snapshot.samples) if record.snapshot else 0
+    return min(room // 2, 1 + 3 * number) if number else 0
+
+
+def _rest(now: Snapshot) -> str:
+    return "" if now.eta_s is None else f"   about {words.duration(now.eta_s)} left"

@@ -19,10 +19,15 @@ class SwarmPane(Pane):
         """Place head and table."""
         yield Panel("Swarm", partial(swarm.swarm_head, self.record), id="swarm-head")
         yield Listing("Stages", partial(stages.stage_table, self.record), id="stage-table")
+        yield Panel("What it writes", partial(swarm.samples, self.record), id="samples")
         yield Panel(view=lambda box: [stages.LEGEND], id="legend")
 
     def show(self) -> None:
-        """Give the head a line for what the model is for, if that is known."""
+        """Make room for what the model is for and for samples, where there are any."""
         now = self.record.snapshot
         self.query_one("#swarm-head").styles.height = 8 if now is not None and now.purpose else 7
+        panel, lines = self.query_one("#samples"), swarm.samples_height(self.record, 24)
+        panel.display = lines > 0
+        if lines:
+            panel.styles.height = min(lines + 2, max(5, self.app.size.height // 3))
         super().show()

@@ -243,7 +243,7 @@ class LiveSource:
     def _answered(self, method: str, found: Received) -> None:
         if method == "history":
             with contextlib.suppress(WireError):  # an older node has none
-                self._mailbox.put_curve(decode(found, Curve).points)
+                self._mailbox.put_curve(decode(found, Curve))
             return
         if found.error is not None:
             unknown = found.error.code == rpc.METHOD_NOT_FOUND

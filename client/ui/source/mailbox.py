@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from client.control.snapshot import InviteView
-from client.control.updates import StepPoint, Update
+from client.control.updates import Curve, Update
 from client.store.last_run import Ending
 
 MAX_EVENTS = 2000
@@ -51,7 +51,7 @@ class Delivery:
 
     update: Update | None
     link: Link
-    curve: Sequence[StepPoint] = ()
+    curve: Curve | None = None
     answers: Sequence[Answer] = ()
 
 
@@ -61,7 +61,7 @@ class Mailbox:
 
     link: Link = Link("connecting")
     _update: Update | None = None
-    _curve: Sequence[StepPoint] = ()
+    _curve: Curve | None = None
     _answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=MAX_ANSWERS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _news: bool = False
@@ -78,10 +78,10 @@ class Mailbox:
             self._news |= link != self.link
             self.link = link
 
-    def put_curve(self, points: Sequence[StepPoint]) -> None:
+    def put_curve(self, curve: Curve) -> None:
         """Leave the node's history of the run."""
         with self._lock:
-            self._curve, self._news = points, True
+            self._curve, self._news = curve, True
 
     def put_answer(self, answer: Answer) -> None:
         """Leave the result of a command."""
@@ -95,7 +95,7 @@ class Mailbox:
             if not self._news:
                 return None
             found = Delivery(self._update, self.link, self._curve, tuple(self._answers))
-            self._update, self._curve, self._news = None, (), False
+            self._update, self._curve, self._news = None, None, False
             self._answers.clear()
             return found
 

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reporting.chart import chart
-from client.cli.reporting.facts import FaultFacts, MemberFacts, PartFacts, Report, StageFacts
+from client.cli.reporting.facts import (
+    FaultFacts,
+    HeldOutFacts,
+    MemberFacts,
+    PartFacts,
+    Report,
+    SampleFacts,
+    StageFacts,
+)
 from client.cli.reporting.page import page
 from client.cli.reporting.sources import run_facts, thinned
 from client.control.matches import MatchesSnapshot
@@ -27,13 +35,14 @@ from client.control.snapshot import (
     PeerView,
     Snapshot,
 )
-from client.control.updates import StepPoint
+from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode
 from client.events import Entry, Event, LogLine, PeerChanged, StepCommitted
 from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.paths import home_folders
 from client.store.proofs import save_proofs
+from client.store.samples import KeptSample, add_samples
 from client.store.swarms import SwarmStore
 from protocol.evidence.proof import contradiction
 from protocol.invite import SwarmFile, parse_swarm_file
@@ -158,6 +167,13 @@ def full(swarm: SwarmFile, text: str) -> Report:
         counters=Counters(rerouted_microbatches=3),
         audits=AuditCounts(agree=2, disagree=1),
         expelled=[ExpelledView(peer=text, reason=text, by="charges")],
+        held_out=HeldOutFacts(
+            every=20,
+            tokens=4096,
+            bits_per_nat=0.5,
+            curve=[HeldOutPoint(0, 1e9, 5.5), HeldOutPoint(20, 1e9, 4.0)],
+        ),
+        samples=[SampleFacts(version=20, prompt=text, text=text)],
     )
 
 
@@ -178,8 +194,12 @@ def test_the_page_needs_nothing_but_itself_and_says_what_is_known(swarm: SwarmFi
         "40.0%",
         "2 others",
         "one other alone",
+        "held-out loss 4.0000 nats per token, 2.0000 bits per byte, after step 20, on 4,096 tokens",
+        "lowest 4.0000 after step 20; computed by the swarm every 20 steps",
+        "What it writes",
     ):
         assert part in told, part
+    assert text.count('class="over"') == 1
     assert not re.search(r"https?:|//|url\(|@import|<script|<link|<iframe", text)
     assert text.count("<svg") == 2
 
@@ -254,6 +274,8 @@ def left_behind(home: Path, swarm: SwarmFile) -> None:
     CurveFile(folders.curve(swarm.swarm)).replace(
         [Sample(step, 1e9 + step, 5.0 - step, 100.0) for step in range(4)]
     )
+    CurveFile(folders.held_out(swarm.swarm)).append(Sample(0, 1e9, 5.5452, 0.0))
+    add_samples(folders.samples(swarm.swarm), [KeptSample(50, "def f(", "x):", 1e9)])
     save_credit(folders.credit(swarm.swarm), KeptCredit(12, 3400, 5_600_000, 1e9))
     one, two = (
         seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), swarm.swarm)
@@ -300,6 +322,8 @@ def test_without_a_running_volunteer_the_disk_tells(
         "2.0 s",
         "1 fault, all repaired",
         "signed two different adverts with one number",
+        "held-out loss 5.5452 nats per token, 8.0000 bits per byte, after step 0",
+        "50 def f( x):",
     ):
         assert part in told, part
     assert "ghijkl" not in told, "a fault of another swarm"
@@ -358,10 +382,14 @@ class Busy(FakeProvider):
             reason=self._text,
             peers=[PeerView(peer=self._text, state=self._text)],
             expelled=[ExpelledView(peer=self._text, reason=self._text)],
+            eta_s=3600.0,
         )
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         return example_matches(swarm=self._swarm.swarm)
+
+    def held_out(self, points: int) -> list[HeldOutPoint]:
+        return [HeldOutPoint(0, 2e9, 5.5), HeldOutPoint(2, 2e9, 3.5)]
 
     def history(self, points: int) -> list[StepPoint]:
         return [StepPoint(step, 2e9, 3.0 - step, 100.0) for step in range(3)]
@@ -384,11 +412,12 @@ def test_a_running_volunteer_tells_of_members_faults_and_time_left(
         "2 members",
         "nobody yet: the swarm waits",
         "2 faults, all repaired",
+        "held-out loss 3.5000 nats per token",
     ):
         assert part in told, part
     assert facts["source"] == "running"
-    per_step = swarm.manifest.tokens_per_microbatch * swarm.manifest.microbatches_per_step
-    assert facts["time_left_s"] == (swarm.manifest.steps - 3) * per_step / 100.0
+    assert [one["version"] for one in facts["held_out"]["curve"]] == [0, 2]
+    assert facts["time_left_s"] == 3600.0
     assert [one["time"] for one in facts["faults"]] == [2e9 + 1, 1e9 + 6], "earlier ones: the log"
 
 

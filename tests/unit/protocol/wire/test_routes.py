@@ -12,13 +12,19 @@ from client.train.engine import Engine
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
+from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
 from protocol.wire import messages
 from protocol.wire.routes import ROUTES
 
 ROOT = Path(__file__).parents[4]
 MESSAGES = set(get_args(messages.Message))
-PARTS = {"auditing": Auditing, "member": RoundMember, "pipeline": Pipeline}
+PARTS = {
+    "auditing": Auditing,
+    "evaluating": Evaluating,
+    "member": RoundMember,
+    "pipeline": Pipeline,
+}
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Pong end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",

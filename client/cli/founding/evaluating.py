@@ -1,0 +1,79 @@
+"""How a new swarm's versions are evaluated on held-out text, and its prompts."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from msgspec import UNSET, UnsetType
+
+from client.errors import ExitCode, UserError
+from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.specs.tokens import NOT_LEARNED
+from model_zoo.specs.windows import Windows
+from protocol.limits import MAX_PATHS
+from protocol.manifest import MAX_PROMPT_CHARS, MAX_PROMPTS, Evaluation, is_prompt
+
+MOST_MICROBATCHES = 8
+SHARE_OF_STEP = 4
+"""An evaluation is a quarter of a step's microbatches at most, so that it ends within the step."""
+MOST_COST = 0.005
+"""Of the swarm's computing, at the default interval."""
+MOST_POINTS = 200
+FORWARD_SHARE = 1 / 3
+"""Of a microbatch's work, which runs back as well."""
+
+
+def evaluation(
+    every: int | None, corpus: Corpus, microbatches: int, sequences: int, context: int, steps: int
+) -> Evaluation | UnsetType:
+    """Return how versions are evaluated.
+
+    Args:
+        every: steps between them; 0: none is; None: as often as costs little.
+        corpus: the data.
+        microbatches: of a step.
+        sequences: of a microbatch.
+        context: tokens of a sequence.
+        steps: of the run.
+    """
+    if every == 0:
+        return UNSET
+    number = max(1, min(MOST_MICROBATCHES, microbatches // SHARE_OF_STEP))
+    if isinstance(corpus, TokenCorpus):
+        windows = corpus.spec.windows(context)
+        if isinstance(windows, Windows):  # more of them would be the same again
+            number = max(1, min(number, windows.held_out // sequences))
+    targets = [corpus.held_out_batch(n, sequences, context)[:, 1:] for n in range(number)]
+    return Evaluation(
+        every=every or usual_interval(number, microbatches, steps),
+        microbatches=number,
+        tokens=max(1, sum(int((rows < NOT_LEARNED).sum()) for rows in targets)),
+        size_bytes=max(1, sum(corpus.bytes_of(rows) for rows in targets)),
+    )
+
+
+def usual_interval(number: int, microbatches: int, steps: int) -> int:
+    """Return the steps between evaluations of ``number`` microbatches in a run of so many steps of
+    so many microbatches."""
+    cost = FORWARD_SHARE * MAX_PATHS * number / microbatches
+    return min(steps, max(ceil(cost / MOST_COST), steps // MOST_POINTS))
+
+
+def checked_prompts(prompts: tuple[str, ...]) -> tuple[str, ...] | UnsetType:
+    """Return the founder's prompts as a manifest has them.
+
+    Raises:
+        UserError: there are too many, or one is too long or cannot be shown.
+    """
+    if len(prompts) > MAX_PROMPTS:
+        words = f"{len(prompts)} prompts are more than a swarm has"
+        raise UserError(words, f"give at most {MAX_PROMPTS} --prompt", ExitCode.USAGE)
+    for prompt in prompts:
+        if len(prompt) > MAX_PROMPT_CHARS:
+            words = f"the prompt {prompt[:20]!r}… has {len(prompt)} characters"
+            raise UserError(words, f"shorten it to {MAX_PROMPT_CHARS}", ExitCode.USAGE)
+        if not is_prompt(prompt):
+            words = f"the prompt {prompt[:20]!r} is blank or has characters that cannot be shown"
+            raise UserError(words, "leave control characters out", ExitCode.USAGE)
+    return prompts or UNSET

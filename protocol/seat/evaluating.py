@@ -1,0 +1,172 @@
+"""Held-out evaluation: the loss of a version on text that nobody trains on, while the run goes on.
+
+When stage 0 begins a version that is due, a few held-out microbatches travel forward through the
+pipeline, at that version and in the wire's codec, and the last stage adds up their loss. They take
+up to three *paths*: path p passes the replica of each stage that is p-th in an order by hash, so
+that no replica is on two, and each path gives a number of its own. Everybody works the paths out
+alone.
+
+Nothing ever waits for it: there are no receipts and no second tries. One held-out microbatch is
+with the worker at a time, beside those that train, and none once the step is being closed. If the
+version is gone by then, or a replica of the path is, that path gives no number. The next version
+that is due is tried like any other.
+
+State: the held-out microbatches of our version, and those that have come early for the next.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.ids import PeerId, rank
+from protocol.limits import MAX_PATHS as PATHS
+from protocol.manifest import Evaluation
+from protocol.pipeline.effects import (
+    Compute,
+    EvaluateTask,
+    Keep,
+    Outcome,
+    SendPayload,
+    held_out_key,
+)
+from protocol.pipeline.place import Place
+from protocol.seat.effects import HeldOutLoss, SeatEffect
+from protocol.view import SwarmView
+from protocol.wire.messages import HeldOut
+
+NONE: Final = -1
+
+
+def on_path(view: SwarmView, stage: int, version: int, path: int) -> PeerId | None:
+    """Return the replica of a stage that is on a path; None: there are not so many."""
+    peers = [r.peer for r in view.serving(stage) if not r.leaving]
+    if path >= len(peers):
+        return None
+    return sorted(peers, key=lambda peer: rank("evaluates", stage, version, peer))[path]
+
+
+@dataclass(slots=True)
+class _Version:
+    """What we have of one version's evaluation."""
+
+    path: int = NONE
+    waiting: list[int] = field(default_factory=list)
+    """Held-out microbatches that the worker has not had, the next one first."""
+    seen: set[int] = field(default_factory=set)
+    losses: dict[int, float] = field(default_factory=dict)
+    """Summed, in nats, of those that the last stage has run."""
+
+
+class Evaluating:
+    """See the module's docstring. Methods return effects.
+
+    Args:
+        place: where this replica stands.
+        terms: None: the run has no evaluation, and this does nothing.
+        step: version the seat begins with.
+        steps: the run's last version, which is due as well.
+    """
+
+    def __init__(self, place: Place, terms: Evaluation | None, step: int, steps: int) -> None:
+        self._place, self._terms, self._step, self._steps = place, terms, step, steps
+        self._versions: dict[int, _Version] = {}
+        """Ours and the next one."""
+        self._view = SwarmView(((),) * place.stages)
+        self._busy = self._begun = False
+
+    def update_view(self, view: SwarmView) -> None:
+        """Take a new view: of the replicas that count."""
+        self._view = view
+
+    def start_step(self, step: int) -> None:
+        """The version is another one: what was not finished of the one before is given up."""
+        self._step, self._busy, self._begun = step, False, False
+        self._versions = {v: of for v, of in self._versions.items() if v >= step}
+
+    def held_out(self, sender: PeerId, message: HeldOut, now: float) -> list[SeatEffect]:
+        """Take a held-out microbatch of the replica before us on its path; its payload is kept only
+        on request."""
+        version, place, path = message.step, self._place, message.path
+        if not self._is_due(version) or version not in (self._step, self._step + 1):
+            return []
+        before = on_path(self._view, place.stage - 1, version, path)
+        if before != sender or on_path(self._view, place.stage, version, path) != place.me:
+            return []  # or it sees other replicas than we do
+        of = self._versions.setdefault(version, _Version(path))
+        known = message.item in of.seen or of.path != path
+        if known or not self._terms or message.item >= self._terms.microbatches:
+            return []
+        of.seen.add(message.item)
+        of.waiting.append(message.item)
+        keys = (
+            held_out_key(version, "tokens", message.item),
+            held_out_key(version, "input", message.item),
+        )
+        return [Keep(keys)]
+
+    def work(self, *, may_begin: bool, free: bool) -> list[Compute]:
+        """Return what the worker does next.
+
+        Args:
+            may_begin: whether the swarm trains, so that stage 0 begins what is due.
+            free: whether the step is not being closed.
+        """
+        if self._terms is None or self._busy or not free:
+            return []
+        if may_begin and self._place.first and not self._begun:
+            self._begin(self._terms)
+        of = self._versions.get(self._step)
+        if of is None or not of.waiting:
+            return []
+        self._busy = True
+        return [Compute(EvaluateTask(self._step, of.waiting.pop(0)))]
+
+    def computed(self, task: EvaluateTask, outcome: Outcome) -> list[SeatEffect]:
+        """Take the ``outcome`` of a ``task``; its payload is already stored."""
+        of = self._versions.get(task.step)
+        if task.step != self._step or of is None:
+            return []
+        self._busy = False
+        if outcome.error:
+            of.waiting.clear()  # without one of them there is no number
+            return []
+        return self._sum_up(of, task, outcome) if self._place.last else self._pass_on(of, task)
+
+    # --- within ---------------------------------------------------------------------------------
+
+    def _is_due(self, version: int) -> bool:
+        terms = self._terms
+        return terms is not None and (version % terms.every == 0 or version == self._steps)
+
+    def _begin(self, terms: Evaluation) -> None:
+        """Begin the path that we are first on, if the version is due and we are on any."""
+        self._begun = True
+        if not self._is_due(self._step):
+            return
+        for path in range(PATHS):
+            stages = range(self._place.stages)
+            peers = [on_path(self._view, stage, self._step, path) for stage in stages]
+            if None not in peers and peers[0] == self._place.me:
+                items = list(range(terms.microbatches))
+                self._versions[self._step] = _Version(path, items, set(items))
+
+    def _pass_on(self, of: _Version, task: EvaluateTask) -> list[SeatEffect]:
+        peer = on_path(self._view, self._place.stage + 1, task.step, of.path)
+        if peer is None:
+            of.waiting.clear()
+            return []
+        message = HeldOut(self._place.stage + 1, task.step, task.item, of.path)
+        keys = (
+            held_out_key(task.step, "tokens", task.item),
+            held_out_key(task.step, "output", task.item),
+        )
+        return [SendPayload(peer, message, keys)]
+
+    def _sum_up(self, of: _Version, task: EvaluateTask, outcome: Outcome) -> list[SeatEffect]:
+        of.losses[task.item] = outcome.loss_sum
+        if self._terms is None or len(of.losses) < self._terms.microbatches:
+            return []
+        loss = math.fsum(of.losses.values()) / self._terms.tokens
+        return [HeldOutLoss(task.step, loss)]

@@ -1,0 +1,183 @@
+"""Held-out losses of a swarm while it trains: exact, of a named version, and in nobody's way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from client.events import VersionEvaluated
+from client.lab.bench.efficiency import training_plan
+from model_zoo.datasets.build import build
+from model_zoo.datasets.corpus import open_source
+from model_zoo.reference import evaluate, train_reference
+from model_zoo.whole import build_whole, load_whole
+from protocol.ids import PeerId
+from protocol.manifest import encode_manifest
+from protocol.seat.effects import HeldOutLoss
+from protocol.wire.messages import HeldOut, Message
+from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
+
+STEPS, EVERY = 6, 2
+DUE = (0, 2, 4, 6)
+
+
+def expected(swarm: TestSwarm, version: int) -> float:
+    """What the single-process trainer's model of a version loses on the same windows."""
+    manifest, corpus = swarm.manifest, open_source(str(swarm.data))
+    assert manifest.evaluated is not None
+    plan = training_plan(manifest)
+    if version:
+        state = train_reference(replace(plan, steps=version), corpus, threads=1).state
+        model = load_whole(manifest.model, state)
+    else:
+        model = build_whole(manifest.model, manifest.seed)
+    return evaluate(
+        model,
+        corpus,
+        batches=manifest.evaluated.microbatches,
+        sequences=manifest.sequences_per_microbatch,
+        context=manifest.model.context,
+    )
+
+
+def found(volunteer: Volunteer) -> dict[int, VersionEvaluated]:
+    """What a volunteer shows of each version, the newest that it said of it."""
+    entries = volunteer.engine.event_sink.log.since(0, 10_000).entries
+    return {
+        entry.event.version: entry.event
+        for entry in entries
+        if isinstance(entry.event, VersionEvaluated)
+    }
+
+
+async def trained(swarm: TestSwarm, stages: tuple[int, ...]) -> dict[int, VersionEvaluated]:
+    """Train with a volunteer for each of these; return what all of them show."""
+    volunteers = [await swarm.add(stage) for stage in stages]
+    swarm.start()
+    await swarm.until_done()
+    await swarm.until(lambda: all(swarm.manifest.steps in found(v) for v in volunteers))
+    for other in volunteers[1:]:
+        assert found(other).keys() == found(volunteers[0]).keys()
+    return found(volunteers[0])
+
+
+@pytest.mark.parametrize(
+    ("stages", "held", "choices"),
+    [
+        (2, (0, 1), {}),
+        (1, (0,), {}),
+        (3, (0, 1, 1, 2, 2, 0), {}),
+        (2, (0, 1, 0, 1), {"delayed_update": True}),
+    ],
+)
+async def test_it_is_what_the_reference_trainer_finds_of_that_version(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    stages: int,
+    held: tuple[int, ...],
+    choices: dict[str, Any],
+) -> None:
+    how = {"stages": stages, "steps": STEPS, "evaluate_every": EVERY, **choices}
+    async with open_swarm(tmp_path, **how) as swarm:
+        shown = await trained(swarm, held)
+        swarm.assert_exact()
+        terms = swarm.manifest.evaluated
+    assert tuple(shown) == DUE
+    for version, event in shown.items():
+        reference = expected(swarm, version)
+        assert event.loss == pytest.approx(reference, rel=1e-5)
+        assert event.bits_per_byte == pytest.approx(reference / 0.693147, rel=1e-5)
+        assert event.tokens == terms.tokens == terms.microbatches * 2 * 16
+
+
+async def test_each_path_is_a_word_of_its_own(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=EVERY, microbatches=8) as swarm:
+        volunteers = [await swarm.add(stage) for stage in (0, 1, 0, 1, 0, 1, 1)]
+        swarm.start()
+        await swarm.until_done()
+        for volunteer in volunteers:
+            await swarm.until(lambda v=volunteer: STEPS in found(v) and found(v)[STEPS].claims == 3)
+            assert found(volunteer)[STEPS].vouchers == 3
+        swarm.assert_exact()
+
+
+async def test_the_wires_codec_makes_no_visible_difference(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    how = {"boundary_codec": "s8", "averaging_codec": "s8"}
+    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=EVERY, **how) as swarm:
+        shown = await trained(swarm, (0, 1))
+        assert shown[0].loss == pytest.approx(expected(swarm, 0), rel=1e-3)
+
+
+async def test_held_out_tokens_are_fetched_like_others(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
+    data = build([book], tmp_path / "tokens", workers=1).path
+    how = {"data": str(data), "evaluate_every": EVERY}
+    async with open_swarm(tmp_path, steps=STEPS, **how) as swarm:
+        founder = await swarm.add(1)
+        founder.engine.describe(ADVERT, has_text=not await founder.held_stages.text_problem())
+        first = await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until_done()
+        await swarm.until(lambda: STEPS in found(first))
+        assert found(first)[STEPS].loss == pytest.approx(expected(swarm, STEPS), rel=1e-5)
+        swarm.assert_exact()
+
+
+async def test_nothing_is_evaluated_unless_the_founder_wants_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=2, evaluate_every=0) as swarm:
+        volunteers = [await swarm.add(stage) for stage in (0, 1)]
+        swarm.start()
+        await swarm.until_done()
+        assert swarm.manifest.evaluated is None
+        assert b"evaluation" not in encode_manifest(swarm.manifest)
+        assert not any(found(volunteer) for volunteer in volunteers)
+
+
+async def test_a_path_that_breaks_gives_no_number_and_stops_nobody(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=1) as swarm:
+        first, last = await swarm.add(0), await swarm.add(1)
+        send = first.engine.send
+
+        def lose(peer: PeerId, message: Message, payload: bytes = b"") -> None:
+            if not (isinstance(message, HeldOut) and message.step in (1, 3)):
+                send(peer, message, payload)
+
+        first.engine.send = lose  # type: ignore[method-assign]
+        swarm.start()
+        await swarm.until_done()
+        await swarm.until(lambda: STEPS in found(last))
+        assert set(found(last)) == {0, 2, 4, 5, 6}
+        swarm.assert_exact()
+
+
+async def test_a_lie_of_one_path_is_outvoted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=STEPS, microbatches=8) as swarm:
+        volunteers = [await swarm.add(stage) for stage in (0, 1, 0, 1, 0, 1)]
+        liar = volunteers[1].engine
+        tell = liar.evaluated
+        liar.evaluated = lambda said: tell(HeldOutLoss(said.version, 0.25))  # type: ignore[method-assign]
+        swarm.start()
+        await swarm.until_done()
+        for volunteer in volunteers:
+            await swarm.until(lambda v=volunteer: STEPS in found(v) and found(v)[STEPS].claims == 3)
+        honest = expected(swarm, STEPS)
+        for volunteer in volunteers:
+            assert found(volunteer)[STEPS].loss == pytest.approx(honest, rel=1e-5)
+            assert found(volunteer)[STEPS].vouchers == 2
