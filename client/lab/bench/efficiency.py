@@ -94,6 +94,7 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
         delayed=manifest.delayed,
+        precision=manifest.precision,
     )
 
 
