@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from model_zoo.data import NO_TARGET, Corpus, inputs_and_targets
 from model_zoo.models.family import State
 from model_zoo.optimizers.optimizer import flat_optimizer
+from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
 from model_zoo.specs.slices import StageSlice, slices, whole_slice
 from model_zoo.stages import (
     Stage,
@@ -48,6 +49,7 @@ class TrainingPlan:
 
     Fields:
         delayed: whether updates are delayed by one step.
+        turns: the steps from which other schedules hold.
 
     Raises:
         ValueError: the cut does not add up to the model, or a count is not positive.
@@ -61,6 +63,7 @@ class TrainingPlan:
     microbatches_per_step: int
     sequences_per_microbatch: int
     delayed: bool = False
+    turns: tuple[Turn, ...] = ()
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.spec.layers:
@@ -262,7 +265,7 @@ def _update(
         if config.clip > 0:
             nn.utils.clip_grad_norm_(group, stage_clip(config, len(groups)))
     for settings in optimizer.param_groups:
-        settings["lr"] = learning_rate(config, step)
+        settings["lr"] = Course(config, plan.turns).learning_rate(step)
     optimizer.step()
     optimizer.zero_grad()
 

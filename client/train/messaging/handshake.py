@@ -16,13 +16,13 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
 author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits,
 ``PassedOn``. 5: waypoints, ``ChainLink``. 6: ``Commitment``, sums in ``Ready``. 7: the list of a
 blob's digests is a chunk. 8: ``RotationList``, rotations in chains, who was audited
-in heartbeats."""
+in heartbeats. 9: amendments."""
 
 
 @dataclass(slots=True)
