@@ -20,12 +20,14 @@ from msgspec import structs
 
 from client import __version__
 from client.config import Settings
+from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
 from client.control.matches import MatchesSnapshot
 from client.control.methods import Impossible, Provider
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
+    Amended,
     DrainCostView,
     EventView,
     InvitedMember,
@@ -73,6 +75,8 @@ from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
+from protocol.amendments.amendment import sign_amendment
+from protocol.amendments.draft import Changes, draft
 from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
@@ -282,7 +286,7 @@ class Node:
     def finish(self) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
         self.stop()
-        steps = self._swarm.manifest.steps
+        steps = self._engine.amending.book.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
     def history(self, points: int) -> list[StepPoint]:
@@ -352,6 +356,21 @@ class Node:
             raise Impossible(str(error)) from error
         return next(one for one in self.members().members if one.peer == fitting[0])
 
+    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+        """Change the run as its founder, or only say what would change."""
+        run, book = self._swarm.manifest, self._engine.amending.book
+        if run.founder != self._signer.peer:
+            raise Impossible(ONLY_THE_FOUNDER.format(run.founder))
+        done = self.snapshot().step
+        try:
+            said = draft(book, run.optimizer.lr, changes, done)
+            if sign:
+                signed = sign_amendment(self._signer, said, self._swarm.swarm)
+                self._engine.amending.publish(signed)
+        except LocalProtocolError as error:
+            raise Impossible(str(error)) from error
+        return amended(book, said, done, signed=sign)
+
     # --- running -----------------------------------------------------------------------------
 
     async def run(self, stop: trio.Event) -> ExitCode:
@@ -410,6 +429,7 @@ class Node:
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
+        engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
@@ -428,6 +448,7 @@ class Node:
             folder,
             engine.shelf,
             {address.peer for address in met if address.peer is not None},
+            (engine.amending.book.steps, engine.amending.book.longest),
         )
         engine.waypoints.begin(history)
         site = Site(
@@ -533,11 +554,12 @@ class Node:
 
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
-        remembered, told = 0.0, False
+        remembered, told = 0.0, 0
         while not self._stop_asked.is_set() and self._training.held_stages.failure is None:
-            if not told and self._is_finished():
-                told = True
-                words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
+            steps = self._engine.amending.book.steps
+            if told != steps and self._is_finished():
+                told = steps
+                words = f"the run is complete after {steps} steps; {WHEN_DONE}"
                 self._event_sink.explain(Explain("swarm", words))
             if self._options.exit_when_done and await self._complete():
                 return
@@ -549,12 +571,12 @@ class Node:
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        held_stages, steps = self._training.held_stages, self._swarm.manifest.steps
+        held_stages = self._training.held_stages
         if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
-                if min(held_stages.newest) >= steps:
+                if min(held_stages.newest) >= self._engine.amending.book.steps:
                     break
                 await trio.sleep(CHECK_S)
         return True

@@ -11,6 +11,7 @@ import psutil
 from client import __version__
 from client.compute.process import Worker
 from client.config import Settings
+from client.control.amended import amendment_views
 from client.control.snapshot import (
     AuditsView,
     ChargeView,
@@ -75,7 +76,7 @@ def take_snapshot(
         state=state,
         reason=reason,
         step=_step(engine, stages),
-        steps=manifest.steps,
+        steps=engine.amending.book.steps,
         aggregation=manifest.aggregation_name,
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
@@ -92,11 +93,13 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(held_stages.view, engine.signer.peer, manifest.steps),
+        leaving=drain_costs_of(held_stages.view, engine.signer.peer, engine.amending.book.steps),
         held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
+        amendments=amendment_views(engine.amending.book),
+        contradicted_amendment=engine.amending.book.contradiction,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),
@@ -169,7 +172,7 @@ def _step(engine: Engine, stages: list[StageView]) -> int:
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
-    return min(manifest.steps, max(closed, on_disk, told))
+    return min(engine.amending.book.steps, max(closed, on_disk, told))
 
 
 def _network(engine: Engine) -> NetworkView:

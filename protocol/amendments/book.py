@@ -149,6 +149,24 @@ class Amendments:
         return chain[-1].amendment.steps if chain else self._run.steps
 
     @property
+    def newest(self) -> OptimizerSpec:
+        """The optimizer as the newest amendment has it, agreed on or not."""
+        chain = self.chain()
+        return chain[-1].amendment.optimizer if chain else self._run.optimizer
+
+    def before(self, number: int) -> tuple[int, OptimizerSpec]:
+        """Return steps and optimizer of the run before an amendment that counts, by its number."""
+        chain = self.chain()[: number - 1]
+        if not chain:
+            return self._run.steps, self._run.optimizer
+        return chain[-1].amendment.steps, chain[-1].amendment.optimizer
+
+    @property
+    def longest(self) -> int:
+        """A bound of the versions that there can be: also of a run that was shortened."""
+        return max(self._run.steps, *(one.amendment.steps for one in self.chain()), 0)
+
+    @property
     def envelopes(self) -> list[Envelope]:
         """All that are known, to be told to others: by number."""
         return [one.envelope for _, of in sorted(self._known.items()) for one in of.values()]

@@ -166,7 +166,7 @@ class Seat:
         amendments: Amendments | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self._manifest_steps, self._tokens_per_step = steps, tokens_per_step
+        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
         self._amendments = amendments
         self._agreed: AgreedList = amendments.agreed if amendments else ()
         """The amendments on which our stage has agreed at our version."""
@@ -237,7 +237,7 @@ class Seat:
     @property
     def _steps(self) -> int:
         """Steps of the whole run, as far as we know."""
-        return self._amendments.steps if self._amendments else self._manifest_steps
+        return self._amendments.steps if self._amendments else self.unamended_steps
 
     @property
     def finished(self) -> bool:

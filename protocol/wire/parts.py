@@ -74,9 +74,7 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """Replicas of the stage whose work the sender has audited in agreement."""
 
 
-class AgreedAmendment(
-    Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True
-):
+class AgreedAmendment(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
     """An amendment of the founder on which a stage has agreed (``amendments/``)."""
 
     digest: Hash32
@@ -84,9 +82,7 @@ class AgreedAmendment(
     """The first step for which it holds."""
 
 
-AgreedAmendments = Annotated[
-    tuple[AgreedAmendment, ...], Meta(max_length=limits.MAX_AMENDMENTS)
-]
+AgreedAmendments = Annotated[tuple[AgreedAmendment, ...], Meta(max_length=limits.MAX_AMENDMENTS)]
 """In the order of their numbers, from the first one."""
 
 

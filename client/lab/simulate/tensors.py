@@ -67,9 +67,7 @@ class TensorSwarm:
     aggregation: str = SUM
     data: DataSpec | None = None
 
-    def world(
-        self, replicas: int, seed: int, amended: Beginning | None = None
-    ) -> TrainingWorld:
+    def world(self, replicas: int, seed: int, amended: Beginning | None = None) -> TrainingWorld:
         """Return a world in which ``replicas`` peers hold each stage; ``amended``: what its founder
         may amend."""
         plan = self.plan

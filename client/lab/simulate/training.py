@@ -239,6 +239,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if peer.held.state is not State.ACQUIRING or behind:
             return  # admitted by a replica that has itself fallen behind
         self._open_seat(peer, step=admit.version, serving=False)
+        if peer.seat is not None:
+            peer.seat.admitted_by(admit, self.agenda.now)
         peer.donor = PeerId(admit.donors[0])
         self.announce(peer)
         downloaded = partial(self._downloaded, peer, admit.version, peer.epoch)

@@ -58,6 +58,7 @@ from protocol.pipeline.effects import (
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.auditing import statement_of
 from protocol.seat.effects import (
+    AgreedOn,
     Audited,
     CommitTo,
     Contributions,
@@ -102,6 +103,7 @@ class SeatHooks:
     fault: Callable[[Fault], None]
     convicted: Callable[[Convicted], None]
     audited: Callable[[Audited | Contributions], None]
+    agreed: Callable[[AgreedOn], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -204,6 +206,10 @@ class SeatDriver:
         """The swarm has started."""
         self._perform(self.seat.allow_training(self._ports.now()))
 
+    def amended(self) -> None:
+        """There is a new amendment of the founder."""
+        self._perform(self.seat.amended(self._ports.now()))
+
     def state_loaded(self) -> None:
         """The downloaded state is in the worker."""
         self._perform(self.seat.state_loaded(self._ports.now()))
@@ -292,6 +298,8 @@ class SeatDriver:
                 self._hooks.convicted(effect)
             case Audited() | Contributions():
                 self._hooks.audited(effect)
+            case AgreedOn():
+                self._hooks.agreed(effect)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

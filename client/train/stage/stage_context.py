@@ -14,7 +14,7 @@ from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.pipeline.effects import Committed
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import Convicted
+from protocol.seat.effects import AgreedOn, Convicted
 
 
 class Owner(Ports, Protocol):
@@ -34,6 +34,9 @@ class Owner(Ports, Protocol):
 
     def convicted(self, out: Convicted) -> None:
         """A majority of a stage has expelled one of its members."""
+
+    def agreed_on(self, said: AgreedOn) -> None:
+        """A stage of ours has agreed on an amendment of the founder."""
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""
