@@ -19,6 +19,8 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import short
 
+MOST_AMENDMENTS = 4
+"""Lines of the changes that the founder made last."""
 MOST_EXPELLED = 4
 """Lines of those who were expelled last."""
 
@@ -31,6 +33,7 @@ def status_report(now: Snapshot) -> str:
         f"state     {now.state}: {now.reason}",
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
+        *amendment_lines(now),
         *_pace_lines(now),
         *(_stage_line(stage, now.peer) for stage in now.stages),
         *_averaging_lines(now),
@@ -58,6 +61,21 @@ def status_report(now: Snapshot) -> str:
         *_error_lines(now),
     ]
     return "\n".join(lines)
+
+
+def amendment_lines(now: Snapshot) -> list[str]:
+    """Return what the founder has changed in the run."""
+    lines = []
+    for one in now.amendments[-MOST_AMENDMENTS:]:
+        when = "not agreed on by the stages yet"
+        if one.from_step is not None:
+            when = f"from step {one.from_step:,} on"
+        lines.append(f"amended   {one.words} ({when})")
+    if (number := now.contradicted_amendment) is not None:
+        lines.append(
+            f"amended   the founder has signed two different amendments {number}: neither counts"
+        )
+    return lines
 
 
 def _averaging_lines(now: Snapshot) -> list[str]:
