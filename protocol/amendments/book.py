@@ -32,6 +32,8 @@ from protocol.wire.fields import Envelope
 from protocol.wire.parts import AgreedAmendment
 
 AgreedList = tuple[AgreedAmendment, ...]
+MAX_CHAINS = 64
+"""Remembered, of the lists that others name."""
 MAX_OF_A_NUMBER = 2
 """Two show that the founder contradicts itself; a third would show nothing more."""
 
@@ -86,6 +88,8 @@ class Amendments:
     def __init__(self, beginning: Beginning, swarm: SwarmId, kept: Kept | None = None) -> None:
         self._run, self._swarm = beginning, swarm
         self._known: dict[int, dict[bytes, Known]] = {}
+        self._chains: dict[AgreedList, tuple[Known, ...]] = {}
+        """What ``chain`` has found since something was new, by list."""
         self.agreed: AgreedList = ()
         """The newest list that a stage of ours has agreed on."""
         for envelope in kept.amendments if kept else ():
@@ -110,6 +114,7 @@ class Amendments:
         of = self._known.setdefault(said.number, {})
         if len(of) >= MAX_OF_A_NUMBER:
             return None
+        self._chains.clear()
         of[digest] = found = Known(said, digest, envelope)
         return found
 
@@ -121,6 +126,14 @@ class Amendments:
             agreed: the list; None: the newest of ours.
         """
         agreed = self.agreed if agreed is None else agreed
+        if (known := self._chains.get(agreed)) is not None:
+            return known
+        if len(self._chains) >= MAX_CHAINS:
+            self._chains.clear()
+        self._chains[agreed] = found = tuple(self._follow(agreed))
+        return found
+
+    def _follow(self, agreed: AgreedList) -> list[Known]:
         found, before = list[Known](), b""
         for number in range(1, limits.MAX_AMENDMENTS + 1):
             of = self._known.get(number, {})
@@ -133,7 +146,7 @@ class Amendments:
                 break
             found.append(fitting[0])
             before = fitting[0].digest
-        return tuple(found)
+        return found
 
     @property
     def contradiction(self) -> int | None:
