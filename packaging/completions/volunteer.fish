@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --from-step --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l all_commands 'amend attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export extend finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --from-step --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -75,6 +75,8 @@ complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: wr
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
 complete -c volunteer -n __fish_use_subcommand -a 'invite' -d 'Print a fresh invite with members that can be reached now.'
 complete -c volunteer -n __fish_use_subcommand -a 'expel' -d 'Expel a member that you, or somebody you invited, let into the swarm.'
+complete -c volunteer -n __fish_use_subcommand -a 'extend' -d 'Give the run that you founded more steps.'
+complete -c volunteer -n __fish_use_subcommand -a 'amend' -d 'Change the learning rate of the run that you founded, from a step on.'
 complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Pause: free memory and GPU, stay in the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'resume' -d 'Resume after a pause.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm: drain the stages, finish the step, save, say goodbye.'
@@ -118,6 +120,23 @@ complete -c volunteer -n __fish_use_subcommand -l version -d 'Display applicatio
 complete -c volunteer -n __fish_use_subcommand -l help -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -s h -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -l version -d 'Display application version.'
+
+# Options for: amend
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l learning-rate -r -d 'Highest learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l lr -r -d 'Highest learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l min-lr -r -d 'Last learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l schedule -x -a 'cosine constant wsd' -d 'How it falls: as a cosine, not at all (constant), or linearly at the end of the…'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l warmup-steps -r -d 'Steps, from the beginning of the run, in which it rises.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l decay-from -r -d 'wsd: step at which it begins to fall; the last fifth of --decay-steps.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l decay-steps -r -d 'Step at which it is at its last; the end of the run.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l from-step -r -d 'Step from which this holds at the earliest; as soon as possible.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l steps -r -d 'Steps of the whole run, as volunteer extend changes them.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l json -d 'Print JSON.'
 
 # Options for: attach
 complete -c volunteer -n '__fish_volunteer_using_command attach' -l help -d 'Display this message and exit.'
@@ -542,6 +561,15 @@ complete -c volunteer -n '__fish_volunteer_using_command export' -l dtype -x -a 
 complete -c volunteer -n '__fish_volunteer_using_command export' -l gguf -d 'Save one file, model.gguf, which llama.cpp loads, and ollama with it.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l force -d 'Replace a model that is there, and its README.md.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l json -d 'Print JSON.'
+
+# Options for: extend
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l steps -r -d 'Steps of the whole run, those that are done included.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l json -d 'Print JSON.'
 
 # Options for: finish
 complete -c volunteer -n '__fish_volunteer_using_command finish' -l help -d 'Display this message and exit.'
