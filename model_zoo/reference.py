@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from model_zoo.data import NO_TARGET, Corpus, inputs_and_targets
 from model_zoo.models.family import State
 from model_zoo.optimizers.optimizer import flat_optimizer
+from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, slices, whole_slice
 from model_zoo.stages import (
@@ -51,6 +52,7 @@ class TrainingPlan:
     Fields:
         delayed: whether updates are delayed by one step.
         precision: in which passes compute.
+        turns: the steps from which other schedules hold.
 
     Raises:
         ValueError: the cut does not add up to the model, or a count is not positive.
@@ -65,6 +67,7 @@ class TrainingPlan:
     sequences_per_microbatch: int
     delayed: bool = False
     precision: Precision = DEFAULT
+    turns: tuple[Turn, ...] = ()
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.spec.layers:
@@ -289,7 +292,7 @@ def _update(
         if config.clip > 0:
             nn.utils.clip_grad_norm_(group, stage_clip(config, len(groups)))
     for settings in optimizer.param_groups:
-        settings["lr"] = learning_rate(config, step)
+        settings["lr"] = Course(config, plan.turns).learning_rate(step)
     optimizer.step()
     optimizer.zero_grad()
 

@@ -83,17 +83,23 @@ class Stage(nn.Module):
         itself."""
         if self.head is None:
             return x
-        if self.embed is not None and self.spec.tied is True:
-            return self.head(x, self.embed.token.weight)  # (B, T, V)
-        return self.head(x)  # (B, T, V)
+        tied = self._tied_embedding()
+        logits: Tensor = self.head(x) if tied is None else self.head(x, tied)  # (B, T, V)
+        return logits
 
     @property
     def projecting(self) -> list[nn.Parameter]:
         """The parameters with which the head projects; a tied one's are the embedding's, too."""
         own = [] if self.head is None else list(self.head.parameters())
-        if self.embed is not None and self.spec.tied is True:
-            own.append(self.embed.token.weight)
-        return own
+        tied = self._tied_embedding()
+        return own if tied is None else [*own, tied]
+
+    def _tied_embedding(self) -> nn.Parameter | None:
+        """The embedding (V, C) that is the output projection as well, if it is."""
+        if self.embed is None or self.spec.tied is not True:
+            return None
+        embedding: nn.Parameter = self.embed.get_parameter("token.weight")
+        return embedding
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:

@@ -79,6 +79,9 @@ MAX_ADMISSION_BYTES = 8192
 MAX_EXPULSIONS_PER_MESSAGE = 6
 """Each has a chain: so many fit a header."""
 MAX_ROTATIONS_PER_MESSAGE = 6
+MAX_AMENDMENTS = 64
+"""Of one run. A plan has 40 bytes of each."""
+MAX_AMENDMENTS_PER_MESSAGE = 32
 MAX_SEATS_OF_PART = 8
 """Replicas that a waypoint names of a stage; fewer in runs of more than eight stages."""
 MAX_CERTIFIED_STAGES = 64

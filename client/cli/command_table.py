@@ -115,6 +115,29 @@ COMMANDS: Final[dict[str, Command]] = {
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
         "Only in swarms founded with --vouched: volunteer members says who answers for whom.",
     ),
+    "extend": Command(
+        TAKE_PART,
+        "Give the run that you founded more steps.",
+        (
+            ("extend --steps 20000", "in all; also of a run that is complete"),
+            ("extend --steps 20000 --yes", "do not ask: for scripts"),
+        ),
+        "Only with the founder's key. If no volunteer runs here, members are told when it joins.",
+    ),
+    "amend": Command(
+        TAKE_PART,
+        "Change the learning rate of the run that you founded, from a step on.",
+        (
+            (
+                "amend --learning-rate 3e-4",
+                "from the first step that all members can reach with it",
+            ),
+            ("amend --learning-rate 1e-4 --schedule constant --from-step 5000", "later"),
+            ("amend --steps 20000 --schedule wsd", "more steps, with a fall in the last fifth"),
+        ),
+        "Only with the founder's key. It shows the rates before it asks; volunteer status says "
+        "from which step on members have agreed that it holds.",
+    ),
     "pause": Command(
         TAKE_PART,
         "Pause: free memory and GPU, stay in the swarm.",

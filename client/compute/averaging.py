@@ -263,9 +263,8 @@ class Averager:
             self._decode(bounds, segment, payloads[segment], claimed, blamed=segment)
         if attempt is not None:
             self._settle(attempt)
-        return self._update(
-            replica.flat.gradients, math.fsum(request.squared_norms), request.tokens
-        )
+        squares, rate = math.fsum(request.squared_norms), request.learning_rate
+        return self._update(replica.flat.gradients, squares, request.tokens, rate)
 
     def apply_local(self, request: ApplyLocal) -> Applied:
         """Make the next version from this replica's own sum and its residual, if any."""
@@ -273,14 +272,14 @@ class Averager:
         total = self._with_residual(0, self._replica.size)
         if self._residual is not None:
             self._residual.zero_()
-        return self._update(total, squared_norm(total), request.tokens)
+        return self._update(total, squared_norm(total), request.tokens, request.learning_rate)
 
-    def _update(self, total: Tensor, squares: float, tokens: int) -> Applied:
+    def _update(self, total: Tensor, squares: float, tokens: int, rate: float | None) -> Applied:
         self._attempt = None
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        norm = self._replica.update(total, squares, tokens)
+        norm = self._replica.update(total, squares, tokens, rate)
         version, digest = self._replica.version, self._replica.state_hash()
         return Applied(version=version, hash=digest, grad_norm=norm)
 

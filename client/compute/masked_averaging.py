@@ -104,7 +104,8 @@ class MaskedAverager(Averager):
         if attempt is not None:
             self._keep_the_rest(bounds)
         self._clear = []
-        return self._update(replica.flat.gradients, sum(squares), request.tokens)
+        rate = request.learning_rate
+        return self._update(replica.flat.gradients, sum(squares), request.tokens, rate)
 
     def _open(self, integers: Tensor, scale: Tensor, a: int, b: int) -> float:
         """Decode a segment's sum into scratch; return its squared norm."""

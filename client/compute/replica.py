@@ -158,7 +158,9 @@ class Replica:
         for slot in self.slots:
             slot.graphs.clear()
 
-    def update(self, total: Tensor, squared_norm: float, tokens: int) -> float:
+    def update(
+        self, total: Tensor, squared_norm: float, tokens: int, rate: float | None = None
+    ) -> float:
         """Make the next version; return the norm of the mean gradient.
 
         Equal inputs give bit-identical versions at all replicas.
@@ -167,12 +169,14 @@ class Replica:
             total: gradient sum of the step, (N,).
             squared_norm: of `total`.
             tokens: tokens that it sums over.
+            rate: the learning rate; None: that of the schedule.
         """
         config, slot = self.optimizer.spec, self.slots[0]
+        rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         if self.delayed:
             slot.flat.values.copy_(self.parameters)
-        self.optimizer.step(total, learning_rate(config, self.version), scale)
+        self.optimizer.step(total, rate, scale)
         if self.delayed:  # the point of the step after next: as far again
             last = torch.sub(self.parameters, slot.flat.values, out=slot.flat.values)
             last.add_(self.parameters)

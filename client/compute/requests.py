@@ -253,6 +253,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
     that are still in the sums, one for each member; an empty one stands for no mask.
+    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`.
     """
 
     step: Count
@@ -261,6 +262,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     squared_norms: list[float]
     tokens: Positive
     seeds: list[bytes] = []
+    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
 
 
 class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
@@ -268,6 +270,7 @@ class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
 
     step: Count
     tokens: Positive
+    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
 
 
 class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from client.control.methods import (
     Stopping,
 )
 from client.control.snapshot import (
+    Amended,
     InvitedMember,
     InviteView,
     Membership,
@@ -39,6 +40,7 @@ from client.control.wire import (
     decode_update,
 )
 from client.errors import ExitCode, UserError
+from protocol.amendments.draft import Changes
 
 MAX_WAITING = 8
 """Updates that came before an answer and are not read yet."""
@@ -150,6 +152,10 @@ class ControlClient:
     def expel(self, member: str, reason: str) -> InvitedMember:
         """Expel a member, named by its peer id or the end of that."""
         return self.call("expel", InvitedMember, member=member, reason=reason)
+
+    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+        """Change the run as its founder, or only say what would change."""
+        return self.call("amend", Amended, changes=changes, sign=sign)
 
     def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
         """Have the node send updates, which ``next_update`` returns.

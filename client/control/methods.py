@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import (
+    Amended,
     DrainCostView,
     EventView,
     InvitedMember,
@@ -32,6 +33,7 @@ from client.control.updates import (
     Subscribe,
     Subscribed,
 )
+from protocol.amendments.draft import Changes
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200
@@ -77,6 +79,13 @@ class Provider(Protocol):
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""
+
+    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+        """Change the run as its founder, or only say what would change.
+
+        Raises:
+            Impossible: we are not its founder, or the run cannot be changed like that.
+        """
 
     def expel(self, member: str, reason: str) -> InvitedMember:
         """Expel a member, named by its peer id or the end of that.
@@ -173,6 +182,11 @@ class _ExpelParams(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
 
 
+class _AmendParams(Struct, frozen=True, forbid_unknown_fields=True):
+    changes: Changes = Changes()
+    sign: bool = False
+
+
 class _NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -241,6 +255,11 @@ def _expel(request: rpc.Request, provider: Provider, caller: Caller) -> InvitedM
     return provider.expel(asked.member, asked.reason)
 
 
+def _amend(request: rpc.Request, provider: Provider, caller: Caller) -> Amended:
+    asked = rpc.parse_params(request, _AmendParams)
+    return provider.amend(asked.changes, sign=asked.sign)
+
+
 def _subscribe(request: rpc.Request, provider: Provider, caller: Caller) -> Subscribed:
     caller.subscription = rpc.parse_params(request, Subscribe)
     return Subscribed(seq=caller.seq)
@@ -260,8 +279,9 @@ METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "invite": _invite,
     "members": _members,
     "expel": _expel,
+    "amend": _amend,
 }
-FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite", "expel"})
+FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite", "expel", "amend"})
 """Methods that change the node or reveal the secret of a private swarm."""
 
 

@@ -142,6 +142,34 @@ class RelayView(Struct, frozen=True, kw_only=True):
     """Bytes passed on since it started."""
 
 
+class AmendmentView(Struct, frozen=True, kw_only=True):
+    """A change that the founder has made to the run."""
+
+    number: int
+    words: str
+    """What it changes."""
+    steps: int
+    """Of the whole run, by it."""
+    asked_step: int
+    """The step from which its learning rate holds at the earliest."""
+    from_step: int | None = None
+    """The step from which all stages have agreed that it holds; None: they have not yet."""
+
+
+class Amended(Struct, frozen=True, kw_only=True):
+    """Answer to ``amend``."""
+
+    amendment: AmendmentView
+    step: int
+    """Steps that the run has done."""
+    rates: list[tuple[int, float, float]]
+    """Learning rates at some steps: the step, as it was to be, as it will be."""
+    earliest: int
+    """The first step for which its learning rate can hold."""
+    signed: bool
+    """False: it was only asked what would change."""
+
+
 class NetworkView(Struct, frozen=True, kw_only=True):
     """Traffic of this node's sockets since it started."""
 
@@ -462,6 +490,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     fail."""
     aggregation: str = "sum"
     """Name of the rule by which a stage's volunteers average their gradients."""
+    amendments: list[AmendmentView] = field(default_factory=list)
+    """The founder's changes of the run, in order."""
+    contradicted_amendment: int | None = None
+    """The number of which the founder has signed two: neither counts, nor does any after them."""
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)

@@ -117,6 +117,9 @@ class Observer:
             for one in self.wanted
         )
 
+    def amended(self) -> None:
+        """A longer run is the same to an observer."""
+
     def peer_lost(self, peer: PeerId) -> None:
         """A donor was lost."""
         if self.download is not None:

@@ -20,12 +20,14 @@ from msgspec import structs
 
 from client import __version__
 from client.config import Settings
+from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
 from client.control.matches import MatchesSnapshot
 from client.control.methods import Impossible, Provider
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
+    Amended,
     DrainCostView,
     EventView,
     InvitedMember,
@@ -84,6 +86,8 @@ from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
+from protocol.amendments.amendment import sign_amendment
+from protocol.amendments.draft import Changes, draft
 from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
@@ -291,7 +295,7 @@ class Node:
 
         def saved() -> int:
             step = min((s.version for s in self.snapshot().stages), default=0)
-            return step if step >= swarm.manifest.steps else step // every * every
+            return step if step >= self._engine.amending.book.steps else step // every * every
 
         return Sampling(
             swarm.swarm,
@@ -346,7 +350,7 @@ class Node:
     def finish(self) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
         self.stop()
-        steps = self._swarm.manifest.steps
+        steps = self._engine.amending.book.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
     def history(self, points: int) -> list[StepPoint]:
@@ -421,6 +425,21 @@ class Node:
             raise Impossible(str(error)) from error
         return next(one for one in self.members().members if one.peer == fitting[0])
 
+    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+        """Change the run as its founder, or only say what would change."""
+        run, book = self._swarm.manifest, self._engine.amending.book
+        if run.founder != self._signer.peer:
+            raise Impossible(ONLY_THE_FOUNDER.format(run.founder))
+        done = self.snapshot().step
+        try:
+            said = draft(book, run.optimizer.lr, changes, done)
+            if sign:
+                signed = sign_amendment(self._signer, said, self._swarm.swarm)
+                self._engine.amending.publish(signed)
+        except LocalProtocolError as error:
+            raise Impossible(str(error)) from error
+        return amended(book, said, done, signed=sign)
+
     # --- running -----------------------------------------------------------------------------
 
     async def run(self, stop: trio.Event) -> ExitCode:
@@ -486,6 +505,7 @@ class Node:
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
+        engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
@@ -505,6 +525,7 @@ class Node:
             folder,
             engine.shelf,
             {address.peer for address in met if address.peer is not None},
+            (engine.amending.book.steps, engine.amending.book.longest),
         )
         engine.waypoints.begin(history)
         site = Site(
@@ -632,11 +653,12 @@ class Node:
 
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
-        remembered, told = 0.0, False
+        remembered, told = 0.0, 0
         while not self._stop_asked.is_set() and self._training.held_stages.failure is None:
-            if not told and self._is_finished():
-                told = True
-                words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
+            steps = self._engine.amending.book.steps
+            if told != steps and self._is_finished():
+                told = steps
+                words = f"the run is complete after {steps} steps; {WHEN_DONE}"
                 self._event_sink.explain(Explain("swarm", words))
             if self._options.exit_when_done and await self._complete():
                 return
@@ -648,12 +670,12 @@ class Node:
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        held_stages, steps = self._training.held_stages, self._swarm.manifest.steps
+        held_stages = self._training.held_stages
         if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
-                if min(held_stages.newest) >= steps:
+                if min(held_stages.newest) >= self._engine.amending.book.steps:
                     break
                 await trio.sleep(CHECK_S)
         with trio.move_on_after(EVALUATED_S):
@@ -663,8 +685,9 @@ class Node:
 
     def _awaits_evaluation(self) -> bool:
         """Whether the last version is to be evaluated, and nothing is known of that."""
-        manifest, known = self._swarm.manifest, self._event_sink.held_out
-        return manifest.evaluated is not None and (known is None or known.version < manifest.steps)
+        terms, known = self._swarm.manifest.evaluated, self._event_sink.held_out
+        steps = self._engine.amending.book.steps
+        return terms is not None and (known is None or known.version < steps)
 
     def _is_finished(self) -> bool:
         """Whether we serve a stage and all our stages are at the last step."""

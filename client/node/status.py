@@ -12,6 +12,7 @@ import psutil
 from client import __version__
 from client.compute.process import Worker
 from client.config import Settings
+from client.control.amended import amendment_views
 from client.control.contributors import contributors_view
 from client.control.snapshot import (
     AuditsView,
@@ -82,8 +83,8 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=step,
-        steps=manifest.steps,
+        step=_step(engine, stages),
+        steps=engine.amending.book.steps,
         aggregation=manifest.aggregation_name,
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
@@ -103,11 +104,13 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(held_stages.view, engine.signer.peer, manifest.steps),
+        leaving=drain_costs_of(held_stages.view, engine.signer.peer, engine.amending.book.steps),
         held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
+        amendments=amendment_views(engine.amending.book),
+        contradicted_amendment=engine.amending.book.contradiction,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),
@@ -135,7 +138,9 @@ def _eta_s(engine: Engine, step: int, tokens_per_s: float) -> float | None:
     """Return about how long the rest of the run takes at this speed; None: not known yet."""
     manifest = engine.manifest
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
-    return (manifest.steps - step) * per_step / tokens_per_s if tokens_per_s > 0 else None
+    return (
+        (engine.amending.book.steps - step) * per_step / tokens_per_s if tokens_per_s > 0 else None
+    )
 
 
 def _held_out(engine: Engine) -> HeldOutView | None:
@@ -228,7 +233,7 @@ def _step(engine: Engine, stages: list[StageView]) -> int:
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
-    return min(manifest.steps, max(closed, on_disk, told))
+    return min(engine.amending.book.steps, max(closed, on_disk, told))
 
 
 def _network(engine: Engine) -> NetworkView:

@@ -93,6 +93,10 @@ class Folders:
         """The signatures by which we belong to one swarm, and the invites that we made."""
         return self.data / "vouches" / f"{swarm}.bin"
 
+    def amendments(self, swarm: str) -> Path:
+        """The founder's amendments of one swarm."""
+        return self.data / "amendments" / f"{swarm}.msgpack"
+
     def agreements(self, swarm: str) -> Path:
         """The match records of one swarm."""
         return self.data / "agreements" / f"{swarm}.msgpack"

@@ -31,6 +31,7 @@ from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
+from client.train.swarm.amending import Amending
 from client.train.swarm.contributions import Contributions
 from client.train.swarm.evaluation_report import EvaluationReport
 from client.train.swarm.expulsions import Expulsions
@@ -67,12 +68,14 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import Convicted, HeldOutLoss
+from protocol.seat.effects import AgreedOn, Convicted, HeldOutLoss
 from protocol.view import SwarmView
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
+    AmendmentList,
+    AmendmentRequest,
     BlobOffer,
     BlobQuery,
     ChainLink,
@@ -140,6 +143,9 @@ class Engine:
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.waypoints = self._waypoint_driver()
+        self.amending = Amending(
+            self, manifest, swarm, lambda: self.handshake.admitted, self._amended
+        )
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -157,7 +163,7 @@ class Engine:
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
         self._progress_report = ProgressReport(*reported)
-        self._evaluation_report = EvaluationReport(*reported)
+        self._evaluation_report = EvaluationReport(*reported, lambda: self.amending.book.steps)
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._lines: Mapping[PeerId, tuple[float, float]] = {}
@@ -234,6 +240,11 @@ class Engine:
                 self.event_sink.explain(effect)
 
     # --- running ---------------------------------------------------------------------------
+
+    def keep_amendments(self, path: Path) -> None:
+        """Keep the founder's amendments in a file; call it before there is a history."""
+        self.amending.keep_in(path)
+        self._amended()
 
     def keep_evidence(
         self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
@@ -351,6 +362,7 @@ class Engine:
         self._chunks.gone(peer)
         self.measuring.gone(peer)
         self.text.lost(peer)
+        self.amending.link_down(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
@@ -367,6 +379,7 @@ class Engine:
             self.network.admit(peer)
             self._members(self.membership.link_up(peer, self.now()))
             self.expulsions.link_up(peer)
+            self.amending.link_up(peer)
             self.waypoints.link_up(peer)
             self.text.linked(peer)
 
@@ -395,6 +408,27 @@ class Engine:
         """Take what a member tells of keys that were replaced."""
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.rotations(peer, message)
+
+    def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
+        """Take what a member tells of the founder's amendments."""
+        self.amending.receive(peer, message)
+
+    def on_amendment_request(self, peer: PeerId, message: AmendmentRequest, payload: bytes) -> None:
+        """Tell a member the amendments that it lacks."""
+        self.amending.asked(peer)
+
+    def _amended(self) -> None:
+        """There is a new amendment: the run may be longer, and plans that name it be followed."""
+        self.waypoints.machine.steps = self.amending.book.longest
+        if self.history is not None:
+            self.history.machine.steps = self.amending.book.steps
+        if self.held_stages is not None:
+            self.held_stages.amended()
+        self._view_dirty = True
+
+    def agreed_on(self, said: AgreedOn) -> None:
+        """A stage of ours has agreed on an amendment."""
+        self.amending.agreed()
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.

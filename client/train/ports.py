@@ -63,6 +63,9 @@ class StageHolder(Protocol):
     def allow_training(self) -> None:
         """The swarm has started."""
 
+    def amended(self) -> None:
+        """There is a new amendment of the founder."""
+
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
 

@@ -119,6 +119,7 @@ class Training:
             shelf=engine.shelf,
             history=history,
             cores=site.cores,
+            amendments=lambda: engine.amending.book,
             leaves=_leaves(engine, site, texts),
         )
         self.counters = Counters(engine, event_sink)
@@ -264,6 +265,7 @@ class Training:
             view=lambda: held_stages.view,
             held=lambda: held_stages.held.keys(),
             places=partial(hosts, engine.membership.roster),
+            steps=lambda: engine.amending.book.steps,
         )
         engine.held_stages = self._history.seats = held_stages
         if engine.started:

@@ -84,6 +84,61 @@ _volunteer() {
       ;;
     1)
       case "${cmd_path[@]}" in
+        "amend")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--learning-rate" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--from-step" "--steps" "--swarm" "--yes" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --learning-rate)
+                COMPREPLY=()
+                ;;
+              --lr)
+                COMPREPLY=()
+                ;;
+              --min-lr)
+                COMPREPLY=()
+                ;;
+              --schedule)
+                local -a _c=("cosine" "constant" "wsd")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --warmup-steps)
+                COMPREPLY=()
+                ;;
+              --decay-from)
+                COMPREPLY=()
+                ;;
+              --decay-steps)
+                COMPREPLY=()
+                ;;
+              --from-step)
+                COMPREPLY=()
+                ;;
+              --steps)
+                COMPREPLY=()
+                ;;
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "attach")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--swarm" "--host" "--socket" "--record" "--plain" "--help" "-h" "--version")
@@ -763,6 +818,32 @@ _volunteer() {
                 for _x in "${_c[@]}"; do
                   [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
                 done
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "extend")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--steps" "--swarm" "--yes" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --steps)
+                COMPREPLY=()
+                ;;
+              --swarm)
+                COMPREPLY=()
                 ;;
               *)
                 COMPREPLY=()

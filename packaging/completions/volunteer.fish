@@ -75,6 +75,8 @@ complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: wr
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
 complete -c volunteer -n __fish_use_subcommand -a 'invite' -d 'Print a fresh invite with members that can be reached now.'
 complete -c volunteer -n __fish_use_subcommand -a 'expel' -d 'Expel a member that you, or somebody you invited, let into the swarm.'
+complete -c volunteer -n __fish_use_subcommand -a 'extend' -d 'Give the run that you founded more steps.'
+complete -c volunteer -n __fish_use_subcommand -a 'amend' -d 'Change the learning rate of the run that you founded, from a step on.'
 complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Pause: free memory and GPU, stay in the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'resume' -d 'Resume after a pause.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm: drain the stages, finish the step, save, say goodbye.'
@@ -120,6 +122,23 @@ complete -c volunteer -n __fish_use_subcommand -l version -d 'Display applicatio
 complete -c volunteer -n __fish_use_subcommand -l help -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -s h -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -l version -d 'Display application version.'
+
+# Options for: amend
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l learning-rate -r -d 'Highest learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l lr -r -d 'Highest learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l min-lr -r -d 'Last learning rate.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l schedule -x -a 'cosine constant wsd' -d 'How it falls: as a cosine, not at all (constant), or linearly at the end of the…'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l warmup-steps -r -d 'Steps, from the beginning of the run, in which it rises.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l decay-from -r -d 'wsd: step at which it begins to fall; the last fifth of --decay-steps.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l decay-steps -r -d 'Step at which it is at its last; the end of the run.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l from-step -r -d 'Step from which this holds at the earliest; as soon as possible.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l steps -r -d 'Steps of the whole run, as volunteer extend changes them.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command amend' -l json -d 'Print JSON.'
 
 # Options for: attach
 complete -c volunteer -n '__fish_volunteer_using_command attach' -l help -d 'Display this message and exit.'
@@ -546,6 +565,15 @@ complete -c volunteer -n '__fish_volunteer_using_command export' -l dtype -x -a 
 complete -c volunteer -n '__fish_volunteer_using_command export' -l gguf -d 'Save one file, model.gguf, which llama.cpp loads, and ollama with it.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l force -d 'Replace a model that is there, and its README.md.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l json -d 'Print JSON.'
+
+# Options for: extend
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l steps -r -d 'Steps of the whole run, those that are done included.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command extend' -l json -d 'Print JSON.'
 
 # Options for: finish
 complete -c volunteer -n '__fish_volunteer_using_command finish' -l help -d 'Display this message and exit.'

@@ -146,6 +146,8 @@ class ApplyTask:
     sq_norms: tuple[float, ...]
     seeds: tuple[bytes, ...] = ()
     """Where the sums are secret: the seeds of the masks that are still in them."""
+    rate: float | None = None
+    """The learning rate by an amendment; None: the manifest's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,8 @@ class ApplyLocalTask:
     """Apply our own gradient: we are the stage's only replica."""
 
     step: int
+    rate: float | None = None
+    """As in ``ApplyTask``."""
 
 
 @dataclass(frozen=True, slots=True)

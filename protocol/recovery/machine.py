@@ -169,7 +169,8 @@ class Recovery:
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
         self._met, self._company = frozenset(met) | {me}, company
-        self._steps = steps
+        self.steps = steps
+        """An amendment may change it."""
         self.evidence = Evidence() if evidence is None else evidence
         self._electorates = Electorates(me)
         self._now = 0.0
@@ -410,7 +411,7 @@ class Recovery:
 
     def reach(self, now: float) -> int:
         """Return the newest version of our lineage that there can be, as far as we know."""
-        return min(self._steps, self.evidence.reach(now))
+        return min(self.steps, self.evidence.reach(now))
 
     @property
     def newest(self) -> int | None:
@@ -796,7 +797,7 @@ class Recovery:
         """Whether we train, or have seen the last step of the run."""
         if not self.open or self._trouble(now):
             return False
-        if self._newest >= self._steps:
+        if self._newest >= self.steps:
             return True
         last = self.evidence.closed_at if self.evidence.worked else self._rose_at
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)

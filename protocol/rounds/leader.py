@@ -37,6 +37,7 @@ from protocol.rounds.reports import Report, unfinished, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
+from protocol.wire.parts import AgreedAmendment
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
@@ -53,6 +54,7 @@ RESEND_S = 1.0
 VOTE_S = 0.25
 """How often a quorum that is missing is looked for again: it changes with every heartbeat."""
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
+Amended = Callable[[], tuple[AgreedAmendment, ...]]
 
 
 Restart = Literal[
@@ -94,6 +96,8 @@ class RoundLeader:
         quorum: None: no quorum is needed, as in worlds without partitions.
         is_proven: whether a replica's work is in a step that we closed.
         least: of how many members a plan is at least.
+        amended: the amendments that our stage agrees on with this step, and those on which it had
+            agreed at its version.
     """
 
     def __init__(
@@ -104,8 +108,10 @@ class RoundLeader:
         quorum: Quorum | None = None,
         is_proven: Callable[[PeerId], bool] = lambda _peer: True,
         least: int = 1,
+        amended: tuple[Amended, Amended] = (tuple, tuple),
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
+        self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
@@ -441,6 +447,7 @@ class RoundLeader:
             observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](self._electors()),
+            amended=self._amended(),
         )
         self._ready, self._refused_by = {}, set()
         self._patience.planned(own.received, now)
@@ -622,7 +629,8 @@ class RoundLeader:
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
         held = {replica.peer for replica in self._view.stages[self._place.stage]}
-        return self._newcomers.admit(serving, held, self.step, self._state, self._quorum, now)
+        at = self.step, self._state, self._quorum, now
+        return self._newcomers.admit(serving, held, *at, amended=self._agreed())
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""

@@ -14,7 +14,7 @@ before they are summed, sums before their members say Ready.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final, Protocol
 
 from protocol import limits
@@ -95,6 +95,7 @@ class RoundMember:
             for that attempt may still arrive, and must not be taken for ours.
         masking: keeps contributions secret; None: they are not.
         commitments: what members have committed to contribute; None: the run has no audits.
+        rate: the learning rate of a plan's step by its amendments; None: the manifest's.
     """
 
     def __init__(
@@ -108,9 +109,10 @@ class RoundMember:
         promise: tuple[int, int] = (0, 0),
         masking: Masking | None = None,
         commitments: Commitments | None = None,
+        rate: Callable[[Plan], float | None] = lambda _plan: None,
     ) -> None:
         self._place, self._size, self._masking = place, size, masking
-        self._commitments = commitments
+        self._commitments, self._rate = commitments, rate
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -516,9 +518,10 @@ class RoundMember:
             return effects
         self.progress = Progress.APPLYING
         self._accumulator.close()
+        rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
-            return [Compute(ApplyLocalTask(plan.step))]
-        return [*effects, Compute(self._inbox.apply_task(plan, seeds))]
+            return [Compute(ApplyLocalTask(plan.step, rate))]
+        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from protocol.ids import PeerId, rank, short
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Admit
+from protocol.wire.parts import AgreedAmendment
 
 JOIN_TTL_S: Final = 15.0
 """A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
@@ -85,6 +86,7 @@ class Newcomers:
         state: bytes,
         quorum: Quorum,
         now: float,
+        amended: tuple[AgreedAmendment, ...] = (),
     ) -> list[Effect]:
         """Admit peers that ask, as long as all holders of the stage fit into one round, and few of
         them are new.
@@ -96,6 +98,7 @@ class Newcomers:
             state: digest of that version, empty if not known.
             quorum: its roll and electors are sent to the newcomer.
             now: monotonic seconds.
+            amended: the amendments on which the stage had agreed at that version.
         """
         self._asking = {p: until for p, until in self._asking.items() if until > now}
         effects: list[Effect] = []
@@ -115,6 +118,7 @@ class Newcomers:
                 roll=list[str](sorted(quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
                 electors=list[str](sorted(quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
                 state=state,
+                amended=amended,
             )
             told = dict.fromkeys([*serving, *self.observing(now), joiner])
             effects += [Send(peer, admit) for peer in told]

@@ -43,6 +43,8 @@ def plan_digest(
     """
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
+    for amendment in plan.amended:
+        summary.update(amendment.digest + struct.pack(">Q", amendment.from_step))
     for broadcast in broadcasts:
         summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
     summary.update(beside)

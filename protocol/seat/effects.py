@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.amendments.book import AgreedList
 from protocol.audit.record import Grade
 from protocol.effects import Effect
 from protocol.ids import PeerId
@@ -96,6 +97,14 @@ class HeldOutLoss:
     """Mean of the tokens that are learned, nats."""
 
 
+@dataclass(frozen=True, slots=True)
+class AgreedOn:
+    """Our stage has agreed on amendments that we had not; keep the list on disk."""
+
+    stage: int
+    amended: AgreedList
+
+
 SeatEffect = (
     Effect
     | HeldOutLoss
@@ -117,4 +126,5 @@ SeatEffect = (
     | Obstructs
     | Snapshot
     | Serving
+    | AgreedOn
 )

@@ -17,6 +17,7 @@ State: the held-out microbatches of our version, and those that have come early 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,10 +67,12 @@ class Evaluating:
         place: where this replica stands.
         terms: None: the run has no evaluation, and this does nothing.
         step: version the seat begins with.
-        steps: the run's last version, which is due as well.
+        steps: returns the run's last version, as far as we know; it is due as well.
     """
 
-    def __init__(self, place: Place, terms: Evaluation | None, step: int, steps: int) -> None:
+    def __init__(
+        self, place: Place, terms: Evaluation | None, step: int, steps: Callable[[], int]
+    ) -> None:
         self._place, self._terms, self._step, self._steps = place, terms, step, steps
         self._versions: dict[int, _Version] = {}
         """Ours and the next one."""
@@ -138,7 +141,7 @@ class Evaluating:
 
     def _is_due(self, version: int) -> bool:
         terms = self._terms
-        return terms is not None and (version % terms.every == 0 or version == self._steps)
+        return terms is not None and (version % terms.every == 0 or version == self._steps())
 
     def _begin(self, terms: Evaluation) -> None:
         """Begin the path that we are first on, if the version is due and we are on any."""

@@ -21,6 +21,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
+from protocol.amendments.agreeing import may_follow, merged
+from protocol.amendments.book import AgreedList, Amendments
 from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
@@ -64,7 +66,7 @@ from protocol.rounds.shards import most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
-from protocol.seat.effects import CommitTo, Convicted, SeatEffect, Serving, Snapshot
+from protocol.seat.effects import AgreedOn, CommitTo, Convicted, SeatEffect, Serving, Snapshot
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
@@ -86,6 +88,7 @@ from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
+    AmendmentRequest,
     Commit,
     CommitAck,
     Commitment,
@@ -145,6 +148,7 @@ class Seat:
         audits: what audits go by; None: the run has none.
         secret: random bytes if the run's sums are secret, else empty.
         evaluation: how versions are evaluated; None: they are not.
+        amendments: what this volunteer knows of the founder's; None: nothing.
     """
 
     def __init__(
@@ -165,9 +169,13 @@ class Seat:
         audits: AuditTerms | None = None,
         secret: bytes = b"",
         evaluation: Evaluation | None = None,
+        amendments: Amendments | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self._steps, self._tokens_per_step = steps, tokens_per_step
+        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
+        self._amendments = amendments
+        self._agreed: AgreedList = amendments.agreed if amendments else ()
+        """The amendments on which our stage has agreed at our version."""
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
@@ -193,9 +201,18 @@ class Seat:
             promise=promise,
             masking=self._masking(secret),
             commitments=self._commitments if audits else None,
+            rate=self._rate,
         )
         least = least_members(secret=bool(secret))
-        self.leader = RoundLeader(place, size, step, self.quorum, self.probation.is_proven, least)
+        self.leader = RoundLeader(
+            place,
+            size,
+            step,
+            self.quorum,
+            self.probation.is_proven,
+            least,
+            (self._to_agree_on, lambda: self._agreed),
+        )
         self.leasing = Leasing(
             place, step, self.pipeline, delayed=delayed, audited=audits is not None
         )
@@ -206,7 +223,7 @@ class Seat:
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
-        self.evaluating = Evaluating(place, evaluation, step, steps)
+        self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         for (stage, peer), why in (audits.expelled if audits else {}).items():
             self.standing.expel(peer, stage, why, 0.0)
         self._aside = self.standing.aside()
@@ -223,6 +240,11 @@ class Seat:
     def loaded(self) -> bool:
         """Whether the worker holds the state of our version."""
         return self.member.loaded
+
+    @property
+    def _steps(self) -> int:
+        """Steps of the whole run, as far as we know."""
+        return self._amendments.steps if self._amendments else self.unamended_steps
 
     @property
     def finished(self) -> bool:
@@ -281,7 +303,8 @@ class Seat:
         if self._following.behind:
             return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
-            return self._confirmed.covers(self._open.unconfirmed[1])
+            plan = self._open.unconfirmed[1]
+            return self._confirmed.covers(plan) and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -393,6 +416,7 @@ class Seat:
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: roll and electors, and who has the
         state that we fetch."""
+        self._agree(admit.amended)
         self.quorum.settle(admit.roll, admit.electors, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
@@ -481,6 +505,9 @@ class Seat:
         if self.serving and not self._confirmed.covers(message):
             self._open.unconfirmed = sender, message
             return []
+        if not self._may_hold(message):
+            self._open.unconfirmed = sender, message
+            return self._ask_for_amendments(sender, message.amended)
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
@@ -496,6 +523,39 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    # --- amendments ------------------------------------------------------------------------
+
+    def amended(self, now: float) -> list[SeatEffect]:
+        """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
+        return self._settle(self._now_confirmed(now), now)
+
+    def _to_agree_on(self) -> AgreedList:
+        """Return the amendments that we plan our step with."""
+        if self._amendments is None:
+            return ()
+        if self.place.first:
+            return self._amendments.propose(self._agreed, self.step)
+        return merged(self._agreed, self._confirmed.told(self._amendments), self.step)
+
+    def _may_hold(self, plan: Plan) -> Answer:
+        """Whether the amendments that a plan names may hold."""
+        if self._amendments is None:
+            return YES if not plan.amended else no("a plan names amendments, and we know of none")
+        told = None if self.place.first else self._confirmed.told(self._amendments)
+        return may_follow(self._amendments, self._agreed, plan.amended, told, plan.step)
+
+    def _ask_for_amendments(self, sender: PeerId, named: AgreedList) -> list[SeatEffect]:
+        """Ask for the amendments that a peer names and we lack."""
+        if self._amendments is None or self._amendments.knows(named):
+            return []
+        return [Send(sender, AmendmentRequest())]
+
+    def _rate(self, plan: Plan) -> float | None:
+        """Return the learning rate of a plan's step; None: the manifest's."""
+        if self._amendments is None:
+            return None
+        return self._amendments.rate(plan.amended, plan.step)
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -552,7 +612,8 @@ class Seat:
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note gradients that the stage before has received; a plan may have waited for them."""
-        refused = self._confirmed.returned(sender, message)
+        refused: list[SeatEffect] = [*self._confirmed.returned(sender, message)]
+        refused += self._ask_for_amendments(sender, message.amended)
         return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
     def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
@@ -705,8 +766,10 @@ class Seat:
             self.leader.usual_loss = self._open.commit_loss / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
+        agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, now)
+            agreed += self._agree(plan.amended)
         self._ledger_before = self.pipeline.ledger
         self.step, self._open = self.step + 1, _OpenStep()
         self._confirmed.start_step(self.step)
@@ -715,13 +778,20 @@ class Seat:
         self.evaluating.start_step(self.step)
         self.member.start_step(self.step, state_digest(outcome.hash))
         leads = self.leader.start_step(self.step, now, self.member.state, self._part())
-        effects: list[SeatEffect] = [committed, *leads, *self.auditing.verdicts(now)]
+        effects: list[SeatEffect] = [*agreed, committed, *leads, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._early.take(self.step):
             replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
+
+    def _agree(self, amended: AgreedList) -> list[SeatEffect]:
+        """Our stage has agreed on amendments with the step that it has closed."""
+        self._agreed = amended
+        if self._amendments is None or not self._amendments.settle(amended):
+            return []
+        return [AgreedOn(self.place.stage, amended)]
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""
@@ -801,7 +871,8 @@ class Seat:
         if not self.finished and (to := self.current_leader()) is not None:
             in_flight = self.pipeline.in_flight()
             ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
-            effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
+            told = self._seen, ledgers, self._agreed
+            effects += self._telling.tell(*told, idle=not in_flight, now=now)
             effects += self._report(to, busy=bool(in_flight), now=now)
         return effects
 

@@ -103,7 +103,9 @@ class Waypoints:
         proves: Callable[[PeerId], bool],
         seq: int = 0,
     ) -> None:
-        self._me, self._stages, self._steps, self._swarm = me, stages, steps, swarm
+        self._me, self._stages, self._swarm = me, stages, swarm
+        self.steps = steps
+        """An amendment may change it."""
         self._every, self._sign, self._proves, self._seq = spacing(every), sign, proves, seq
         self._beginning = beginning(founder, stages)
         self._links: list[tuple[WaypointLink, Waypoint]] = []
@@ -151,7 +153,7 @@ class Waypoints:
             digest: its hash.
             roll: members of the plan that made it.
         """
-        due = version % self._every == 0 or version == self._steps
+        due = version % self._every == 0 or version == self.steps
         if not due or not roll or self._stages > MAX_CERTIFIED_STAGES:
             return []
         part = part_of(stage, era, version, digest, roll, self._stages)
@@ -233,7 +235,7 @@ class Waypoints:
             if same:
                 return self._links[len(before)][1]
         last = before[-1][1] if before else self._beginning
-        return check_link(last, link, self._swarm, self._stages, self._steps)
+        return check_link(last, link, self._swarm, self._stages, self.steps)
 
     def _adopt(self, chain: Sequence[tuple[WaypointLink, Waypoint]]) -> list[WaypointEffect]:
         """Make a verified chain ours if it leads further."""

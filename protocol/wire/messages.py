@@ -36,6 +36,7 @@ from protocol.wire.fields import (
     SwarmText,
 )
 from protocol.wire.parts import (
+    AgreedAmendments,
     DigestEntry,
     Electors,
     Expulsion,
@@ -108,6 +109,17 @@ class RotationList(Wire, frozen=True):
         list[Annotated[list[Envelope], Meta(min_length=1, max_length=limits.MAX_CHAIN)]],
         Meta(max_length=limits.MAX_ROTATIONS_PER_MESSAGE),
     ]
+
+
+class AmendmentList(Wire, frozen=True):
+    """Amendments of the founder that the sender knows; told after Hello, and when there is a new
+    one."""
+
+    amendments: Annotated[list[Envelope], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+
+
+class AmendmentRequest(Wire, frozen=True):
+    """The receiver has named an amendment that the sender lacks."""
 
 
 # --- membership -----------------------------------------------------------------------------
@@ -278,6 +290,8 @@ class Returned(Wire, frozen=True):
     step: StepIndex
     ids: Bitmap
     era: Era = 0
+    amended: AgreedAmendments = ()
+    """The amendments on which the sender's stage has agreed."""
 
 
 class Plan(Wire, frozen=True):
@@ -299,6 +313,8 @@ class Plan(Wire, frozen=True):
     electors: Electors = msgspec.field(default_factory=list)
     """The peers that decide between the sides if the swarm splits before the next step closes."""
     era: Era = 0
+    amended: AgreedAmendments = ()
+    """The amendments on which the stage agrees with this step; they say its learning rate."""
     signature: Signature = b""
 
 
@@ -488,6 +504,8 @@ class Admit(Wire, frozen=True):
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
     era: Era = 0
+    amended: AgreedAmendments = ()
+    """The amendments on which the stage had agreed at this version."""
 
 
 BlobKind = Literal["state", "data", "start"]
@@ -546,7 +564,8 @@ class Chunk(Wire, frozen=True):
 
 
 Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
-Upkeep = Hello | Ping | Pong | Goodbye | Admitting
+Amending = AmendmentList | AmendmentRequest
+Upkeep = Hello | Ping | Pong | Goodbye | Admitting | Amending
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening

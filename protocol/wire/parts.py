@@ -13,6 +13,7 @@ from protocol.wire.fields import (
     Count,
     Envelope,
     Era,
+    Hash32,
     NonNegative,
     PeerText,
     StageIndex,
@@ -71,6 +72,18 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     the electors has lost them."""
     audited: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Replicas of the stage whose work the sender has audited in agreement."""
+
+
+class AgreedAmendment(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """An amendment of the founder on which a stage has agreed (``amendments/``)."""
+
+    digest: Hash32
+    from_step: StepIndex
+    """The first step for which it holds."""
+
+
+AgreedAmendments = Annotated[tuple[AgreedAmendment, ...], Meta(max_length=limits.MAX_AMENDMENTS)]
+"""In the order of their numbers, from the first one."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

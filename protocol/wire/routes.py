@@ -15,6 +15,8 @@ from typing import Final, Literal
 
 from protocol.wire.messages import (
     Admit,
+    AmendmentList,
+    AmendmentRequest,
     AuditNotice,
     AuditReply,
     AuditRequest,
@@ -117,6 +119,8 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Vouched: Route("node", "on_vouched", "peer"),
         ExpulsionList: Route("node", "on_expulsions", "peer"),
         RotationList: Route("node", "on_rotations", "peer"),
+        AmendmentList: Route("node", "on_amendments", "peer"),
+        AmendmentRequest: Route("node", "on_amendment_request", "peer"),
         Ping: Route("link", ""),
         Pong: Route("link", ""),
         # membership and matching

@@ -12,6 +12,7 @@ from client.control.matches import (
 )
 from client.control.methods import Impossible
 from client.control.snapshot import (
+    Amended,
     Counters,
     DrainCostView,
     EventView,
@@ -28,6 +29,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import HeldOutPoint, StepPoint
 from client.events import Entry, LogLine
+from protocol.amendments.draft import Changes
 
 
 def example_snapshot(**changes: object) -> Snapshot:
@@ -206,6 +208,9 @@ class FakeProvider:
 
     def members(self) -> Membership:
         return Membership(swarm="ab" * 32, swarm_name="open", by_invitation=False, members=[])
+
+    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+        raise Impossible("only the founder of this swarm, somebody, can change its run")
 
     def expel(self, member: str, reason: str) -> InvitedMember:
         raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")

@@ -21,6 +21,7 @@ from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from protocol.amendments.book import Beginning
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
@@ -121,11 +122,12 @@ class Lab:
         averaging: CodecName = "fp32",
         aggregation: str = "sum",
         seed: int = 0,
+        amended: Beginning | None = None,
     ) -> TrainingWorld:
-        """A swarm with its clock running."""
+        """A swarm with its clock running; ``amended``: what its founder may amend."""
         codecs = boundary, averaging
         swarm = TensorSwarm(plan, self.text, self.folder, *codecs, aggregation, self.data)
-        world = swarm.world(replicas, seed)
+        world = swarm.world(replicas, seed, amended)
         world.start_clock()
         return world
 

@@ -316,6 +316,7 @@ class TestSwarm:
             shelf=engine.shelf,
             history=cast(History, engine.history),
             cores=one_thread(home),
+            amendments=lambda: engine.amending.book,
         )
 
 

@@ -23,11 +23,12 @@ from client.cli.founding.options import (
     RunChoices,
     for_strangers,
 )
+from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.reach.passphrase import unlock
-from client.cli.terminal.mixture_text import describe_mixture
+from client.cli.terminal.mixture_text import describe_mixture, times_read
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
@@ -68,6 +69,12 @@ class Created(Struct, frozen=True):
     stages: list[StagePrice]
     parameters: int
     warnings: list[str]
+    epochs: float | None = None
+    """How often the run reads its text; None: its tokens are not counted."""
+    seconds_alone: float | None = None
+    """Of the run on one thread of this machine; None: it was not measured."""
+    seconds_at_best: float | None = None
+    """Of the run with the volunteers that the stages should have, one such thread each."""
     schema_version: int = 1
 
 
@@ -246,13 +253,16 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
             stages=list(founding.prices),
             parameters=parameter_count(manifest),
             warnings=list(founding.warnings),
+            epochs=times_read(manifest.data, _tokens(manifest)),
+            seconds_alone=alone_s(manifest, founding.prices),
+            seconds_at_best=together_s(manifest, founding.prices),
         )
         print_json(created)
         return
     say(describe(manifest))
     say(table(founding.prices))
-    most = max(stage.memory_bytes for stage in manifest.stages)
-    say(f"a stage needs up to {human_bytes(most)} of memory")
+    for line in outlook(manifest, founding.prices):
+        say(line)
     size = human_bytes(founding.corpus.size)
     if manifest.data.source == "tokens":
         say(f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the")
@@ -262,6 +272,10 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
     say(f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}")
     say("others join with this invite, or with a copy of the file:")
     print(invite)
+
+
+def _tokens(manifest: Manifest) -> int:
+    return manifest.steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
 
 
 def describe(manifest: Manifest) -> str:

@@ -25,6 +25,7 @@ from client.cli.founding.importing import (
     published_base,
 )
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, short_name
+from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import Prices, price
@@ -175,7 +176,8 @@ def _founding(
             True if run.vouched else UNSET,
         ),
     )
-    return Founding(checked(manifest), (*notes, *_warnings(manifest)), prices, corpus)
+    warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, prices))
+    return Founding(checked(manifest), warnings, prices, corpus)
 
 
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:

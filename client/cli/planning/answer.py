@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from client.cli.founding.outlook import LONG_S
 from client.cli.founding.presets import BYTES
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
-from client.cli.terminal.mixture_text import describe_mixture, warn_of_repeats
+from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
+from client.cli.terminal.output import human_duration
 from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms
@@ -263,6 +265,16 @@ def _notes(
     silent = sum(not machine.watts for members in best.placement for machine in members)
     if silent and cost.kwh is not None:
         yield f"energy: machines without watts in the table count as 0 W: {silent}"
+    if setting.manifest is None:
+        yield (
+            f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "
+            f"more, or it reads them more than {MANY_TIMES} times, which teaches less than new text"
+        )
+    if cost.seconds > LONG_S:
+        yield (
+            f"it takes {human_duration(cost.seconds)}: more or faster machines, fewer tokens "
+            "(--tokens shows what they take), or a smaller model"
+        )
     if setting.manifest is None and setting.model.vocab != BYTES:
         yield f"for a tokenizer of {setting.model.vocab:,} tokens; --vocab plans for another"
     if setting.manifest is not None:

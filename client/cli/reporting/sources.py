@@ -26,7 +26,7 @@ from client.cli.reporting.facts import (
     SampleFacts,
     StageFacts,
 )
-from client.cli.terminal.mixture_text import shares
+from client.cli.terminal.mixture_text import shares, times_read
 from client.control.client import ControlClient
 from client.control.snapshot import (
     AuditCounts,
@@ -59,8 +59,6 @@ from client.ui.model.record import Record
 from client.ui.model.recovery import Incidents
 from client.ui.model.stages import stage_rows
 from client.ui.model.words import date
-from model_zoo.specs.data import training_size
-from model_zoo.specs.tokens import DEFAULT as BYTES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
@@ -249,7 +247,7 @@ def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
         parameters=model.parameter_count,
         data=data.name,
         data_bytes=data.size_bytes,
-        epochs=_epochs(manifest, tokens),
+        epochs=times_read(data, tokens),
         parts=parts,
         step=step,
         steps=manifest.steps,
@@ -298,16 +296,6 @@ def thinned(points: Sequence[StepPoint], most: int) -> list[StepPoint]:
 
 def _tokens_per_step(manifest: Manifest) -> int:
     return manifest.tokens_per_microbatch * manifest.microbatches_per_step
-
-
-def _epochs(manifest: Manifest, tokens: int) -> float | None:
-    """Return how often so many tokens are those that train, of token data or of bytes."""
-    data = manifest.data
-    if data.source == "tokens":
-        return tokens / training_size(data.tokens)
-    if data.tokenizer_name != BYTES:
-        return None
-    return tokens / training_size(data.size_bytes)
 
 
 def _events(node: ControlClient) -> list[EventView]:

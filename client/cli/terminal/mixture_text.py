@@ -1,11 +1,12 @@
-"""Says what a mixture of token data is: the share of each part, and how often a run reads it."""
+"""Says how often a run reads its data, and of a mixture the share of each part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from model_zoo.specs.data import DataSpec
+from model_zoo.specs.data import DataSpec, training_size
 from model_zoo.specs.mixture import Part
+from model_zoo.specs.tokens import DEFAULT as BYTES
 from protocol.manifest import Manifest
 
 MANY_TIMES = 4
@@ -46,8 +47,28 @@ def describe_mixture(manifest: Manifest, steps: float) -> str:
 
 
 def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
-    """Yield a warning if parts are read many times in so many steps."""
-    yield from repeats(manifest.data.mixed, _epochs(manifest, steps), "in this run")
+    """Yield a warning if the data, or parts of a mixture, are read many times in so many steps."""
+    if manifest.data.mixed:
+        yield from repeats(manifest.data.mixed, _epochs(manifest, steps), "in this run")
+        return
+    tokens = steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    count = times_read(manifest.data, tokens)
+    if count is None or count <= MANY_TIMES:
+        return
+    enough = max(1, int(steps * MANY_TIMES / count))
+    yield (
+        f"the run reads {tokens:,.0f} tokens, and the text has {tokens / count:,.0f} to train on: "
+        f"it is read {count:,.1f} times; beyond {MANY_TIMES} times that teaches less than new "
+        f"text: give it {count / MANY_TIMES:,.1f} times as much, or --steps {enough}"
+    )
+
+
+def times_read(data: DataSpec, tokens: float) -> float | None:
+    """Return how often so many tokens are those that train; None: it is not known how many tokens
+    the text has."""
+    if data.source == "tokens":
+        return tokens / training_size(data.tokens)
+    return None if data.tokenizer_name != BYTES else tokens / training_size(data.size_bytes)
 
 
 def repeats(parts: Sequence[Part], counts: Sequence[float], when: str) -> Iterator[str]:

@@ -27,6 +27,8 @@ from model_zoo.specs.aggregation import RULES
 
 MOST_OF_SAMPLE = 120
 """Characters of a prompt, and of what follows, in one line."""
+MOST_AMENDMENTS = 4
+"""Lines of the changes that the founder made last."""
 MOST_EXPELLED = 4
 """Lines of those who were expelled last."""
 
@@ -40,6 +42,7 @@ def status_report(now: Snapshot) -> str:
         f"state     {now.state}: {now.reason}",
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
+        *amendment_lines(now),
         *_held_out_lines(now),
         *_sample_lines(now),
         *_pace_lines(now),
@@ -71,6 +74,21 @@ def status_report(now: Snapshot) -> str:
         *_error_lines(now),
     ]
     return "\n".join(lines)
+
+
+def amendment_lines(now: Snapshot) -> list[str]:
+    """Return what the founder has changed in the run."""
+    lines = []
+    for one in now.amendments[-MOST_AMENDMENTS:]:
+        when = "not agreed on by the stages yet"
+        if one.from_step is not None:
+            when = f"from step {one.from_step:,} on"
+        lines.append(f"amended   {one.words} ({when})")
+    if (number := now.contradicted_amendment) is not None:
+        lines.append(
+            f"amended   the founder has signed two different amendments {number}: neither counts"
+        )
+    return lines
 
 
 def _averaging_lines(now: Snapshot) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from client.lab.simulate.worker import Payloads, SimWorker
+from protocol.amendments.book import Amendments
 from protocol.held_stage.machine import HeldStage
 from protocol.ids import PeerId
 from protocol.seat.seat import Seat
@@ -32,6 +33,8 @@ class SimPeer:
     """Hash of its newest version; empty at version 0."""
     epoch: int = 0
     """Rises when the seat is replaced, so that outcomes of the old one are void."""
+    amendments: Amendments | None = None
+    """What it knows of the founder's amendments; None: the run has none."""
     held: HeldStage = field(init=False)
 
     def __post_init__(self) -> None:

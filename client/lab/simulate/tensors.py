@@ -33,6 +33,7 @@ from model_zoo.reference import TrainingPlan
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.data import DataSpec
+from protocol.amendments.book import Beginning
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -66,8 +67,9 @@ class TensorSwarm:
     aggregation: str = SUM
     data: DataSpec | None = None
 
-    def world(self, replicas: int, seed: int) -> TrainingWorld:
-        """Return a world in which ``replicas`` peers hold each stage."""
+    def world(self, replicas: int, seed: int, amended: Beginning | None = None) -> TrainingWorld:
+        """Return a world in which ``replicas`` peers hold each stage; ``amended``: what its founder
+        may amend."""
         plan = self.plan
         config = WorldConfig(
             stages=len(plan.layers_per_stage),
@@ -78,6 +80,7 @@ class TensorSwarm:
             seed=seed,
             delayed=plan.delayed,
             secret=RULES[self.aggregation].secret,
+            amended=amended,
         )
         return TrainingWorld(config, self._open)
 

@@ -10,6 +10,7 @@ each at its own moment.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,12 +20,21 @@ from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
+from protocol.amendments.book import Amendments, Beginning
 from protocol.held_stage.machine import State
-from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.ids import PeerId, SwarmId, peer_id_from_key, short
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Admit, JoinStage, Message, lane
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import (
+    Admit,
+    AmendmentList,
+    AmendmentRequest,
+    JoinStage,
+    Message,
+    lane,
+)
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -32,6 +42,8 @@ HEARTBEAT_S = 1.0
 TICK_S = 0.25
 DOWNLOAD_S: Range = (0.05, 2.0)
 LOG_LINES = 20
+SWARM = SwarmId("5" * 64)
+"""For which the founder of a simulated run signs amendments."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class WorldConfig:
     """Whether the run uses the one-step-delayed update."""
     secret: bool = False
     """Whether no replica sees another's contribution."""
+    amended: Beginning | None = None
+    """What the founder may amend; None: the run is never amended."""
 
 
 class TrainingWorld(SeatWorld[SimPeer]):
@@ -78,6 +92,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """Create a volunteer for a stage; it has no seat yet."""
         key = hashlib.blake2b(f"{self.config.seed}/{name}".encode(), digest_size=32).digest()
         peer = SimPeer(peer_id_from_key(key), stage)
+        if self.config.amended is not None:
+            peer.amendments = Amendments(self.config.amended, SWARM)
         self.peers[peer.peer] = peer
         return peer
 
@@ -161,6 +177,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             serving=serving,
             delayed=config.delayed,
             secret=self.random.randbytes(32) if config.secret else b"",
+            amendments=peer.amendments,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
@@ -222,6 +239,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if peer.held.state is not State.ACQUIRING or behind:
             return  # admitted by a replica that has itself fallen behind
         self._open_seat(peer, step=admit.version, serving=False)
+        if peer.seat is not None:
+            peer.seat.admitted_by(admit, self.agenda.now)
         peer.donor = PeerId(admit.donors[0])
         self.announce(peer)
         downloaded = partial(self._downloaded, peer, admit.version, peer.epoch)
@@ -293,7 +312,20 @@ class TrainingWorld(SeatWorld[SimPeer]):
         self.agenda.deliver((src.peer, dst.peer, which), self.config.delay_s, deliver)
 
     def _arrive(self, sender: PeerId, peer: SimPeer, message: Message, parts: Parts) -> None:
-        if isinstance(message, Admit) and message.joiner == peer.peer:
-            self._admitted(peer, message)
-        else:
-            self.take(sender, peer, message, parts)
+        match message:
+            case Admit() if message.joiner == peer.peer:
+                self._admitted(peer, message)
+            case AmendmentRequest() if peer.amendments is not None:
+                self.send(peer, sender, AmendmentList(peer.amendments.envelopes))
+            case AmendmentList():
+                self.amend(peer, message.amendments)
+            case _:
+                self.take(sender, peer, message, parts)
+
+    def amend(self, peer: SimPeer, amendments: Sequence[Envelope]) -> None:
+        """Let a peer hear of amendments."""
+        book = peer.amendments
+        if book is None or not peer.alive or not any(map(book.take, amendments)):
+            return
+        if peer.seat is not None:
+            self.perform(peer, peer.seat.amended(self.agenda.now))

@@ -41,8 +41,9 @@ REFUSALS: Final = {
 class Dialling(Links):
     """The part of the network that reaching others uses."""
 
-    async def connect(self, address: str) -> PeerId:
-        """Dial a multiaddr and wait until its link is up."""
+    async def connect(self, *addresses: str) -> PeerId:
+        """Dial a peer at any of its multiaddrs and wait until its link is up."""
+        raise NotImplementedError
 
     async def dial_any(self, addresses: Sequence[str]) -> None:
         """Try addresses in turn until one answers, as far as they may be called."""

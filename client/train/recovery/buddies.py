@@ -58,6 +58,7 @@ class Buddies:
         view: the present swarm.
         held: the stages we hold or are taking.
         places: hosts of the peers, to choose a buddy on another one.
+        steps: steps of the whole run, with its amendments; None: the manifest's.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Buddies:
         view: Callable[[], SwarmView],
         held: Callable[[], Collection[int]],
         places: Callable[[], Mapping[PeerId, str]] = dict,
+        steps: Callable[[], int] | None = None,
     ) -> None:
         self._ports, self._me, self._manifest, self._swarm = ports, me, manifest, swarm
         self._folder, self._shelf, self._history = folder, shelf, history
         self._view, self._held, self._places = view, held, places
+        self._steps = steps or (lambda: manifest.steps)
         self._download: Download | None = None
         self._fetching = trio.CancelScope()
         self._announced: dict[tuple[int, PeerId], int] = {}
@@ -161,11 +164,11 @@ class Buddies:
         view = self._view()
         beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
         ours = max((r.version for r in beside if r.peer == self._me), default=0)
-        return min(view.committed(stage), ours + AHEAD, self._manifest.steps)
+        return min(view.committed(stage), ours + AHEAD, self._steps())
 
     def _due(self, stage: int) -> int:
         """Return the newest version that the stage's replicas checkpoint."""
-        every, steps = self._manifest.policy.checkpoint_every, self._manifest.steps
+        every, steps = self._manifest.policy.checkpoint_every, self._steps()
         due, reached = due_version(self._view(), stage, every, steps), self._reached(stage)
         return due if due <= reached else reached - reached % every
 

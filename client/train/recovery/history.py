@@ -67,6 +67,8 @@ class History:
         folder: this swarm's checkpoints.
         shelf: offers them to others.
         met: members of earlier sessions.
+        steps: of the whole run, with its amendments; and of the longest that it was to have. None:
+            those of the manifest.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class History:
         folder: CheckpointFolder,
         shelf: Shelf,
         met: Collection[PeerId] = (),
+        steps: tuple[int, int] | None = None,
     ) -> None:
         self._ports, self._me, self.touch = ports, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
@@ -86,7 +89,8 @@ class History:
         known = load_company(folder.folder)
         self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
         self._company_changed = trio.Event()
-        lineage, unusable = load_lineage(folder.folder, manifest.stage_count, manifest.steps)
+        now, longest = steps or (manifest.steps, manifest.steps)
+        lineage, unusable = load_lineage(folder.folder, manifest.stage_count, longest)
         seen, damaged = load_evidence(folder.folder)
         for words in filter(None, (unusable, damaged)):
             ports.perform(Explain("transfer", words, "warning"))
@@ -99,7 +103,7 @@ class History:
             int(time.time() * 1000),
             met,
             self._company,
-            manifest.steps,
+            now,
             Evidence(seen.kept, ports.now() - away_s),
         )
         self.seats: Restarts | None = None

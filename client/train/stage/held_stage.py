@@ -134,6 +134,11 @@ class HeldStageDriver:
         if self.driver is not None:
             self.driver.allow_training()
 
+    def amended(self) -> None:
+        """There is a new amendment of the founder."""
+        if self.driver is not None:
+            self.driver.amended()
+
     def set_threads(self, threads: int) -> None:
         """Set the worker's threads, from the next task on."""
         if self.worker is not None:
@@ -374,6 +379,7 @@ class HeldStageDriver:
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
             evaluation=manifest.evaluated,
+            amendments=terms.amendments(),
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
@@ -428,6 +434,7 @@ class HeldStageDriver:
             convicted=self._context.owner.convicted,
             audited=self._context.audit_log.note,
             evaluated=self._context.owner.evaluated,
+            agreed=self._context.owner.agreed_on,
             worker_died=self._worker_lost,
             drained=self._look,
         )
@@ -468,7 +475,8 @@ class HeldStageDriver:
         self._context.owner.stage_closed(committed)
         manifest = self._context.terms.manifest
         due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)
-        if self.saver is not None and (due or committed.version >= manifest.steps):
+        steps = self._context.terms.amendments().steps
+        if self.saver is not None and (due or committed.version >= steps):
             self.saver.checkpoint(committed.version)
 
     def _snapshot(self, snapshot: Snapshot) -> None:

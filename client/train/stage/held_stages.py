@@ -127,6 +127,11 @@ class HeldStages:
         for held in self._all():
             held.allow_training()
 
+    def amended(self) -> None:
+        """There is a new amendment of the founder."""
+        for held in self._all():
+            held.amended()
+
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         self.view = view

@@ -59,6 +59,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
+    AgreedOn,
     Audited,
     CommitTo,
     Contributions,
@@ -113,6 +114,7 @@ class SeatHooks:
     convicted: Callable[[Convicted | Contradicted], None]
     audited: Callable[[Audited | Contributions], None]
     evaluated: Callable[[HeldOutLoss], None]
+    agreed: Callable[[AgreedOn], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -220,6 +222,10 @@ class SeatDriver:
         """The swarm has started."""
         self._perform(self.seat.allow_training(self._ports.now()))
 
+    def amended(self) -> None:
+        """There is a new amendment of the founder."""
+        self._perform(self.seat.amended(self._ports.now()))
+
     def state_loaded(self) -> None:
         """The downloaded state is in the worker."""
         self._perform(self.seat.state_loaded(self._ports.now()))
@@ -313,6 +319,8 @@ class SeatDriver:
                 self._hooks.audited(effect)
             case HeldOutLoss():
                 self._hooks.evaluated(effect)
+            case AgreedOn():
+                self._hooks.agreed(effect)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

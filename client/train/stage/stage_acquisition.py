@@ -40,6 +40,7 @@ from client.train.transfer.text_search import (
     TextSearch,
 )
 from client.train.workers.opening import open_stage_request
+from protocol.amendments.book import Amendments
 from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
@@ -95,6 +96,8 @@ class Terms:
     shelf: Shelf
     history: History
     cores: CoreSharing
+    amendments: Callable[[], Amendments]
+    """The founder's that are known; asked anew for each seat."""
     leaves: LeafSupply | None = None
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 

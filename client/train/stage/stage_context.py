@@ -15,7 +15,7 @@ from client.train.workers.task_scheduler import TaskScheduler
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import Convicted, HeldOutLoss
+from protocol.seat.effects import AgreedOn, Convicted, HeldOutLoss
 
 
 class Owner(Ports, Protocol):
@@ -38,6 +38,9 @@ class Owner(Ports, Protocol):
 
     def convicted(self, out: Convicted | Contradicted) -> None:
         """A majority of a stage has expelled one of its members; or one contradicts itself."""
+
+    def agreed_on(self, said: AgreedOn) -> None:
+        """A stage of ours has agreed on an amendment of the founder."""
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""

@@ -6,6 +6,7 @@ shows the median of all numbers that were told of the newest version.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from client.train.ports import Ports
@@ -34,9 +35,11 @@ class EvaluationReport:
         membership: Membership,
         manifest: Manifest,
         event_sink: EventSink,
+        steps: Callable[[], int],
     ) -> None:
         self._node, self._me, self._event_sink = node, me, event_sink
         self._membership, self._manifest, self._seq = membership, manifest, 0
+        self._steps = steps
 
     def found(self, found: HeldOutLoss) -> None:
         """Our seat in the last stage has a number: tell the swarm."""
@@ -58,7 +61,7 @@ class EvaluationReport:
         own = said.get(self._me)
         before = known.loss if known is not None else self._event_sink.loss
         shown = believed(
-            said, versions, terms, self._manifest.steps, own.loss if own is not None else before
+            said, versions, terms, self._steps(), own.loss if own is not None else before
         )
         if shown is not None and (known is None or shown.version >= known.version):
             self._event_sink.evaluated(shown, terms)

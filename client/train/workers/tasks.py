@@ -190,7 +190,7 @@ def _round_call(
         case DecodeTask(step, attempt, segment, reduced, sq_norm):
             decode = DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=sq_norm)
             return Call(decode, (reduced,))
-        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds):
+        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds, rate):
             apply = Apply(
                 step=step,
                 attempt=attempt,
@@ -198,10 +198,12 @@ def _round_call(
                 squared_norms=list(sq_norms),
                 tokens=place.tokens_per_step,
                 seeds=list(seeds),
+                learning_rate=rate,
             )
             return Call(apply, sums)
-        case ApplyLocalTask(step):
-            return Call(ApplyLocal(step=step, tokens=place.tokens_per_step))
+        case ApplyLocalTask(step, rate):
+            local = ApplyLocal(step=step, tokens=place.tokens_per_step, learning_rate=rate)
+            return Call(local)
 
 
 def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:

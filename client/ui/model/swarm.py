@@ -35,6 +35,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
                 (_rest(now), "muted"),
             ),
         ),
+        *_amended(now),
         pair(
             "speed",
             line(
@@ -56,6 +57,20 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
         ),
     ]  # fmt: skip
     return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def _amended(now: Snapshot) -> list[Line]:
+    """Return what the founder has changed last, if anything."""
+    if (number := now.contradicted_amendment) is not None:
+        said = f"the founder has signed two different amendments {number}: neither counts"
+        return [pair("amended", line((said, "warn")))]
+    if not now.amendments:
+        return []
+    newest = now.amendments[-1]
+    when = "not agreed on yet"
+    if newest.from_step is not None:
+        when = f"from step {newest.from_step} on"
+    return [pair("amended", line(clean(newest.words, 200), (f" ({when})", "muted")))]
 
 
 def samples(record: Record, box: Box) -> list[Line]:

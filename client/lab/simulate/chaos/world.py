@@ -472,6 +472,6 @@ class ChaosWorld(ChaosSwarm):
         """Set the run's last step, for open seats and for later ones."""
         self._steps = steps
         for volunteer in self.volunteers.values():
-            volunteer.recovery._steps = steps
+            volunteer.recovery.steps = steps
             if volunteer.seat is not None:
-                volunteer.seat._steps = steps  # a run's length is fixed; a world's is not
+                volunteer.seat.unamended_steps = steps  # a run's length is fixed; a world's is not

@@ -37,7 +37,7 @@ def view(stages: tuple[tuple[str, ...], ...] = STAGES, **changes: Any) -> SwarmV
 
 def replica(peer: str, step: int = STEP, terms: Evaluation | None = TERMS) -> Evaluating:
     stage = next(s for s, peers in enumerate(STAGES) if peer in peers)
-    found = Evaluating(Place(PeerId(peer), stage, len(STAGES), 8), terms, step, STEPS)
+    found = Evaluating(Place(PeerId(peer), stage, len(STAGES), 8), terms, step, lambda: STEPS)
     found.update_view(view())
     return found
 

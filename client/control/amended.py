@@ -1,0 +1,59 @@
+"""The founder's amendments in the form of the control socket's answers. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client.control.snapshot import Amended, AmendmentView
+from model_zoo.specs.course import Course, Turn
+from protocol.amendments.amendment import Amendment
+from protocol.amendments.book import Amendments
+from protocol.amendments.words import describe
+
+ONLY_THE_FOUNDER: Final = "only the founder of this swarm, {}, can change its run"
+POINTS: Final = 5
+"""Steps for which the learning rate is shown as it was to be and as it will be."""
+
+
+def amendment_views(book: Amendments) -> list[AmendmentView]:
+    """Return the amendments that count, in order."""
+    agreed = [entry.from_step for entry in book.agreed]
+    return [
+        _view(one.amendment, book, agreed[index] if index < len(agreed) else None)
+        for index, one in enumerate(book.chain())
+    ]
+
+
+def amended(book: Amendments, said: Amendment, done: int, *, signed: bool) -> Amended:
+    """Return what an amendment changes that is about to be signed, or was just now.
+
+    Args:
+        book: the amendments that are known, with or without it.
+        said: the amendment.
+        done: steps that the run has done.
+        signed: whether it was signed.
+    """
+    earliest = max(said.from_step, done + book.notice)
+    steps, optimizer = book.before(said.number)
+    before = Course(optimizer)
+    after = Course(optimizer, [Turn(earliest, said.optimizer)])
+    last = max(said.steps - 1, 0)
+    shown = {min(max(step, 0), last) for step in (done, earliest, steps - 1, last)}
+    shown |= {earliest + (last - earliest) * part // POINTS for part in range(1, POINTS)}
+    rates = [
+        (step, before.learning_rate(step), after.learning_rate(step))
+        for step in sorted(shown)
+        if done <= step <= last
+    ]
+    view = _view(said, book, None)
+    return Amended(amendment=view, step=done, rates=rates, earliest=earliest, signed=signed)
+
+
+def _view(said: Amendment, book: Amendments, from_step: int | None) -> AmendmentView:
+    return AmendmentView(
+        number=said.number,
+        words=describe(said, *book.before(said.number)),
+        steps=said.steps,
+        asked_step=said.from_step,
+        from_step=from_step,
+    )

@@ -1,0 +1,136 @@
+"""The founder's amendments at one volunteer: taken, told to others, kept on disk, reported.
+
+Members tell each other all that they know when a link comes up, and what is new at once. Only the
+founder's signature counts. Holds the book (``protocol.amendments.book``) and its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from client.store.amendments import load_amendments, save_amendments
+from client.train.ports import Ports
+from protocol import limits
+from protocol.amendments.book import Amendments, Kept, Known
+from protocol.amendments.words import describe
+from protocol.effects import Explain
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Manifest
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import AmendmentList
+
+ANSWER_S = 1.0
+"""A peer is told everything once in so many seconds, however often it asks."""
+
+
+class Amending:
+    """See the module's docstring.
+
+    Args:
+        linked: the members that we are linked with.
+        changed: called when there is something new.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        manifest: Manifest,
+        swarm: SwarmId,
+        linked: Callable[[], Collection[PeerId]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._ports, self._manifest, self._swarm = ports, manifest, swarm
+        self._linked, self._changed = linked, changed
+        self.book = Amendments(manifest, swarm)
+        self._path: Path | None = None
+        self._saved = Kept()
+        self._answered: dict[PeerId, float] = {}
+
+    def keep_in(self, path: Path) -> None:
+        """Take the amendments of a file, and save ours to it from now on."""
+        self._path = path
+        self._saved, warning = load_amendments(path)
+        if warning:
+            self._ports.perform(Explain("swarm", warning, "warning"))
+        self.book = Amendments(self._manifest, self._swarm, self._saved)
+
+    # --- links -------------------------------------------------------------------------------
+
+    def link_up(self, peer: PeerId) -> None:
+        """Tell a new link all that we know."""
+        self._tell([peer], self.book.envelopes)
+
+    def link_down(self, peer: PeerId) -> None:
+        """Forget a link."""
+        self._answered.pop(peer, None)
+
+    def asked(self, peer: PeerId) -> None:
+        """A peer lacks an amendment that we have named."""
+        now = self._ports.now()
+        if now >= self._answered.get(peer, -ANSWER_S) + ANSWER_S:
+            self._answered[peer] = now
+            self.link_up(peer)
+
+    def receive(self, peer: PeerId, message: AmendmentList) -> None:
+        """Take what a peer tells.
+
+        Raises:
+            RemoteProtocolError: one of them is not the founder's, or malformed.
+        """
+        for envelope in message.amendments:
+            self._take(envelope, besides=peer)
+
+    def publish(self, envelope: Envelope) -> None:
+        """Take an amendment that this volunteer, the founder's, has signed, and tell everybody."""
+        self._take(envelope, besides=None)
+
+    def _take(self, envelope: Envelope, besides: PeerId | None) -> None:
+        number, contradiction = len(self.book.chain()), self.book.contradiction
+        if self.book.take(envelope) is None:
+            return
+        self.save()
+        self._tell([peer for peer in self._linked() if peer != besides], [envelope])
+        for known in self.book.chain()[number:]:
+            self._ports.perform(Explain("swarm", f"the founder says: {self.words(known)}"))
+        if (now := self.book.contradiction) is not None and now != contradiction:
+            words = (
+                f"the founder has signed two different amendments {now}: neither counts, nor does "
+                "any after them; the run goes on as it was agreed before"
+            )
+            self._ports.perform(Explain("swarm", words, "warning"))
+        self._changed()
+
+    def _tell(self, peers: Sequence[PeerId], envelopes: Sequence[Envelope]) -> None:
+        most = limits.MAX_AMENDMENTS_PER_MESSAGE
+        for first in range(0, len(envelopes), most):
+            for peer in peers:
+                self._ports.send(peer, AmendmentList(list(envelopes[first : first + most])))
+
+    # --- what is agreed ----------------------------------------------------------------------
+
+    def agreed(self) -> None:
+        """A stage of ours has agreed on something new: keep it, and say so."""
+        old = len(self._saved.agreed)
+        self.save()
+        chain = self.book.chain()
+        for entry, known in list(zip(self.book.agreed, chain, strict=False))[old:]:
+            words = f"from step {entry.from_step:,} on: {self.words(known)}"
+            self._ports.perform(Explain("swarm", f"the stages have agreed, {words}"))
+
+    def words(self, known: Known) -> str:
+        """Return what an amendment that counts changes, in words."""
+        said = known.amendment
+        return describe(said, *self.book.before(said.number))
+
+    def save(self) -> None:
+        """Keep what is new on disk."""
+        kept = self.book.kept
+        if self._path is None or kept == self._saved:
+            return
+        try:
+            save_amendments(self._path, kept)
+            self._saved = kept
+        except OSError as error:  # a full disk must not stop training
+            words = f"cannot write {self._path}: {error.strerror}; make room: volunteer cache prune"
+            self._ports.perform(Explain("swarm", words, "error"))

@@ -1,0 +1,131 @@
+"""Makes an amendment from what a founder wants to change, or says why it cannot be. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from model_zoo.specs.course import with_schedule
+from model_zoo.specs.optimizer import DEFAULT_SCHEDULE, OptimizerSpec
+from protocol import limits
+from protocol.amendments.amendment import Amendment
+from protocol.amendments.book import Amendments
+from protocol.errors import LocalProtocolError
+
+ABSURD_RATE: Final = 100.0
+"""So many times the highest rate that the manifest has: no run survives that."""
+STABLE_SHARE: Final = 0.8
+"""Of a run with `wsd` before the rate falls, where nothing else is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a founder wants; None: as before.
+
+    Fields:
+        from_step: the step from which the schedule holds at the earliest.
+        lr, min_lr, warmup_steps, decay_steps, schedule, decay_from: as in ``OptimizerSpec``. A new
+            rate or schedule ends with the run, unless ``decay_steps`` says otherwise, and the final
+            rate keeps its share of the highest.
+    """
+
+    steps: int | None = None
+    from_step: int | None = None
+    lr: float | None = None
+    min_lr: float | None = None
+    warmup_steps: int | None = None
+    decay_steps: int | None = None
+    schedule: str | None = None
+    decay_from: int | None = None
+
+    @property
+    def of_schedule(self) -> bool:
+        """Whether the learning rate changes."""
+        fields = self.lr, self.min_lr, self.warmup_steps, self.decay_steps, self.schedule
+        return any(field is not None for field in (*fields, self.decay_from))
+
+
+def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amendment:
+    """Return the next amendment of a run.
+
+    Args:
+        book: the amendments so far.
+        run_lr: the highest learning rate of the manifest.
+        changes: what is to change.
+        done: steps that the run has done, as far as is known.
+
+    Raises:
+        LocalProtocolError: it cannot be; says why.
+    """
+    if (number := book.contradiction) is not None:
+        raise LocalProtocolError(
+            f"two different amendments {number} were signed with this key: members follow none "
+            "after them, so this run cannot be amended any more"
+        )
+    chain = book.chain()
+    if len(chain) >= limits.MAX_AMENDMENTS:
+        raise LocalProtocolError(f"a run is amended {limits.MAX_AMENDMENTS} times at most")
+    steps = book.steps if changes.steps is None else changes.steps
+    _check_steps(steps, changes, done)
+    optimizer = _optimizer(book.newest, changes, steps)
+    if optimizer.lr > ABSURD_RATE * run_lr:
+        words = f"learning rate {optimizer.lr:g} is more than {ABSURD_RATE:.0f} times {run_lr:g}"
+        raise LocalProtocolError(f"{words}, with which the run was founded: it would destroy it")
+    if steps == book.steps and optimizer == book.newest:
+        raise LocalProtocolError("that is how the run is already: nothing would change")
+    before = chain[-1].digest if chain else b""
+    from_step = done if changes.from_step is None else changes.from_step
+    return Amendment(len(chain) + 1, before, from_step, steps, optimizer)
+
+
+def _check_steps(steps: int, changes: Changes, done: int) -> None:
+    if not 1 <= steps <= limits.MAX_STEP:
+        raise LocalProtocolError(f"a run has between 1 and {limits.MAX_STEP:,} steps")
+    if steps <= done and changes.steps is not None:
+        words = f"the run has done {done:,} steps, which cannot be taken back"
+        raise LocalProtocolError(f"{words}: give more, or end it with volunteer finish")
+    if changes.from_step is None:
+        return
+    if not changes.of_schedule:
+        words = "from which step on is said of a learning rate or a schedule"
+        raise LocalProtocolError(f"{words}: steps are added at the end")
+    if changes.from_step < done:
+        words = f"the run has done {done:,} steps, so nothing can change at {changes.from_step:,}"
+        raise LocalProtocolError(f"{words}: leave the step out to change it as soon as possible")
+    if changes.from_step >= steps:
+        words = f"the run ends after {steps:,} steps: at {changes.from_step:,} nothing is left"
+        raise LocalProtocolError(words)
+
+
+def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> OptimizerSpec:
+    """Return the optimizer with its new schedule."""
+    if not changes.of_schedule:
+        return before
+    lr = before.lr if changes.lr is None else changes.lr
+    warmup = before.warmup_steps if changes.warmup_steps is None else changes.warmup_steps
+    end = max(steps, warmup) if changes.decay_steps is None else changes.decay_steps
+    fields: dict[str, Any] = {"lr": lr, "warmup_steps": warmup, "decay_steps": end}
+    follows = before.min_lr * lr / before.lr
+    fields["min_lr"] = follows if changes.min_lr is None else changes.min_lr
+    schedule = before.schedule_name if changes.schedule is None else changes.schedule
+    fields["schedule"] = UNSET if schedule == DEFAULT_SCHEDULE else schedule
+    fields["decay_from"] = _falls_from(before, changes, schedule, warmup, end)
+    try:
+        return with_schedule(before, **fields)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from error
+
+
+def _falls_from(
+    before: OptimizerSpec, changes: Changes, schedule: str, warmup: int, end: int
+) -> object:
+    """Return where the rate begins to fall, which only one schedule says."""
+    if changes.decay_from is not None:
+        return changes.decay_from
+    if schedule != "wsd":
+        return UNSET
+    kept = before.schedule_name == "wsd" and changes.decay_steps is None
+    kept = kept and before.decay_steps == end
+    return before.falls_from if kept else max(warmup, round(end * STABLE_SHARE))

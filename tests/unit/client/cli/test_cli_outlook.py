@@ -1,0 +1,69 @@
+"""What a founder is told before anybody joins: epochs, time, memory, and what to do about them."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from client.cli.founding.outlook import LONG_S, alone_s, outlook, together_s, warn_of_time
+from client.cli.founding.price_table import StagePrice
+from client.cli.terminal.mixture_text import MANY_TIMES, times_read, warn_of_repeats
+from model_zoo.specs.data import DataSpec
+from protocol.manifest import Manifest, Policy
+from tests.support.protocol_examples import manifest
+
+
+def priced(*seconds: float | None) -> list[StagePrice]:
+    return [StagePrice(number, 2, 1e9, 1e9, each) for number, each in enumerate(seconds)]
+
+
+def text(size_bytes: int) -> DataSpec:
+    return DataSpec(source="text", name="book.txt", size_bytes=size_bytes, digest="0" * 64)
+
+
+def run(steps: int, **changes: object) -> Manifest:
+    """8 microbatches of 4 sequences of 32 bytes: 1,024 tokens a step."""
+    return manifest(stages=2, steps=steps, policy=Policy(redundancy=2), **changes)
+
+
+class TestEpochs:
+    def test_a_text_that_is_read_few_times_is_fine(self) -> None:
+        assert list(warn_of_repeats(run(100, data=text(100_000)), 100)) == []
+
+    def test_one_that_is_read_many_times_is_warned_of_with_what_to_do(self) -> None:
+        [warning] = warn_of_repeats(run(10_000, data=text(100_000)), 10_000)
+        assert "the run reads 10,240,000 tokens, and the text has 90,000 to train on" in warning
+        assert "it is read 113.8 times" in warning
+        assert "28.4 times as much, or --steps 351" in warning
+        assert list(warn_of_repeats(run(351, data=text(100_000)), 351)) == []
+
+    def test_tokens_are_counted_as_tokens(self) -> None:
+        read = times_read(text(100_000), 90_000 * MANY_TIMES)
+        assert read == MANY_TIMES
+
+
+class TestTime:
+    def test_it_is_the_slowest_stage_shared_by_its_volunteers(self) -> None:
+        prices = priced(0.5, 1.0)
+        assert alone_s(run(10), prices) == 10 * 8 * 1.5
+        assert together_s(run(10), prices) == 10 * 8 / 2 * 1.0
+
+    def test_what_was_not_measured_is_not_guessed(self) -> None:
+        prices = priced(None, 1.0)
+        assert alone_s(run(10), prices) is None
+        assert together_s(run(10), prices) is None
+        assert list(warn_of_time(run(10**9), prices)) == []
+        assert "nothing was measured" in list(outlook(run(10), prices))[-1]
+
+    def test_a_run_of_months_is_warned_of_with_what_to_do(self) -> None:
+        prices, long = priced(1.0, 1.0), run(2 * int(LONG_S) // 4)
+        [warning] = warn_of_time(long, prices)
+        fitting = int(LONG_S) // 4
+        assert f"--steps {fitting} takes" in warning
+        assert "4 volunteers (2 in each of 2 stages)" in warning
+        assert list(warn_of_time(structs.replace(long, steps=fitting), prices)) == []
+
+
+def test_memory_is_said_by_stage() -> None:
+    lines = list(outlook(run(10), priced(0.5, 1.0)))
+    assert lines[0] == "memory of a volunteer, by stage: 1.0 MB + 1.0 MB"
+    assert "2 min 0 s on one thread of this machine" in lines[1]

@@ -1,0 +1,176 @@
+"""Amendments among real engines: told, kept on disk, agreed on; those of others are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import structs
+from trio.testing import MockClock
+
+from client.store.amendments import SET_ASIDE, load_amendments
+from client.train.swarm.amending import Amending
+from protocol import limits
+from protocol.amendments.amendment import Amendment, sign_amendment
+from protocol.amendments.book import Amendments, Kept
+from protocol.effects import Effect, Explain
+from protocol.ids import PeerId, SwarmId
+from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import AmendmentList, Message
+from tests.support.protocol_examples import manifest
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+
+SWARM = SwarmId("ab" * 32)
+FOUNDER = Signer(b"\x07" * 32)
+ONE, TWO = PeerId("one"), PeerId("two")
+RUN = manifest(FOUNDER.peer)
+
+
+def signed(number: int, before: bytes = b"", steps: int = 200) -> Envelope:
+    said = Amendment(number, before, 0, steps, RUN.optimizer)
+    return sign_amendment(FOUNDER, said, SWARM)
+
+
+class Desk:
+    """The amendments of one volunteer that is linked with two others."""
+
+    def __init__(self, path: Path) -> None:
+        self.sent: list[tuple[PeerId, Message]] = []
+        self.said: list[Explain] = []
+        self.clock, self.changes = 0.0, 0
+        self.amending = Amending(self, RUN, SWARM, lambda: [ONE, TWO], self._changed)
+        self.amending.keep_in(path)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def now(self) -> float:
+        return self.clock
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self.sent.append((peer, message))
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        raise AssertionError
+
+    def perform(self, effect: Effect) -> None:
+        assert isinstance(effect, Explain)
+        self.said.append(effect)
+
+
+def test_news_goes_to_all_but_its_bringer_and_once(tmp_path: Path) -> None:
+    desk, news = Desk(tmp_path / "a"), AmendmentList([signed(1)])
+    desk.amending.receive(ONE, news)
+    desk.amending.receive(TWO, news)
+    assert desk.sent == [(TWO, news)]
+    assert desk.changes == 1
+    [said] = desk.said
+    assert said.words == "the founder says: the run is extended from 100 to 200 steps"
+
+
+def test_a_new_link_is_told_everything_in_messages_that_fit(tmp_path: Path) -> None:
+    desk, before = Desk(tmp_path / "a"), b""
+    for number in range(1, limits.MAX_AMENDMENTS + 1):
+        desk.amending.publish(signed(number, before, 100 + number))
+        before = desk.amending.book.chain()[-1].digest
+    desk.sent.clear()
+    desk.amending.link_up(ONE)
+    lists = [message.amendments for _, message in desk.sent if isinstance(message, AmendmentList)]
+    assert [len(one) for one in lists] == [32, 32]
+
+
+def test_who_asks_again_and_again_is_answered_once_a_second(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "a")
+    desk.amending.publish(signed(1))
+    desk.sent.clear()
+    for _ in range(5):
+        desk.amending.asked(ONE)
+    assert len(desk.sent) == 1
+    desk.clock = 1.0
+    desk.amending.asked(ONE)
+    assert len(desk.sent) == 2
+
+
+def test_a_contradiction_is_told_to_the_owner_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "a")
+    desk.amending.receive(ONE, AmendmentList([signed(1), signed(1, steps=300)]))
+    desk.amending.receive(ONE, AmendmentList([signed(1, steps=400)]))
+    warnings = [one.words for one in desk.said if one.level == "warning"]
+    assert len(warnings) == 1
+    assert "two different amendments 1: neither counts" in warnings[0]
+    assert desk.amending.book.steps == 100
+
+
+def test_they_outlive_the_process(tmp_path: Path) -> None:
+    Desk(tmp_path / "a").amending.publish(signed(1))
+    assert Desk(tmp_path / "a").amending.book.steps == 200
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"nonsense")
+    desk = Desk(path)
+    assert desk.amending.book.steps == 100
+    assert [one.level for one in desk.said] == ["warning"]
+    assert path.with_name(path.name + SET_ASIDE).exists()
+    assert load_amendments(path) == (Kept(), "")
+
+
+# --- real engines ----------------------------------------------------------------------------
+
+
+def founders(swarm: TestSwarm, volunteer: Volunteer, **changes: object) -> Envelope:
+    """An amendment of the founder, whose volunteer this is."""
+    run, book = swarm.manifest, volunteer.engine.amending.book
+    chain = book.chain()
+    numbers = {name: changes.pop(name) for name in ("lr", "min_lr") if name in changes}
+    said = Amendment(
+        len(chain) + 1,
+        chain[-1].digest if chain else b"",
+        0,
+        book.steps,
+        structs.replace(run.optimizer, **numbers),
+    )
+    said = structs.replace(said, **changes)
+    return sign_amendment(volunteer.engine.signer, said, swarm.file.swarm)
+
+
+def books(swarm: TestSwarm) -> list[Amendments]:
+    return [volunteer.engine.amending.book for volunteer in swarm.volunteers]
+
+
+async def test_all_learn_of_it_and_agree_and_newcomers_too(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=60, checkpoint_every=20) as swarm:
+        founder = await swarm.add(0, founder=True)
+        await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: founder.step(0) >= 3)
+        said = founders(swarm, founder, steps=80, lr=5e-4, min_lr=1e-4)
+        founder.engine.amending.publish(said)
+        await swarm.until(lambda: all(book.agreed for book in books(swarm)))
+        assert len({book.agreed for book in books(swarm)}) == 1
+        late = await swarm.add(1)
+        late.held_stages.allow_training()
+        await swarm.until(lambda: late.serves(1) and late.step(1) == 80)
+        await swarm.until(lambda: all(min(v.held_stages.newest) >= 80 for v in swarm.volunteers))
+        assert {book.steps for book in books(swarm)} == {80}
+        assert len({book.agreed for book in books(swarm)}) == 1
+        for volunteer in swarm.volunteers:
+            assert volunteer.engine.error_boundary.internal_errors == 0
+
+
+async def test_what_is_not_the_founders_costs_its_bringer(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=2000, checkpoint_every=20) as swarm:
+        founder = await swarm.add(0, founder=True)
+        liar = await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: founder.step(0) >= 1)
+        forged = founders(swarm, liar, steps=2)
+        liar.engine.send(founder.engine.signer.peer, AmendmentList([forged]))
+        await swarm.until(lambda: founder.engine.penalties["amendment-not-the-founders"])
+        assert founder.engine.amending.book.steps == 2000
+        assert founder.engine.error_boundary.internal_errors == 0

@@ -1,0 +1,92 @@
+"""What a founder may change, and what it is told when it may not."""
+
+import pytest
+
+from model_zoo.specs.optimizer import OptimizerSpec
+from protocol.amendments.amendment import Amendment, sign_amendment
+from protocol.amendments.book import Amendments
+from protocol.amendments.draft import Changes, draft
+from protocol.amendments.words import describe
+from protocol.errors import LocalProtocolError
+from protocol.ids import SwarmId
+from tests.support.amended_runs import FOUNDER, Run, amendment
+
+SWARM = SwarmId("ab" * 32)
+RUN = Run(OptimizerSpec(lr=1e-3, min_lr=1e-4, warmup_steps=10, decay_steps=100), 100, 2)
+
+
+def book() -> Amendments:
+    return Amendments(RUN, SWARM)
+
+
+def drafted(changes: Changes, done: int = 40, known: Amendments | None = None) -> Amendment:
+    return draft(known or book(), RUN.optimizer.lr, changes, done)
+
+
+def test_more_steps_leave_the_schedule_as_it_is() -> None:
+    said = drafted(Changes(steps=300))
+    assert (said.number, said.before, said.steps) == (1, b"", 300)
+    assert said.optimizer == RUN.optimizer
+    assert describe(said, 100, RUN.optimizer) == "the run is extended from 100 to 300 steps"
+
+
+def test_a_rate_ends_with_the_run_and_keeps_its_share() -> None:
+    said = drafted(Changes(steps=300, lr=5e-4))
+    assert (said.optimizer.lr, said.optimizer.min_lr) == (5e-4, pytest.approx(5e-5))
+    assert said.optimizer.decay_steps == 300
+    assert said.from_step == 40
+
+
+def test_every_number_can_be_said() -> None:
+    numbers = {"lr": 2e-3, "min_lr": 1e-5, "warmup_steps": 0, "decay_steps": 80}
+    said = drafted(Changes(from_step=60, **numbers))  # type: ignore[arg-type]
+    assert said.from_step == 60
+    assert {name: getattr(said.optimizer, name) for name in numbers} == numbers
+
+
+def test_wsd_falls_in_the_last_fifth_unless_said() -> None:
+    assert drafted(Changes(schedule="wsd")).optimizer.falls_from == 80
+    assert drafted(Changes(schedule="wsd", decay_from=50)).optimizer.falls_from == 50
+
+
+def test_back_to_a_cosine() -> None:
+    known = book()
+    said = drafted(Changes(schedule="wsd"))
+    known.take(sign_amendment(FOUNDER, said, SWARM))
+    again = drafted(Changes(schedule="cosine"), known=known)
+    assert again.number == 2
+    assert again.optimizer == RUN.optimizer
+
+
+REFUSED = (
+    (Changes(steps=40), "has done 40 steps"),
+    (Changes(steps=0), "between 1 and"),
+    (Changes(steps=2**41), "between 1 and"),
+    (Changes(steps=100), "nothing would change"),
+    (Changes(), "nothing would change"),
+    (Changes(lr=0.0), "0 < lr <= 10"),
+    (Changes(lr=-1e-3), "0 < lr <= 10"),
+    (Changes(lr=float("nan")), "0 < lr <= 10"),
+    (Changes(lr=0.2), "would destroy it"),
+    (Changes(lr=1e-3, min_lr=1e-2), "min_lr"),
+    (Changes(schedule="sawtooth"), "known are"),
+    (Changes(decay_from=50), "decay_from belongs"),
+    (Changes(warmup_steps=90, decay_steps=80), "warmup_steps"),
+    (Changes(lr=1e-4, from_step=39), "nothing can change at 39"),
+    (Changes(lr=1e-4, from_step=100), "nothing is left"),
+    (Changes(steps=200, from_step=60), "steps are added at the end"),
+)
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED)
+def test_what_cannot_be_is_said_in_words(changes: Changes, words: str) -> None:
+    with pytest.raises(LocalProtocolError, match=words):
+        drafted(changes)
+
+
+def test_after_a_contradiction_nothing_can_be_changed() -> None:
+    known = book()
+    known.take(amendment(RUN, SWARM, steps=200))
+    known.take(amendment(RUN, SWARM, steps=300))
+    with pytest.raises(LocalProtocolError, match="two different amendments 1"):
+        drafted(Changes(steps=400), known=known)

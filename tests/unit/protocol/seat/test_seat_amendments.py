@@ -1,0 +1,184 @@
+"""A seat and the founder's amendments: what it follows, asks for, passes on, and refuses."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
+from protocol.amendments.amendment import digest_of
+from protocol.amendments.book import AgreedList, Amendments
+from protocol.effects import Send
+from protocol.pipeline.effects import ApplyLocalTask, Compute, Outcome
+from protocol.pipeline.place import Place
+from protocol.seat.effects import AgreedOn, SeatEffect
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import AmendmentRequest, Commit, Plan, Ready, Returned
+from protocol.wire.parts import AgreedAmendment, PlanMember
+from tests.support.amended_runs import Run, amendment
+from tests.support.protocol_examples import SWARM, peer
+
+ME, LEADER, UPSTREAM, OTHER = (peer(n) for n in (1, 2, 4, 5))
+STAGE, STEP = 1, 3
+RUN = Run(OptimizerSpec(lr=1e-3), 100, 2)
+ONE = amendment(RUN, SWARM, lr=5e-3)
+NAMED = (AgreedAmendment(digest_of(ONE), STEP),)
+LATER = (AgreedAmendment(digest_of(ONE), STEP + 4),)
+
+
+@pytest.fixture
+def book() -> Amendments:
+    return Amendments(RUN, SWARM)
+
+
+@pytest.fixture
+def seat(book: Amendments) -> Seat:
+    made = Seat(
+        Place(ME, STAGE, 2, 4),
+        size=384,
+        steps=100,
+        tokens_per_step=1,
+        step=STEP,
+        serving=True,
+        amendments=book,
+    )
+    before = [Replica(UPSTREAM, STEP, True), Replica(OTHER, STEP, True)]
+    ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
+    made.update_view(SwarmView.of([before, ours]), 0.0)
+    made.allow_training(0.0)
+    return made
+
+
+def told(seat: Seat, *senders: str, amended: AgreedList = ()) -> list[SeatEffect]:
+    effects: list[SeatEffect] = []
+    for sender in senders:
+        message = Returned(STAGE, STEP, b"\x0f", amended=amended)
+        effects += seat.receive(sender, message, 0.0)  # type: ignore[arg-type]
+    return effects
+
+
+def plan(amended: AgreedList, attempt: int = 1) -> Plan:
+    """A plan in which the leader has counted everything."""
+    members = [PlanMember(ME, b"\x00"), PlanMember(LEADER, b"\x0f")]
+    return Plan(STAGE, STEP, attempt, members, [0, 256, 384], [], amended=amended)
+
+
+def follows(seat: Seat, amended: AgreedList, attempt: int = 1) -> bool:
+    seat.receive(LEADER, plan(amended, attempt), 0.5)
+    followed = seat.member.plan_followed
+    return followed is not None and followed.attempt == attempt
+
+
+def asked(effects: list[SeatEffect]) -> list[str]:
+    sends = [effect for effect in effects if isinstance(effect, Send)]
+    return [send.peer for send in sends if isinstance(send.message, AmendmentRequest)]
+
+
+def test_what_it_lacks_it_asks_for_and_follows_then(seat: Seat, book: Amendments) -> None:
+    told(seat, UPSTREAM, OTHER)
+    assert asked(list(seat.receive(LEADER, plan(LATER), 0.5))) == [LEADER]
+    assert seat.member.plan_followed is None
+    book.take(ONE)
+    seat.amended(0.6)
+    assert seat.member.plan_followed == plan(LATER)
+
+
+def test_what_the_stage_before_names_it_asks_for(seat: Seat) -> None:
+    assert asked(told(seat, UPSTREAM, amended=LATER)) == [UPSTREAM]
+    assert asked(told(seat, UPSTREAM)) == []
+
+
+def test_nothing_holds_that_nobody_before_has_agreed_on(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    told(seat, UPSTREAM, OTHER)
+    assert not follows(seat, NAMED)
+    assert follows(seat, LATER, 2)
+
+
+def test_a_leader_that_leaves_it_out_is_not_followed(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    told(seat, UPSTREAM, OTHER, amended=NAMED)
+    assert not follows(seat, ())
+    assert follows(seat, NAMED, 2)
+
+
+def test_one_replica_of_two_keeps_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    told(seat, UPSTREAM)
+    told(seat, OTHER, amended=NAMED)
+    assert follows(seat, ())
+
+
+def test_invented_amendments_keep_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    told(seat, UPSTREAM, OTHER, amended=(AgreedAmendment(bytes(32), 0),))
+    assert follows(seat, ())
+
+
+def test_it_passes_the_list_on_when_it_leads(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    told(seat, UPSTREAM, OTHER, amended=LATER)
+    assert seat._to_agree_on() == LATER
+
+
+def test_another_list_is_another_digest(seat: Seat) -> None:
+    """Members that were told different lists are never Ready with one digest."""
+    from protocol.rounds.plans import plan_digest
+
+    digests = {plan_digest(LEADER, plan(named), []) for named in ((), NAMED, LATER)}
+    assert len(digests) == 3
+
+
+def alone(book: Amendments | None, step: int = STEP) -> Seat:
+    made = Seat(
+        Place(ME, 0, 1, 4),
+        size=64,
+        steps=100,
+        tokens_per_step=1,
+        step=step,
+        serving=True,
+        amendments=book,
+    )
+    made.update_view(SwarmView.of([[Replica(ME, step, True)]]), 0.0)
+    return made
+
+
+def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEffect]]:
+    """A replica that is alone follows its own plan and applies it."""
+    mine = [PlanMember(ME, b"\x0f")]
+    seat.pipeline.done = lambda: {  # type: ignore[method-assign]
+        *range(4 * seat.step, 4 * seat.step + 4)
+    }
+    effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
+    ready = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Ready)]
+    digest = ready[0].digest if ready else seat.member.ready
+    effects += seat.receive(ME, Commit(0, seat.step, 1, digest, 1.0), 1.0)
+    [task] = [
+        e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyLocalTask)
+    ]
+    return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))
+
+
+def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
+    book.take(ONE)
+    seat = alone(book)
+    first = book.propose((), STEP)
+    task, effects = closes(seat, first)
+    assert task.rate is None  # it does not hold yet
+    assert [e for e in effects if isinstance(e, AgreedOn)] == [AgreedOn(0, first)]
+    assert book.agreed == first
+    while seat.step < first[0].from_step:
+        task, _ = closes(seat, first)
+        assert task.rate is None or seat.step > first[0].from_step
+    task, _ = closes(seat, first)
+    changed = structs.replace(RUN.optimizer, lr=5e-3)
+    assert task.rate == learning_rate(changed, first[0].from_step)
+
+
+def test_a_longer_run_is_not_finished(book: Amendments) -> None:
+    seat = alone(book, step=100)
+    assert seat.finished
+    book.take(amendment(RUN, SWARM, steps=101))
+    seat.amended(0.0)
+    assert not seat.finished
