@@ -111,7 +111,9 @@ class _OpenStep:
 
     commit_loss: float | None = None
     unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan that counts what the stage before has not got yet."""
+    """A plan that counts what the stage before has not got yet, or leaves out most electors."""
+    kept: Answer = YES
+    """Whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -274,7 +276,7 @@ class Seat:
         if self._following.behind:
             return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
-            return self._confirmed.covers(self._open.unconfirmed[1])
+            return self._confirmed.covers(self._open.unconfirmed[1]) and self._open.kept
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -323,6 +325,7 @@ class Seat:
         effects += self.auditing.update_view(view, self._seen, now)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
+        effects += [] if self._open.kept else self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.release(peer, self.leader.reports)
@@ -469,8 +472,10 @@ class Seat:
         return [*turned_away(self.place.stage, sender, message, "stale")]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has received the gradients it counts."""
-        if self.serving and not self._confirmed.covers(message):
+        """Follow a plan once the stage before has received the gradients it counts, and while it
+        keeps the electors that we hear."""
+        self._open.kept = self._keeps_electors(sender, message, now)
+        if self.serving and not (self._confirmed.covers(message) and self._open.kept):
             self._open.unconfirmed = sender, message
             return []
         if (out := self._out_of(message)) is not None:
@@ -488,6 +493,13 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether the next step could be closed with those that a plan names. Our own plan names
+        whom we see; a plan that is committed is followed all the same."""
+        if sender == self.place.me or self.member.knows_commit:
+            return YES
+        return self.quorum.keeps(plan.electors, self._view, self.probation.is_proven, now)
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -575,6 +587,7 @@ class Seat:
             return []
         self._open.commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
+        effects += [] if self._open.kept else self._now_confirmed(now)
         if sender != self.place.me:
             known = self.member.applied[0] or self.member.promised
             effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
