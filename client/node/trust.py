@@ -28,6 +28,7 @@ def audit_counts(tally: Tally) -> AuditCounts:
 def expelled(engine: Engine) -> list[ExpelledView]:
     """Return who was expelled, and how."""
     proofs, voted = engine.expulsions.expelled.proofs, engine.expulsions.voted
+    convicted = {proof.first.signer for proof in proofs}
     return [
         *(
             ExpelledView(peer=proof.first.signer, reason=words_of(proof), by="contradiction")
@@ -36,6 +37,7 @@ def expelled(engine: Engine) -> list[ExpelledView]:
         *(
             ExpelledView(peer=peer, reason=words, by="charges")
             for peer, (_, words) in voted.items()
+            if peer not in convicted  # a proof needs nobody's word
         ),
         *_taken_back(_register(engine)),
     ]

@@ -21,6 +21,10 @@ that has only just started: it has not met all the replicas that begin where it 
 taken anew, because a lineage begins or its worker died, waits as long for replicas that the last
 seat knew in the stage: they may begin there as well, and the same electors would help each of them.
 
+A member follows no plan that leaves out half or more of the electors that it hears and sees in the
+stage and its neighbours: a leader that has lost its neighbours, because they have banned it, would
+else decide with those alone that it has left.
+
 An elector that follows a later lineage does not count: it has given up ours, with what it closed
 there, and a replica that was away might close those steps again with its help.
 
@@ -46,6 +50,8 @@ from protocol.view import SwarmView
 MAX_ELECTORS: Final = 16
 """Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
 
+
+IsProven = Callable[[PeerId], bool]
 
 LOOK_AROUND_S: Final = 6.0
 """Long enough to be linked with new replicas, and to hear their versions."""
@@ -158,6 +164,26 @@ class Quorum:
         """Whether that plan named a peer."""
         return self.settled and (peer in self.roll or peer in self.electors)
 
+    def keeps(
+        self, named: Collection[str], view: SwarmView, is_proven: IsProven, now: float
+    ) -> Answer:
+        """Whether the electors that a plan names may take over from ours.
+
+        Args:
+            named: by the plan.
+            view: ours; who serves elsewhere now is no elector here.
+            is_proven: whether a peer counts as an elector.
+            now: monotonic seconds.
+        """
+        if self._touch is None or not self.settled:
+            return YES
+        near = self.electors.intersection(electors(view, self._stage, self._me, is_proven))
+        heard = [e for e in near if self._counts(e, now)]
+        kept = [e for e in heard if e in named]
+        if 2 * len(kept) > len(heard):
+            return YES
+        return no(f"a plan keeps {len(kept)} of the {len(heard)} electors that we hear, too few")
+
     def observe(self, view: SwarmView, now: float) -> None:
         """Note whether we lose a majority; before the first plan, count all we see serve."""
         self._begun_at = now if self._begun_at is None else self._begun_at
@@ -266,7 +292,7 @@ def electors(
     view: SwarmView,
     stage: int,
     me: PeerId,
-    is_proven: Callable[[PeerId], bool] = lambda _peer: True,
+    is_proven: IsProven = lambda _peer: True,
 ) -> list[PeerId]:
     """Return the electors by ``view``: ``me``, the replicas of ``stage``, then those of its
     neighbours, as far as each of these ``is_proven``; if none is, all."""

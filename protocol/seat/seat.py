@@ -118,7 +118,9 @@ class _OpenStep:
 
     commit_loss: float | None = None
     unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan that counts what the stage before has not got yet."""
+    """A plan that counts what the stage before has not got yet, or leaves out most electors."""
+    kept: Answer = YES
+    """Whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -304,7 +306,7 @@ class Seat:
             return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
             plan = self._open.unconfirmed[1]
-            return self._confirmed.covers(plan) and self._may_hold(plan)
+            return self._confirmed.covers(plan) and self._open.kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -354,6 +356,7 @@ class Seat:
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
+        effects += [] if self._open.kept else self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.release(peer, self.leader.reports)
@@ -501,8 +504,10 @@ class Seat:
         return [*turned_away(self.place.stage, sender, message, "stale")]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has received the gradients it counts."""
-        if self.serving and not self._confirmed.covers(message):
+        """Follow a plan once the stage before has received the gradients it counts, and while it
+        keeps the electors that we hear."""
+        self._open.kept = self._keeps_electors(sender, message, now)
+        if self.serving and not (self._confirmed.covers(message) and self._open.kept):
             self._open.unconfirmed = sender, message
             return []
         if not self._may_hold(message):
@@ -523,6 +528,13 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether the next step could be closed with those that a plan names. Our own plan names
+        whom we see; a plan that is committed is followed all the same."""
+        if sender == self.place.me or self.member.knows_commit:
+            return YES
+        return self.quorum.keeps(plan.electors, self._view, self.probation.is_proven, now)
 
     # --- amendments ------------------------------------------------------------------------
 
@@ -644,6 +656,7 @@ class Seat:
             return []
         self._open.commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
+        effects += [] if self._open.kept else self._now_confirmed(now)
         if sender != self.place.me:
             known = self.member.applied[0] or self.member.promised
             effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))

@@ -2,7 +2,8 @@
 
     python -m tests.bench.evidence [--seconds 30] [--json]
 
-Four volunteers with the demo's model on this machine. The worker's CPU is not counted: it would
+Four volunteers with the demo's model and the rules of a public swarm on this machine, so that they
+sign what they commit to and each segment, too. The worker's CPU is not counted: it would
 make the share smaller. Bound: 2 % of the node's CPU (``MOST``); exit status 1 above it.
 """
 
@@ -18,7 +19,12 @@ from typing import Any
 
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import (
+    ModelChoices,
+    OptimizerChoices,
+    RunChoices,
+    for_strangers,
+)
 from client.cli.reach.home import free_port
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
@@ -55,7 +61,8 @@ def measure(homes: Path, seconds: float) -> dict[str, Any]:
     """Train for so long; return what the signatures of all four cost together."""
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
     run = RunChoices(name="evidence", steps=1_000_000, checkpoint_every=50, dual_homing=0)
-    manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
+    public = for_strangers(run)
+    manifest = found_swarm(founder.peer, public, ModelChoices(), OptimizerChoices()).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
     write_swarm_file(homes / "x.swarm", swarm)
     with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as processes:

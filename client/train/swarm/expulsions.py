@@ -77,7 +77,8 @@ class Expulsions:
 
     def voted_out(self, out: Convicted) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
-        if out.member == self._network.peer_id or out.member in self.voted:
+        known = out.member in self.voted or out.member in self.expelled
+        if known or out.member == self._network.peer_id:
             return []
         return self._perform([self._keep_out(VotedOut(out.stage, out.member, out.charges))])
 

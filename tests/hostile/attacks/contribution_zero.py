@@ -1,4 +1,4 @@
-"""A member that contributes nothing to the work that it counts."""
+"""A member that contributes nothing to the work that it counts, and does not sign that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ class Silent(Multiplied):
     """Turned around or silenced, whatever it computed."""
 
     factor = 0.0
+    signs = False
 
 
 ATTACK = Attack(

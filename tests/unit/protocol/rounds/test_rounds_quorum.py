@@ -536,6 +536,56 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     assert (made.roll, made.electors) == ({me}, {me, other})
 
 
+class TestElectorsOfAPlan:
+    """Two replicas of a stage and two of the stage before, all in touch with each other."""
+
+    ME, LEADER, BEFORE, OTHER = PEERS[:4]
+    VIEW = SwarmView.of(
+        [
+            [Replica(BEFORE, 0, True), Replica(OTHER, 0, True)],
+            [Replica(ME, 0, True), Replica(LEADER, 0, True)],
+        ]
+    )
+
+    def keeps(
+        self,
+        named: list[PeerId],
+        *,
+        view: SwarmView = VIEW,
+        side: set[PeerId] | None = None,
+        proven: bool = True,
+    ) -> bool:
+        everybody = PEERS[:4]
+        there = set(everybody) if side is None else side
+        contacts = contacts_of(self.ME, there, since=100.0, now=106.0, everybody=everybody)
+        made = quorum(self.ME, contacts, everybody)
+        return bool(made.keeps(named, view, lambda _peer: proven, 106.0))
+
+    def test_a_leader_that_has_lost_its_neighbours_cannot_leave_them_out(self) -> None:
+        assert not self.keeps([self.ME, self.LEADER])
+        assert not self.keeps([self.ME, self.LEADER, *PEERS[4:]]), "nor put others in their place"
+        assert self.keeps(PEERS[:4])
+        assert self.keeps([self.ME, self.LEADER, self.BEFORE])
+
+    def test_those_that_we_do_not_hear_any_more_may_go(self) -> None:
+        assert self.keeps([self.ME, self.LEADER], side={self.ME, self.LEADER})
+
+    def test_so_may_those_that_serve_elsewhere(self) -> None:
+        here = [[], [Replica(self.ME, 0, True), Replica(self.LEADER, 0, True)]]
+        assert self.keeps([self.ME, self.LEADER], view=SwarmView.of(here))
+
+    def test_before_the_first_plan_any_electors_do(self) -> None:
+        made = Quorum(self.ME, STAGE, Contacts())
+        assert made.keeps([self.LEADER], self.VIEW, lambda _peer: True, 0.0)
+
+    def test_a_refusal_is_told_in_numbers(self) -> None:
+        everybody = PEERS[:4]
+        contacts = contacts_of(self.ME, set(everybody), since=100.0, now=101.0, everybody=everybody)
+        made = quorum(self.ME, contacts, everybody)
+        answer = made.keeps([self.ME], self.VIEW, lambda _peer: True, 101.0)
+        assert answer.reason == "a plan keeps 1 of the 4 electors that we hear, too few"
+
+
 def test_a_plan_has_room_for_all_electors() -> None:
     peers = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(MAX_REPLICAS_IN_ROUND + 8)]
     view = SwarmView.of([[Replica(peer, 0, True) for peer in peers]])
