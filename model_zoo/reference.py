@@ -242,9 +242,7 @@ def _accumulate(
 
 
 @torch.no_grad()
-def _move_on(
-    parameters: Iterable[nn.Parameter], earlier: Iterable[Tensor | None]
-) -> list[Tensor]:
+def _move_on(parameters: Iterable[nn.Parameter], earlier: Iterable[Tensor | None]) -> list[Tensor]:
     """Change the parameters as much again as they have changed; returns what they were."""
     now = [parameter.detach().clone() for parameter in parameters]
     for parameter, was, is_now in zip(parameters, earlier, now, strict=True):

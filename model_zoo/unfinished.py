@@ -1,9 +1,9 @@
 """A run of the reference trainer on disk, so that it goes on where it was cut off.
 
 A safetensors file: parameters, what the optimizer keeps, the gradients and the earlier parameters
-that a delayed update still needs, and the losses so far; its metadata name the plan and the text. Nothing else decides what
-comes next, since samples are a function of the plan's seed and their number, so a run that was
-resumed ends with the same bits.
+that a delayed update still needs, and the losses so far; its metadata name the plan and the text.
+Nothing else decides what comes next, since samples are a function of the plan's seed and their
+number, so a run that was resumed ends with the same bits.
 """
 
 from __future__ import annotations
