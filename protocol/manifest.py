@@ -325,7 +325,7 @@ def inconsistency(manifest: Manifest) -> str | None:
     stages = (
         _wrong_start(manifest, number)
         or _miscounted(model, layers, number, stage.parameters)
-        or too_large(stage.parameters)
+        or too_large(stage.parameters, manifest.state.bytes_per_parameter)
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
@@ -392,11 +392,14 @@ def fits_a_frame(model: ModelSpec, sequences: int, *, masked: bool = False) -> b
     return boundary + beside <= limits.MAX_PAYLOAD_BYTES
 
 
-def too_large(parameters: int) -> str | None:
-    """Return why replicas of a stage of so many parameters could not sum gradients, or None."""
-    if parameters <= limits.MAX_STAGE_PARAMETERS:
-        return None
-    return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
+def too_large(parameters: int, state_bytes: int = 0) -> str | None:
+    """Return why replicas of a stage of so many parameters could not sum gradients, or copy a state
+    of ``state_bytes`` for each, or None."""
+    if parameters > limits.MAX_STAGE_PARAMETERS:
+        return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
+    if parameters * state_bytes > limits.MAX_BLOB_BYTES:
+        return f"a stage of {parameters} parameters is too large to be copied: take more stages"
+    return None
 
 
 def is_prompt(text: str) -> bool:

@@ -276,6 +276,7 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"data": tokens(size=2 * 64)}, "shorter than one sample"),
         ({"data": tokens(vocab=257)}, "257 tokens, and the model's embedding 256"),
         ({"ffn": 911_359}, "too large to be averaged: take more stages"),
+        ({"ffn": 834_692, "delayed_update": True}, "too large to be copied: take more stages"),
         ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum.*: install"),
         ({"aggregation": "../x"}, "unknown"),
         ({"aggregation": "sum"}, "leave it out"),
@@ -304,7 +305,7 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
         {"data": mixture("a", "b", tokens=65)},
         {"data": mixture(*"abcdefgh", tokens=10**12)},
         {"ffn": 911_358},
-        {"ffn": 911_358, "delayed_update": True, "averaging_codec": "fp32"},
+        {"ffn": 834_691, "delayed_update": True, "averaging_codec": "fp32"},
     ],
 )
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
