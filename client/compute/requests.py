@@ -381,6 +381,7 @@ AnyRequest = (
     | ForwardBackward
     | Backward
     | Subtract
+    | Evaluate
     | Drop
     | Contribute
     | Reduce
