@@ -9,7 +9,7 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --prompt --python --reason --record --redundancy --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
@@ -300,7 +300,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--from" "--data" "--tokenizer" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--optimizer" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--z-loss" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--from" "--data" "--tokenizer" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--evaluate-every" "--prompt" "--seed" "--private" "--vouched" "--dual-homing" "--optimizer" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--z-loss" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -375,6 +375,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --checkpoint-every)
+                COMPREPLY=()
+                ;;
+              --evaluate-every)
+                COMPREPLY=()
+                ;;
+              --prompt)
                 COMPREPLY=()
                 ;;
               --seed)
@@ -841,7 +847,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -962,6 +968,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --log-dir)
+                COMPREPLY=()
+                ;;
+              --log-to)
+                COMPREPLY=()
+                ;;
+              --samples)
                 COMPREPLY=()
                 ;;
               --log-level)
@@ -1361,7 +1373,7 @@ _volunteer() {
           ;;
         "sample")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--checkpoint" "--length" "--temperature" "--top-k" "--seed" "--json" "--help" "-h" "--version")
+            local -a _c=("--prompts" "--swarm" "--checkpoint" "--length" "--temperature" "--top-k" "--seed" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1735,7 +1747,7 @@ _volunteer() {
           ;;
         "config show")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
+            local -a _c=("--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1847,6 +1859,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --log-dir)
+                COMPREPLY=()
+                ;;
+              --log-to)
+                COMPREPLY=()
+                ;;
+              --samples)
                 COMPREPLY=()
                 ;;
               --log-level)
