@@ -200,6 +200,7 @@ AnyReply = (
     | LossComputed
     | BackwardDone
     | Subtracted
+    | Evaluated
     | Dropped
     | Contributed
     | Reduced

@@ -387,6 +387,7 @@ AnyRequest = (
     | ForwardBackward
     | Backward
     | Subtract
+    | Evaluate
     | Drop
     | Contribute
     | Reduce

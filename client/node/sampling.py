@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from client import at_rest
 from client.config import ENVIRONMENT_PREFIX
+from client.errors import ExitCode
 from client.events import SampleWritten
 from client.store.samples import KeptSample, add_samples, load_samples
 from client.train.reporting.event_sink import EventSink
@@ -119,8 +120,10 @@ class Sampling:
         try:
             found = msgspec.json.decode(done.stdout, type=PromptSamples)
         except msgspec.MsgspecError:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            self._tell_failure(said[-1] if said else f"it ended with {done.returncode}")
+            if done.returncode != ExitCode.TEMPORARY:  # not saved everywhere yet: with a later one
+                said = done.stderr.decode(errors="replace").strip().splitlines()
+                told = [line for line in said if line.startswith("volunteer: ")] or said
+                self._tell_failure(told[-1] if told else f"it ended with {done.returncode}")
             return
         self._failed = ""
         self._take(found)

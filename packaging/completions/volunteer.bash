@@ -435,6 +435,12 @@ _volunteer() {
               --checkpoint-every)
                 COMPREPLY=()
                 ;;
+              --evaluate-every)
+                COMPREPLY=()
+                ;;
+              --prompt)
+                COMPREPLY=()
+                ;;
               --seed)
                 COMPREPLY=()
                 ;;
@@ -1051,6 +1057,12 @@ _volunteer() {
               --log-dir)
                 COMPREPLY=()
                 ;;
+              --log-to)
+                COMPREPLY=()
+                ;;
+              --samples)
+                COMPREPLY=()
+                ;;
               --log-level)
                 local -a _c=("debug" "info" "warning" "error")
                 local _q
@@ -1460,7 +1472,7 @@ _volunteer() {
           ;;
         "sample")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--checkpoint" "--length" "--temperature" "--top-k" "--seed" "--json" "--help" "-h" "--version")
+            local -a _c=("--prompts" "--swarm" "--checkpoint" "--length" "--temperature" "--top-k" "--seed" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1949,6 +1961,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --log-dir)
+                COMPREPLY=()
+                ;;
+              --log-to)
+                COMPREPLY=()
+                ;;
+              --samples)
                 COMPREPLY=()
                 ;;
               --log-level)

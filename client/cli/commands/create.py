@@ -299,6 +299,7 @@ def describe(manifest: Manifest) -> str:
         f"{_averaging(manifest)}"
         f"{_price(manifest)}"
         f"{_audits(manifest)}"
+        f"{_evaluation(manifest)}"
     )
 
 
@@ -369,6 +370,17 @@ def _price(manifest: Manifest) -> str:
 def _audits(manifest: Manifest) -> str:
     share = manifest.audits
     return f"\naudits: {share:.0%} of the contributions are computed again" if share else ""
+
+
+def _evaluation(manifest: Manifest) -> str:
+    terms, prompts = manifest.evaluated, len(manifest.sample_prompts)
+    words = ""
+    if terms is not None:
+        words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"
+    if prompts:
+        noun = "prompt" if prompts == 1 else "prompts"
+        words += f"\n{prompts} {noun} for volunteers that join with --samples"
+    return words
 
 
 def parameter_count(manifest: Manifest) -> int:

@@ -3,12 +3,14 @@
 import os
 import socket
 import struct
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.compute import replies, requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.frames import (
@@ -20,7 +22,8 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.requests import Drop
+from client.compute.replies import Reply
+from client.compute.requests import Drop, Request
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 
 RING = 4096
@@ -176,3 +179,14 @@ def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
     node.close()
     with pytest.raises(NodeGone):
         channel.receive()
+
+
+def test_every_request_and_every_reply_can_be_sent():
+    sent = {request for request in vars(requests).values() if _is_message(request, Request)}
+    assert sent == set(get_args(requests.AnyRequest))
+    answered = {reply for reply in vars(replies).values() if _is_message(reply, Reply)}
+    assert answered == set(get_args(replies.AnyReply))
+
+
+def _is_message(found, base):
+    return isinstance(found, type) and issubclass(found, base) and found is not base
