@@ -209,7 +209,9 @@ class TestRates:
         assert book(hot).rate(agreed, 20) == learning_rate(self.HOT, 20)
 
     def test_of_several_the_last_that_holds_counts(self) -> None:
-        course = Course(RUN.optimizer, (Turn(20, self.HOT), Turn(20, self.LAST), Turn(30, self.HOT)))
+        course = Course(
+            RUN.optimizer, (Turn(20, self.HOT), Turn(20, self.LAST), Turn(30, self.HOT))
+        )
         assert course.at(19) == RUN.optimizer
         assert course.at(20) == course.at(29) == self.LAST
         assert course.at(10**9) == self.HOT

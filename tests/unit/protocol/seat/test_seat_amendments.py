@@ -150,9 +150,7 @@ def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEf
     seat.pipeline.done = lambda: {  # type: ignore[method-assign]
         *range(4 * seat.step, 4 * seat.step + 4)
     }
-    effects = list(
-        seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0)
-    )
+    effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
     ready = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Ready)]
     digest = ready[0].digest if ready else seat.member.ready
     effects += seat.receive(ME, Commit(0, seat.step, 1, digest, 1.0), 1.0)
