@@ -1,4 +1,4 @@
-"""Amendments among real engines: told, kept on disk, agreed on; those of others are refused."""
+"""Amendments among real engines: told, kept on disk, agreed on; only the founder's count."""
 
 from __future__ import annotations
 
