@@ -163,7 +163,7 @@ def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
     text = plain(dashboard.machine(record, Box(60, 20)))
     assert "stage 0 serving" in text
     assert "(also)" not in text
-    assert "2 threads, 2.00 GB memory, idle only" in text
+    assert "2 threads, 2.00 GB RAM, idle only" in text
     assert "25 % of all work" in text
     small = dashboard.machine(record, Box(30, 4))
     assert len(small) == 4

@@ -8,10 +8,10 @@ go by. Nothing else of the node depends on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -44,6 +44,9 @@ LOOK_AT_PER_S: Final = 20
 """Members of a large one, for which it is made anew more rarely."""
 REFRESH_S: Final = 200.0
 """A record is published again after a third of its life, changed or not."""
+
+
+Value = TypeVar("Value")
 
 
 class Contributions:
@@ -155,14 +158,14 @@ class Contributions:
 
     def _kept(self) -> KeptContributions:
         stages = tuple(
-            KeptStage(one.stage, one.version, one.missing, dict(one.seen), dict(one.taken_over))
+            KeptStage(one.stage, one.version, one.missing, _texts(one.seen), _texts(one.taken_over))
             for _, one in sorted(self._accounts.items())
         )
         board = tuple(
             KeptLine(one.peer, one.stage, one.microbatches, one.vouchers)
             for one in self._board.kept()
         )
-        return KeptContributions(stages, board, dict(self._names))
+        return KeptContributions(stages, board, _texts(self._names))
 
     def _publish(self, served: Collection[int], now: float, wall: float) -> None:
         counts = self._counts(served)
@@ -219,6 +222,10 @@ def _of_stage(
         for of in counts.stages
         if of.stage == stage and author != me and may_vouch(stage, author)
     }
+
+
+def _texts(by_peer: Mapping[PeerId, Value]) -> dict[str, Value]:
+    return {str(peer): value for peer, value in by_peer.items()}
 
 
 def gap_s(members: int) -> float:

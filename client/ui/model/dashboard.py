@@ -170,10 +170,10 @@ def limits_words(now: Snapshot) -> str:
     found = [
         words.plural(limits.threads, "thread") if limits.threads else "",
         f"{limits.compute_share} % of the time" if 0 < limits.compute_share < 100 else "",
-        f"{words.size(limits.memory_bytes)} memory" if limits.memory_bytes else "",
+        f"{words.size(limits.memory_bytes)} RAM" if limits.memory_bytes else "",
         f"▲ {words.per_s(limits.upload_bytes_per_s)}" if limits.upload_bytes_per_s else "",
         f"▼ {words.per_s(limits.download_bytes_per_s)}" if limits.download_bytes_per_s else "",
-        f"{words.size(limits.daily_bytes)} a day" if limits.daily_bytes else "",
+        f"{words.size(limits.daily_bytes)}/day" if limits.daily_bytes else "",
         f"{limits.vram_share} % of the GPU's memory" if 0 < limits.vram_share < 100 else "",
         f"{limits.power_w} W" if limits.power_w else "",
         *(clean(word, 40) for word in limits.when[:4]),
