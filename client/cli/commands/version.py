@@ -1,4 +1,4 @@
-"""``volunteer version``: the versions that matter in a report, read without importing anything."""
+"""``volunteer version``: the versions that matter in a report; imports no package to read it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from client.cli.software import PACKAGES, package_version, software_version
 from client.cli.terminal.output import print_json
+from client.train.messaging.handshake import PROTOCOL
 
 
 class Versions(Struct, frozen=True):
@@ -19,17 +20,21 @@ class Versions(Struct, frozen=True):
     python: str
     platform: str
     packages: dict[str, str]
+    protocol: int
+    """Members of a swarm need the same one."""
     schema_version: int = 1
 
 
 def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> None:
     """Print the versions that matter in a report."""
     found = {name: package_version(name) or "missing" for name in PACKAGES}
-    versions = Versions(software_version(), platform.python_version(), platform.platform(), found)
+    versions = Versions(
+        software_version(), platform.python_version(), platform.platform(), found, PROTOCOL
+    )
     if json:
         print_json(versions)
         return
-    print(f"volunteer {versions.volunteer}")
+    print(f"volunteer {versions.volunteer}, protocol {versions.protocol}")
     print(f"python {versions.python} on {versions.platform}")
     for name, number in found.items():
         print(f"{name} {number}")

@@ -20,7 +20,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.address import Address, by_peer
 from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import verify_manifest
@@ -193,6 +193,8 @@ async def fetch_manifest(
             match event.message:
                 case ManifestReply(manifest, signature):
                     return _checked(manifest, signature, swarm)
+                case Hello(protocol=theirs) if theirs != PROTOCOL:
+                    raise _other_protocol(peer, theirs)
                 case Goodbye(reason):
                     next_step = "compare the invite with the founder's, or ask for a fresh one"
                     raise UserError(f"the swarm refuses us: {reason}", next_step, ExitCode.REFUSED)
@@ -203,6 +205,14 @@ async def fetch_manifest(
         "ask a member for the .swarm file",
         ExitCode.UNREACHABLE,
     )
+
+
+def _other_protocol(peer: PeerId, theirs: int) -> UserError:
+    older = "this program is older: upgrade it, and start again"
+    if theirs < PROTOCOL:
+        older = "its program is older: ask its owner to upgrade it, or use the older program here"
+    words = f"the member {short(peer)} speaks protocol {theirs}, and this program {PROTOCOL}"
+    return UserError(words, older, ExitCode.REFUSED)
 
 
 def _checked(manifest: bytes, signature: bytes, swarm: SwarmId | None) -> SwarmFile:

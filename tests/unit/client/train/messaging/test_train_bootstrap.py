@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
 from client.store.swarms import SwarmStore
-from client.train.messaging.bootstrap import find_swarm
+from client.train.messaging.bootstrap import fetch_manifest, find_swarm
+from client.train.messaging.handshake import PROTOCOL
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
+from protocol.wire.messages import Goodbye, Hello
 from tests.support.memory_network import open_memory_hub
 from tests.support.train_swarm import open_swarm
 
@@ -65,3 +68,21 @@ async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
         found = await find(Invite(old.swarm, named[:count], None), store)
         assert isinstance(found, SwarmFile)
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "next_step"), [(PROTOCOL + 1, "upgrade it"), (PROTOCOL - 1, "its program is older")]
+)
+async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older(
+    theirs: int, next_step: str, autojump_clock: MockClock
+) -> None:
+    """Its refusal comes later, and says only what it speaks itself."""
+    async with open_memory_hub() as hub:
+        network, member = hub.join(ME), hub.join(peer_id_from_key(b"n" * 32))
+        peer = await network.connect(f"/memory/{peer_id_from_key(b'n' * 32)}")
+        member.send_nowait(ME, Hello(theirs, None, "volunteer/9"))
+        member.send_nowait(ME, Goodbye(f"this swarm speaks protocol {theirs}"))
+        with pytest.raises(UserError, match=f"speaks protocol {theirs}, and") as raised:
+            await fetch_manifest(network, peer, None, Hello(PROTOCOL, None, "volunteer"), [])
+    assert raised.value.exit_code == ExitCode.REFUSED
+    assert next_step in raised.value.next_step

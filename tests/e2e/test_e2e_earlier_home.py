@@ -1,0 +1,70 @@
+"""A home that an earlier version has written is read by this one: nothing in it is lost or refused.
+
+``earlier_home.tar.xz`` was written by the last version of protocol 7: the founder of a run of 12
+steps, which it had completed alone. Its key is nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client.store.credit import load_credit
+from client.store.identity import load_identity
+from client.store.paths import home_folders
+from client.store.swarms import SwarmStore
+from tests.support import e2e_local
+from tests.support.e2e_local import HOST, REPOSITORY, environment, parsed, volunteer
+
+pytestmark = pytest.mark.slow
+HOME = Path(e2e_local.__file__).with_name("earlier_home.tar.xz")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        with tarfile.open(HOME) as packed:
+            packed.extractall(name, filter="tar")  # with the modes of its folders
+        yield Path(name) / "home"
+
+
+def test_its_swarm_and_key_are_known_and_its_checkpoint_is_sound(home: Path) -> None:
+    folders = home_folders(home)
+    (swarm,) = SwarmStore(folders.swarms).all()
+    assert swarm.manifest.name == "earlier"
+    assert load_identity(folders.data) is not None
+    found = parsed(volunteer(home, "checkpoint", "verify", "--json"))
+    assert json.dumps(found).count('"version": 12') == 1
+
+
+def test_a_volunteer_starts_from_it_and_keeps_what_it_had(home: Path) -> None:
+    folders = home_folders(home)
+    (swarm,) = SwarmStore(folders.swarms).all()
+    credit, curve = folders.credit(swarm.swarm), folders.curve(swarm.swarm).read_bytes()
+    before = load_credit(credit)
+    assert before is not None
+    assert before.microbatches == 24
+    join = ("join", "--headless", "--exit-when-done", "--listen-host", HOST, "--threads", "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "client.cli.main", *join, "--dial-timeout-s", "1"],
+        env=environment(home),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the run is complete after 12 steps" in done.stderr
+    assert load_credit(credit) == before
+    assert folders.curve(swarm.swarm).read_bytes().startswith(curve)
+    names = {path.name for path in folders.checkpoints(swarm.swarm).iterdir()}
+    assert "stage-0-v12.safetensors" in names
+    assert not [name for name in names if "damaged" in name or "set-aside" in name]
