@@ -48,6 +48,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_global
 from protocol.ids import PeerId
 
+PROBE_S = 5.0
 PORT_TRIES = 10
 """A port that is free for IPv4 may be taken for IPv6."""
 DRAIN_S = 1.0
@@ -65,6 +66,7 @@ class Connection:
         early: messages that arrived with the handshake.
         ip: address of the other end, a number.
         visit: the record of an inbound connection at the door.
+        ports: our own port and the other end's.
         called: where we dialled it; its host is a number.
     """
 
@@ -77,11 +79,13 @@ class Connection:
         early: Sequence[bytes],
         ip: str,
         visit: Visit | None = None,
+        ports: tuple[int, int] = (0, 0),
         called: Destination | None = None,
     ) -> None:
         self.peer = peer
         self.dialled = dialled
         self.called = called
+        self.ports = ports
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
@@ -148,6 +152,10 @@ class Connection:
         self._scope.cancel()
 
 
+class _Proved(HandshakeFailed):
+    """A peer that we probe has proved its identity."""
+
+
 Handler = Callable[[Connection], Awaitable[None]]
 
 
@@ -166,7 +174,8 @@ class Host:
         self._handler = handler
         self._nursery = nursery
         self._limits = limits
-        self._bound = bound
+        self.bound = bound
+        """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
         self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
@@ -177,7 +186,7 @@ class Host:
     def addresses(self) -> tuple[str, ...]:
         """The addresses at which others reach us now, public ones first; they change with the
         network."""
-        own = [replace(bound, peer=self.peer_id) for bound in self._bound]
+        own = [replace(bound, peer=self.peer_id) for bound in self.bound]
         found = [replace(bound, host=host) for bound in own for host in reachable_hosts(bound.host)]
         found = found or [replace(bound, host=LOOPBACK[bound.host]) for bound in own]
         return tuple(map(str, sorted(found, key=lambda address: not is_global(address.host))))
@@ -185,7 +194,7 @@ class Host:
     @property
     def chosen_hosts(self) -> list[str]:
         """The addresses of this machine that we listen on, where they were chosen."""
-        return [bound.host for bound in self._bound if bound.host not in WILDCARDS.values()]
+        return [bound.host for bound in self.bound if bound.host not in WILDCARDS.values()]
 
     @property
     def peer_id(self) -> PeerId:
@@ -279,6 +288,7 @@ class Host:
                 dialled=True,
                 early=proved.early,
                 ip=ip,
+                ports=stream.ports,
                 called=numeric,
             )
             attempt.answered()
@@ -288,6 +298,23 @@ class Host:
                 await self._guarded(connection)
             finally:
                 self.door.dialled -= 1
+
+    async def probe(self, target: Destination) -> bool:
+        """Whether a peer proves its identity at an address within `PROBE_S`; it does not learn
+        ours."""
+
+        def proved() -> None:
+            raise _Proved("that is all we wanted to know")
+
+        with trio.move_on_after(PROBE_S):
+            try:
+                async with transport_of(target).dial(target) as stream:
+                    await handshake(stream, self._identity, target.peer, proved)
+            except _Proved:
+                return True
+            except (DialError, HandshakeFailed):
+                return False
+        return False
 
     async def _serve(self, stream: ByteStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
@@ -335,6 +362,7 @@ class Host:
             early=proved.early,
             ip=visit.ip,
             visit=visit,
+            ports=stream.ports,
         )
 
     async def _guarded(self, connection: Connection) -> None:

@@ -70,6 +70,11 @@ class Link:
         return self.up.is_set() and any(carrier.live for carrier in self._carriers)
 
     @property
+    def connection(self) -> Connection | None:
+        """The connection that takes the frames."""
+        return self._active.connection if self._active else None
+
+    @property
     def rtt_s(self) -> float | None:
         """Smoothed round trip, None until the first pong."""
         return self._active.rtt_s if self._active else None

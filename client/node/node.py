@@ -381,6 +381,7 @@ class Node:
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
+            nursery.start_soon(self._engine.reach.run)
             nursery.start_soon(self._training.run)
             nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
@@ -410,6 +411,8 @@ class Node:
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
+        engine.reach.announced = _parsed(announced(self._options.settings, me))
+        engine.reach.moved = lambda: engine.own_advert.move(self._reach())
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
@@ -512,7 +515,7 @@ class Node:
     def _reach(self) -> list[str]:
         """Return the addresses at which others reach us."""
         chosen = announced(self._options.settings, self._signer.peer)
-        return chosen or list(self._network.addresses)
+        return chosen or self._engine.reach.advertised(self._network.addresses)
 
     def _carried_bytes(self) -> int:
         carried = self._network.statistics()

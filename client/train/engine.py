@@ -36,6 +36,7 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.progress_report import ProgressReport
+from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
@@ -81,7 +82,10 @@ from protocol.wire.messages import (
     ManifestRequest,
     Message,
     NoBlob,
+    Observed,
     PassedOn,
+    Probed,
+    ProbeRequest,
     RecordDigest,
     Records,
     RotationList,
@@ -131,6 +135,7 @@ class Engine:
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.waypoints = self._waypoint_driver()
+        self.reach = Reach(self, network, self._has_advert, nursery)
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -333,6 +338,7 @@ class Engine:
     def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
+        self.reach.gone(peer)
         self._chunks.gone(peer)
         self.measuring.gone(peer)
         self.text.lost(peer)
@@ -354,6 +360,22 @@ class Engine:
             self.expulsions.link_up(peer)
             self.waypoints.link_up(peer)
             self.text.linked(peer)
+            self.reach.linked(peer)
+
+    def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
+        """A peer says where it sees us."""
+        self.reach.observed(peer, message)
+
+    def on_probe_request(self, peer: PeerId, message: ProbeRequest, payload: bytes) -> None:
+        """A peer asks us to dial it back."""
+        self.reach.requested(peer, message)
+
+    def on_probed(self, peer: PeerId, message: Probed, payload: bytes) -> None:
+        """A peer has dialled us back, or not."""
+        self.reach.probed(peer, message)
+
+    def _has_advert(self, peer: PeerId) -> bool:
+        return bool(self.membership.roster.addresses(peer))
 
     def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
         """Send the manifest to a peer that wants to join."""

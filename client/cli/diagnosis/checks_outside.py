@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import trio
 
-from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
 from client.cli.terminal.output import human_bytes
@@ -123,6 +123,9 @@ def check_node(home: Home) -> Iterator[Check]:
         except ControlError as error:
             yield Check("volunteer", "warn", str(error), "see volunteer logs")
             continue
+        if now.reach.state != "unknown":
+            level: Status = "warn" if now.reach.state == "unreachable" else "ok"
+            yield Check("reached", level, now.reach.words, now.reach.next_step)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and now.uptime_s > 60
         if now.counters.doubled_microbatches:

@@ -42,6 +42,7 @@ def status_report(now: Snapshot) -> str:
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
+        *_reach_lines(now),
         f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}{_threads(now.limits)}, "
         f"{human_bytes(now.worker.rss_bytes)}; "
@@ -58,6 +59,12 @@ def status_report(now: Snapshot) -> str:
         *_error_lines(now),
     ]
     return "\n".join(lines)
+
+
+def _reach_lines(now: Snapshot) -> list[str]:
+    """Return whether others reach this volunteer, as far as that is known, and what would help."""
+    found = [now.reach.words, now.reach.next_step] if now.reach.state != "unknown" else []
+    return [f"reached   {words}" for words in found if words]
 
 
 def _averaging_lines(now: Snapshot) -> list[str]:

@@ -91,9 +91,16 @@ def network(record: Record, box: Box) -> list[Line]:
         pair("round trip", trip, labels=11),
         pair("links", f"{now.network.links} of {known}", labels=11),
         pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
+        *(pair("reached", clean(found), labels=11) for found in _reached(now)),
         *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
     ]
     return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def _reached(now: Snapshot) -> list[str]:
+    """Return whether others reach us, if that is known and not only a matter of this machine."""
+    known = now.reach.state not in ("unknown", "local")
+    return [found for found in (now.reach.words, now.reach.next_step) if found and known]
 
 
 def events(record: Record, box: Box) -> list[Line]:
