@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client.net import tcp
 from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
@@ -79,7 +80,10 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
     ("kind", "mapping"),
     [(Router.PORT_RESTRICTED, "endpoint-independent"), (Router.SYMMETRIC, "symmetric")],
 )
-def test_the_mapping_of_a_router_is_known_from_two_observers(kind: Router, mapping: str) -> None:
+def test_the_mapping_of_a_router_is_known_from_two_observers(
+    kind: Router, mapping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())  # other tests share this process
     with Internet({"home": Place(kind), **PROBERS}) as net, reaching_swarm(net) as swarm:
         public = [swarm.start(name) for name in PROBERS]
         member = swarm.start("home", *(a for m in public for a in m.addresses if "/ip4/" in a))
