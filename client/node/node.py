@@ -7,6 +7,7 @@ complete (if asked to end then), or with an error that says what to do.
 from __future__ import annotations
 
 import grp
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -44,6 +45,7 @@ from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
+from client.net.port_mapper import PortMapper
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
@@ -77,6 +79,7 @@ from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
+from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import Kept, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
@@ -88,6 +91,9 @@ LINGER_S = 30.0
 step."""
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
+FIRST_OUTER_PORT, OUTER_PORTS = 20_000, 30_000
+OTHER_PORTS = 4
+"""Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
@@ -382,6 +388,8 @@ class Node:
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
+            if self._options.settings.port_mapping:
+                nursery.start_soon(self._map_port)
             nursery.start_soon(self._training.run)
             nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
@@ -529,6 +537,13 @@ class Node:
     async def _cap_power(self) -> None:
         device = self._options.settings.device
         await keep_power_cap(self._options.settings.power_limit_w, device, self._event_sink.explain)
+
+    async def _map_port(self) -> None:
+        """Let the router pass a port on to us, while we run."""
+        reach = self._engine.reach
+        others = [secrets.randbelow(OUTER_PORTS) + FIRST_OUTER_PORT for _ in range(OTHER_PORTS)]
+        nonce = nacl.utils.random(NONCE_BYTES)
+        await PortMapper(reach.wants_mapping, others, nonce, reach.map).run()
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

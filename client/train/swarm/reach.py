@@ -19,6 +19,7 @@ from protocol.address import Address, parse_address
 from protocol.effects import Explain
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
+from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
 from protocol.reachability.prober import Prober
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
@@ -73,12 +74,9 @@ class Reach:
         self._prober = Prober()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
-        self.mapped: Mapping[Place, Source] = {}
-        """Addresses that a router has mapped for us."""
+        self._mapped: Mapped | None = None
         self.moved: Callable[[], None] = lambda: None
         """Called when the addresses to advertise may have changed."""
-        self.shared_address = False
-        """Whether our router's own address is one that a provider shares among customers."""
         self._hosts: list[str] = []
         self._told: dict[Place, Verdict] = {}
 
@@ -121,6 +119,24 @@ class Reach:
         reached = await self._network.probe(peer, message.port)
         self._engine.send(peer, Probed(message.number, reached))
 
+    def wants_mapping(self) -> int | None:
+        """Return the port that a router should map; None: we have a public IPv4 address, or none
+        at all."""
+        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening if _is_open(a)}
+        hosts = [host for a in self._network.listening for host in reachable_hosts(a.host)]
+        four = [host for host in hosts if kind_of(host) == "ip4" and not is_loopback(host)]
+        return ports.get("ip4") if four and not any(map(is_global, four)) else None
+
+    def map(self, mapped: Mapped | None) -> None:
+        """Note what the router has mapped for us; None: nothing, or no longer."""
+        self._mapped = mapped
+        if mapped is not None:
+            where = f"{mapped.host} port {mapped.port}"
+            words = f"the router passes {where} on to this volunteer, as it was asked to"
+            self._engine.perform(Explain("swarm", words))
+        self.machine.give(self._given(), self._engine.now())
+        self._go_on()
+
     # --- running ------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -138,7 +154,9 @@ class Reach:
         announced: dict[Place, Source] = {
             (address.host, address.port): "announced" for address in self.announced
         }
-        return {**self.mapped, **announced}
+        held = self._mapped
+        mapped: dict[Place, Source] = {(held.host, held.port): "mapped"} if held else {}
+        return {**mapped, **announced}
 
     def _go_on(self) -> None:
         for effect in self.machine.tick(self._engine.now()):
@@ -173,7 +191,7 @@ class Reach:
         return Summary("unknown", words, "")
 
     def _advice(self, ports: Mapping[str, int]) -> str:
-        if self.shared_address:
+        if self._shares_address():
             return (
                 "the provider shares one IPv4 address among customers: no forward helps; ask it "
                 "for an address of your own, or for IPv6"
@@ -187,6 +205,14 @@ class Reach:
             f"forward TCP port {port} of the router to {own[0]}, and keep the port with "
             f"--listen-port {port}; or switch on UPnP on the router"
         )
+
+    def _shares_address(self) -> bool:
+        """Whether our router has no address of its own: carrier-grade NAT (RFC 6598)."""
+        held = self._mapped
+        if held is None:
+            return False
+        seen = [host for host in self.machine.outer_hosts() if kind_of(host) == "ip4"]
+        return not is_global(held.host) or (bool(seen) and held.host not in seen)
 
     # --- what is known ------------------------------------------------------------------------
 
