@@ -12,6 +12,8 @@ from tests.support.reaching_members import PORT, ReachingMember, reaching_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+no_mapper = why_not(port_mapper=True)
+needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 OPEN = Place(ipv6=IPv6.OPEN)
 PROBERS = {"one": OPEN, "two": OPEN, "three": OPEN}
 
@@ -74,6 +76,32 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")
             assert mine not in member.reach.advertised(member.addresses)
+
+
+@needs_mapper
+def test_a_mapped_port_is_advertised_once_members_have_reached_it() -> None:
+    home = Place(Router.SYMMETRIC, port_mapper=True)
+    with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if "/ip4/" in a]
+        member = swarm.start("home", *called, port_mapping=True)
+        found = member.wait(lambda now: now.state == "mapped")
+        where = f"{net.public('home')} port {PORT}"
+        words = f"reachable by the router, which maps the port at {where}, 3 members say"
+        assert (found.words, found.next_step) == (words, "")
+        first = member.reach.advertised(member.addresses)[0]
+        assert swarm.can_dial("judge", first.partition("/p2p/")[0], member.network.peer_id)
+
+
+@needs_mapper
+def test_a_router_that_has_no_address_of_its_own_makes_nothing_public() -> None:
+    home = Place(Router.PORT_RESTRICTED, carrier=Router.PORT_RESTRICTED, port_mapper=True)
+    with Internet({"home": home, **PROBERS}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if "/ip4/" in a]
+        member = swarm.start("home", *called, port_mapping=True)
+        member.wait(lambda now: now.state == "unreachable")
+        assert "public" not in _verdicts(member).values()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import trio
 
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.port_mapper import PortMapper
 from client.train.swarm.reach import Reach, Summary
 from protocol.effects import Explain
 from protocol.ids import PeerId
@@ -31,8 +32,8 @@ DEADLINE_S: Final = 60.0
 class ReachingMember:
     """One member; ``reach`` may be looked at from any thread."""
 
-    def __init__(self, dial: Sequence[str]) -> None:
-        self._dial = dial
+    def __init__(self, dial: Sequence[str], *, port_mapping: bool) -> None:
+        self._dial, self._port_mapping = dial, port_mapping
         self.addresses: tuple[str, ...] = ()
         self.words: list[str] = []
         self.reach: Reach
@@ -65,6 +66,9 @@ class ReachingMember:
             self.reach = Reach(self, network, lambda peer: True, nursery)
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
+            if self._port_mapping:
+                wanted, tell = self.reach.wants_mapping, self.reach.map
+                nursery.start_soon(PortMapper(wanted, (20_001,), os.urandom(12), tell).run)
             self.addresses = network.addresses
             for address in self._dial:
                 await network.connect(address)
@@ -108,9 +112,12 @@ class ReachingSwarm:
         self._net, self._stack = net, stack
         self.members: dict[str, ReachingMember] = {}
 
-    def start(self, host: str, *dial: str) -> ReachingMember:
-        """Start the member of a host, linked with those at these addresses."""
-        member = self.members[host] = ReachingMember(dial)
+    def start(self, host: str, *dial: str, port_mapping: bool = False) -> ReachingMember:
+        """Start the member of a host, linked with those at these addresses.
+
+        Of the ways to map a port, UPnP looks from this process's own network: it finds nobody.
+        """
+        member = self.members[host] = ReachingMember(dial, port_mapping=port_mapping)
         thread = threading.Thread(
             target=lambda: inside(self._net, host, lambda: trio.run(member.run))
         )

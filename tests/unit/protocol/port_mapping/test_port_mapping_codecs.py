@@ -95,18 +95,14 @@ def test_refusals_say_why() -> None:
         pcp.read_mapping(b"\0\x81\0\1" + bytes(8), NONCE, 4001)
 
 
+def _changed(data: bytes, place: int, byte: int) -> bytes:
+    return data[:place] + bytes([byte]) + data[place + 1 :]
+
+
 answers = st.one_of(
     st.binary(max_size=1100),
-    st.tuples(st.integers(0, 59), st.integers(0, 255)).map(
-        lambda change: (
-            pcp_answer()[: change[0]] + bytes([change[1]]) + pcp_answer()[change[0] + 1 :]
-        )
-    ),
-    st.tuples(st.integers(0, 15), st.integers(0, 255)).map(
-        lambda change: (
-            pmp_answer()[: change[0]] + bytes([change[1]]) + pmp_answer()[change[0] + 1 :]
-        )
-    ),
+    st.builds(_changed, st.just(pcp_answer()), st.integers(0, 59), st.integers(0, 255)),
+    st.builds(_changed, st.just(pmp_answer()), st.integers(0, 15), st.integers(0, 255)),
 )
 
 
