@@ -170,6 +170,33 @@ class Amended(Struct, frozen=True, kw_only=True):
     """False: it was only asked what would change."""
 
 
+class ReachedAddress(Struct, frozen=True, kw_only=True):
+    """An address at which others may reach this node."""
+
+    address: str
+    source: str
+    """``announced``, ``mapped`` (by the router), ``interface``, or ``observed`` by peers."""
+    verdict: str
+    """``public`` (members of other networks have reached it), ``private`` (they could not), or
+    ``unknown``."""
+    probers: int
+    """Members that agree."""
+
+
+class ReachView(Struct, frozen=True, kw_only=True):
+    """Whether members of other networks reach this node."""
+
+    state: str = "unknown"
+    """``reachable``, ``mapped`` (reachable by a port that the router maps), ``unreachable``,
+    ``local`` (listens on this machine only), or ``unknown``."""
+    words: str = ""
+    next_step: str = ""
+    """What would help; empty: nothing has to."""
+    port_mapping: str = "unknown"
+    """``endpoint-independent``: the router shows everybody the same port; or ``symmetric``."""
+    addresses: list[ReachedAddress] = field(default_factory=list)
+
+
 class NetworkView(Struct, frozen=True, kw_only=True):
     """Traffic of this node's sockets since it started."""
 
@@ -505,6 +532,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     certified_version: int = 0
     """The newest version of the run that its members certify, by signatures that lead from the
     founder to it; 0: there is none."""
+    reach: ReachView = field(default_factory=ReachView)
     certified_links: int = 0
     """How many links lead to it."""
     relay: RelayView = field(default_factory=RelayView)

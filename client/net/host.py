@@ -49,6 +49,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_global
 from protocol.ids import PeerId
 
+PROBE_S = 5.0
 PORT_TRIES = 10
 """A port that is free for IPv4 may be taken for IPv6."""
 DRAIN_S = 1.0
@@ -66,6 +67,7 @@ class Connection:
         early: messages that arrived with the handshake.
         ip: address of the other end, a number; empty behind a relay.
         visit: the record of an inbound connection at the door.
+        ports: our own port and the other end's; 0: behind a relay.
         called: where we dialled it; its host, or that of its relay, is a number.
         relay: the peer that passes the connection on; None: it is direct.
     """
@@ -79,6 +81,7 @@ class Connection:
         early: Sequence[bytes],
         ip: str,
         visit: Visit | None = None,
+        ports: tuple[int, int] = (0, 0),
         called: Destination | None = None,
         relay: PeerId | None = None,
     ) -> None:
@@ -86,6 +89,7 @@ class Connection:
         self.dialled = dialled
         self.called = called
         self.relay = relay
+        self.ports = ports
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
@@ -152,6 +156,10 @@ class Connection:
         self._scope.cancel()
 
 
+class _Proved(HandshakeFailed):
+    """A peer that we probe has proved its identity."""
+
+
 Handler = Callable[[Connection], Awaitable[None]]
 
 
@@ -170,7 +178,8 @@ class Host:
         self._handler = handler
         self._nursery = nursery
         self._limits = limits
-        self._bound = bound
+        self.bound = bound
+        """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
         self.circuits: Transport
@@ -183,7 +192,7 @@ class Host:
     def addresses(self) -> tuple[str, ...]:
         """The addresses at which others reach us now, public ones first; they change with the
         network."""
-        own = [replace(bound, peer=self.peer_id) for bound in self._bound]
+        own = [replace(bound, peer=self.peer_id) for bound in self.bound]
         found = [replace(bound, host=host) for bound in own for host in reachable_hosts(bound.host)]
         found = found or [replace(bound, host=LOOPBACK[bound.host]) for bound in own]
         return tuple(map(str, sorted(found, key=lambda address: not is_global(address.host))))
@@ -191,7 +200,7 @@ class Host:
     @property
     def chosen_hosts(self) -> list[str]:
         """The addresses of this machine that we listen on, where they were chosen."""
-        return [bound.host for bound in self._bound if bound.host not in WILDCARDS.values()]
+        return [bound.host for bound in self.bound if bound.host not in WILDCARDS.values()]
 
     @property
     def peer_id(self) -> PeerId:
@@ -286,6 +295,7 @@ class Host:
                 dialled=True,
                 early=proved.early,
                 ip=ip,
+                ports=stream.ports,
                 called=numeric,
                 relay=numeric.relay,
             )
@@ -296,6 +306,23 @@ class Host:
                 await self._guarded(connection)
             finally:
                 self.door.dialled -= 1
+
+    async def probe(self, target: Destination) -> bool:
+        """Whether a peer proves its identity at an address within `PROBE_S`; it does not learn
+        ours."""
+
+        def proved() -> None:
+            raise _Proved("that is all we wanted to know")
+
+        with trio.move_on_after(PROBE_S):
+            try:
+                async with transport_of(target).dial(target) as stream:
+                    await handshake(stream, self._identity, target.peer, proved)
+            except _Proved:
+                return True
+            except (DialError, HandshakeFailed):
+                return False
+        return False
 
     async def _serve(self, stream: ByteStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
@@ -356,6 +383,7 @@ class Host:
             ip=visit.ip,
             visit=visit,
             relay=visit.relay,
+            ports=stream.ports,
         )
 
     async def _guarded(self, connection: Connection) -> None:

@@ -23,7 +23,7 @@ from client.net.door import HostLimits
 from client.net.errors import AddressError, DialError, NetworkError, NotCalled, PeerUnreachable
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
-from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
@@ -35,8 +35,9 @@ from client.net.strangers import Strangers
 from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
+from protocol.address import Address
 from protocol.errors import RemoteProtocolError
-from protocol.hosts import is_global
+from protocol.hosts import is_global, kind_of
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Reserve, Stop
 from protocol.relay.server import RelayLimits
@@ -98,6 +99,7 @@ class Libp2pNetwork:
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
         self._calls: Calls  # set by open_network: it needs the listening addresses
+        self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
         self._ended = NetworkStatistics()  # sums over carriers that have ended
@@ -195,7 +197,8 @@ class Libp2pNetwork:
         ones through relays that we are linked with: one that has died costs time."""
         targets = list(targets)
         own = [parse_destination(address).host for address in self._host.addresses]
-        straight = in_order((target for target in targets if target.relay is None), own)
+        direct = (target for target in targets if target.relay is None)
+        straight = in_order(direct, [*own, *self._outer_hosts])
         relayed = sorted((target for target in targets if target.relay), key=self._detour)
         return straight[:MAX_ADDRESSES] + relayed[:MAX_RELAYED]
 
@@ -217,6 +220,31 @@ class Libp2pNetwork:
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return a member's addresses that we would dial. See `Network.in_reach`."""
         return list(await self._resolved(addresses))[:MAX_ADDRESSES]
+
+    @property
+    def listening(self) -> Sequence[Address]:
+        """Where we listen."""
+        return self._host.bound
+
+    def ends(self, peer: PeerId) -> LinkEnds | None:
+        """Return the ends of a link. See `Network.ends`."""
+        link = self._links.get(peer)
+        connection = link.connection if link is not None and link.works else None
+        if connection is None or not connection.ip or not connection.ports[1]:
+            return None
+        own, other = connection.ports
+        return LinkEnds(connection.ip, other, own, connection.dialled)
+
+    def seen_at(self, hosts: Sequence[str]) -> None:
+        """Note where others see us. See `Network.seen_at`."""
+        self._outer_hosts = tuple(hosts)
+
+    async def probe(self, peer: PeerId, port: int) -> bool:
+        """Dial a peer back. See `Network.probe`."""
+        ends = self.ends(peer)
+        if ends is None:
+            return False
+        return await self._host.probe(Destination(kind_of(ends.host), ends.host, port, peer))
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush what is queued, end the link, and stop wanting the peer."""

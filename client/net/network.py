@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.wire.messages import Lane, Message
 
@@ -44,6 +45,18 @@ class PeerDown:
 
 
 NetEvent = Inbound | PeerUp | PeerDown
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnds:
+    """The ends of a link that goes through no other peer."""
+
+    host: str
+    """The peer's address, a number."""
+    port: int
+    own_port: int
+    dialled: bool
+    """Whether we dialled."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,29 @@ class Network(Protocol):
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return the addresses of a member's advert that we would dial."""
+        ...
+
+    @property
+    def listening(self) -> Sequence[Address]:
+        """Where we listen; hosts may stand for all addresses of this machine."""
+        ...
+
+    def ends(self, peer: PeerId) -> LinkEnds | None:
+        """Return the ends of the link to a peer; None: there is none, or it goes through another
+        peer."""
+        ...
+
+    def seen_at(self, hosts: Sequence[str]) -> None:
+        """Note the hosts at which members of other networks see us, numbers: a peer with one of
+        them is in our own home."""
+        ...
+
+    async def probe(self, peer: PeerId, port: int) -> bool:
+        """Dial a linked peer at the address at which we see it, from a fresh port.
+
+        Returns whether it proves its identity there; it does not learn ours. False, too, if
+        there is no such link.
+        """
         ...
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:

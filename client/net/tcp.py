@@ -19,7 +19,7 @@ import trio
 from client.net.errors import DialError, ListenError, NoSuchFamily, PortInUse
 from client.net.transport import Buffer, ByteStream, Listener, Transport, closing
 from protocol.address import Address
-from protocol.hosts import kind_of
+from protocol.hosts import is_global, kind_of, number_of
 
 UNSENT_BYTES = 64 * 1024
 """Unsent bytes in the kernel; more would delay control messages behind tensors."""
@@ -27,6 +27,10 @@ SEND_BUFFER_BYTES = 32 * 1024 * 1024
 """Unacknowledged bytes in the kernel, with its bookkeeping: 400 Mb/s over 300 ms."""
 MAX_LOW_WATER_BYTES = 16 * 1024
 """Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
+SHARED_DIALS = 8
+IPV6_ADDR_PREFERENCES, LASTING = 72, 2
+"""Linux: leave from an address that lasts (RFC 5014), which we advertise, and not from one that was
+made up to be thrown away: so others see us where we listen."""
 SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
 TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it only from Python 3.12 on
 
@@ -46,6 +50,15 @@ class TcpStream(ByteStream):
             return str(self.stream.socket.getpeername()[0]).partition("%")[0]  # "%": a zone
         except OSError:
             return ""
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Our own port and the other end's."""
+        try:
+            socket_ = self.stream.socket
+            return int(socket_.getsockname()[1]), int(socket_.getpeername()[1])
+        except OSError:
+            return 0, 0
 
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes. See `ByteStream.send_all`."""
@@ -98,13 +111,22 @@ class TcpListener(Listener[TcpStream]):
 
 
 class Tcp(Transport):
-    """See `Transport`."""
+    """See `Transport`.
+
+    The first dial to each of a few machines of the internet leaves from one port: if two of them
+    see two ports, our router gives each remote end another one. State: that port, and who was
+    dialled from it.
+    """
+
+    def __init__(self) -> None:
+        self._shared_port = 0
+        self._dialled: set[str] = set()
 
     @asynccontextmanager
     async def dial(self, address: Address) -> AsyncIterator[TcpStream]:
         """Connect. See `Transport.dial`."""
         try:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            stream = await self._connect(address)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver accepts
             raise DialError(f"{address}: {_cause(error)}") from error
         opened = TcpStream(stream)
@@ -126,6 +148,42 @@ class Tcp(Transport):
         opened = TcpListener(listener)
         async with closing(opened):
             yield opened
+
+    async def _connect(self, address: Address) -> trio.SocketStream:
+        host, port = address.host, address.port
+        if number_of(host) is None:
+            return await trio.open_tcp_stream(host, port)
+        if self._shares_port(host):
+            self._dialled.add(host)
+            try:
+                return await self._connect_from(self._shared_port, host, port)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                    raise
+        return await self._connect_from(None, host, port)
+
+    def _shares_port(self, host: str) -> bool:
+        new = host not in self._dialled and len(self._dialled) < SHARED_DIALS
+        outside = kind_of(host) == "ip4" and is_global(host)
+        return new and outside and hasattr(socket, "SO_REUSEPORT")
+
+    async def _connect_from(self, own_port: int | None, host: str, port: int) -> trio.SocketStream:
+        """Connect from a port that other sockets may have, too; None: from any."""
+        family = socket.AF_INET6 if kind_of(host) == "ip6" else socket.AF_INET
+        opened = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if own_port is not None:
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                await opened.bind(("0.0.0.0", own_port))
+                self._shared_port = opened.getsockname()[1]
+            if family == socket.AF_INET6 and sys.platform == "linux":
+                with contextlib.suppress(OSError):
+                    opened.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, LASTING)
+            await opened.connect((host, port))
+        except BaseException:
+            opened.close()
+            raise
+        return trio.SocketStream(opened)
 
     def usual_address(self, host: str, port: int) -> Address:
         """Return the address that a host and a port without a transport mean."""

@@ -33,6 +33,11 @@ class ByteStream(trio.abc.AsyncResource):
         """The address of the other end, a number, by which connections are counted and penalised;
         empty when it is gone already."""
 
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Our own port and the other end's; zeros where there is no such thing."""
+        return 0, 0
+
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes, waiting while the other side takes none.

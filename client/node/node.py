@@ -7,6 +7,7 @@ complete (if asked to end then), or with an error that says what to do.
 from __future__ import annotations
 
 import grp
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -46,6 +47,7 @@ from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
+from client.net.port_mapper import PortMapper
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.relaying import Relaying
@@ -92,6 +94,7 @@ from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
+from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import Kept, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
@@ -105,6 +108,9 @@ EVALUATED_S = 5.0
 """And then for the held-out loss of the last version."""
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
+FIRST_OUTER_PORT, OUTER_PORTS = 20_000, 30_000
+OTHER_PORTS = 4
+"""Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
@@ -469,6 +475,9 @@ class Node:
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
+            nursery.start_soon(self._engine.reach.run)
+            if self._options.settings.port_mapping:
+                nursery.start_soon(self._map_port)
             if self._options.relay_only:
                 nursery.start_soon(self._take_part_as_relay)
             else:
@@ -506,6 +515,8 @@ class Node:
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
+        engine.reach.announced = _parsed(announced(self._options.settings, me))
+        engine.reach.moved = lambda: engine.own_advert.move(self._reach())
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
@@ -552,6 +563,7 @@ class Node:
             self._options.settings.relay,
             self._reach,
             lambda: not self._limiting.used_up,
+            lambda: self._network.reached or engine.reach.reachable,
             self._event_sink.explain,
             always=self._options.relay_only,
         )
@@ -632,7 +644,7 @@ class Node:
         chosen = announced(self._options.settings, self._signer.peer)
         if chosen:
             return [*chosen, *self._network.reaching.addresses]
-        return list(self._network.addresses)
+        return self._engine.reach.advertised(self._network.addresses)
 
     def _carried_bytes(self) -> int:
         carried = self._network.statistics()
@@ -646,6 +658,13 @@ class Node:
     async def _cap_power(self) -> None:
         device = self._options.settings.device
         await keep_power_cap(self._options.settings.power_limit_w, device, self._event_sink.explain)
+
+    async def _map_port(self) -> None:
+        """Let the router pass a port on to us, while we run."""
+        reach = self._engine.reach
+        others = [secrets.randbelow(OUTER_PORTS) + FIRST_OUTER_PORT for _ in range(OTHER_PORTS)]
+        nonce = nacl.utils.random(NONCE_BYTES)
+        await PortMapper(reach.wants_mapping, others, nonce, reach.map).run()
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

@@ -1,8 +1,9 @@
 """Whether this node relays for others, and whether it is reached through relays itself.
 
-Both follow from one sign, ``network.reached``: a member has dialled us from the internet. Whoever
-was dialled relays, within the share of its upload that its owner lends. Whoever is on the internet
-and was never dialled is taken for a machine behind a router: it reserves at members that relay.
+Both follow from one question: can we be dialled from the internet? We can if a member has dialled
+us from there, or probes have reached us (``train.swarm.reach``). Then we relay, within the share of
+the upload that the owner lends. Whoever is on the internet and was never dialled is taken for a
+machine behind a router: it reserves at members that relay.
 
 State: the present rate that is lent. It runs beside the node for as long as that takes part.
 """
@@ -46,6 +47,7 @@ class Relaying:
         always: a pure relay, whose owner knows that it is reached.
         addresses: our addresses for others.
         may: whether the owner's quota allows for relaying now.
+        reached: whether we can be dialled from the internet.
         explain: tells the user.
     """
 
@@ -57,13 +59,14 @@ class Relaying:
         setting: str,
         addresses: Callable[[], Sequence[str]],
         may: Callable[[], bool],
+        reached: Callable[[], bool],
         explain: Callable[[Explain], None],
         *,
         always: bool = False,
     ) -> None:
         self._network, self._roster, self._own_advert = network, roster, own_advert
         self._setting, self._addresses, self._may = setting, addresses, may
-        self._explain, self._always = explain, always
+        self._reached, self._explain, self._always = reached, explain, always
         self._outside_since: float | None = None
         self._told: tuple[PeerId, ...] | bool = False
         self._over = False
@@ -82,7 +85,7 @@ class Relaying:
         """Offer to relay if we may, and keep reservations if we need them."""
         lent = self._lent_bytes_per_s()
         offers = not self._over and lent > 0 and self._may()
-        offers = offers and self._own_advert.entered and (self._always or self._network.reached)
+        offers = offers and self._own_advert.entered and (self._always or self._reached())
         if offers or self._network.passing.machine.offers:
             self._network.passing.offer(
                 relays=offers, rate_bytes_per_s=lent if offers else 0.0, drain_s=DRAIN_S
@@ -116,7 +119,7 @@ class Relaying:
 
     def _needed(self) -> bool:
         """Whether nobody is likely to dial us: the only place where that is judged."""
-        if self._always or self._network.reached or not self._network.is_outside:
+        if self._always or self._reached() or not self._network.is_outside:
             self._outside_since = None
             return False
         now = trio.current_time()

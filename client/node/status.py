@@ -27,6 +27,8 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
+    ReachedAddress,
+    ReachView,
     ReplicaView,
     SampleView,
     SeatView,
@@ -44,6 +46,7 @@ from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stages import HeldStages
+from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
@@ -102,7 +105,8 @@ def take_snapshot(
         counters=_counters(engine, held_stages),
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
-        addresses=list(engine.network.addresses),
+        addresses=engine.reach.advertised(engine.network.addresses),
+        reach=_reach(engine),
         events=[EventView.of(e) for e in _recent(engine)],
         leaving=drain_costs_of(held_stages.view, engine.signer.peer, engine.amending.book.steps),
         held=_held(held_stages, engine.now()),
@@ -158,6 +162,26 @@ def _held_out(engine: Engine) -> HeldOutView | None:
         vouchers=known.vouchers if known else 0,
         claims=known.claims if known else 0,
         time=newest[0].time,
+    )
+
+
+def _reach(engine: Engine) -> ReachView:
+    summary, machine = engine.reach.summary(), engine.reach.machine
+    addresses = [
+        ReachedAddress(
+            address=f"/{kind_of(s.host)}/{s.host}/tcp/{s.port}",
+            source=s.source,
+            verdict=s.verdict.value,
+            probers=s.probers,
+        )
+        for s in machine.standings()
+    ]
+    return ReachView(
+        state=summary.state,
+        words=summary.words,
+        next_step=summary.next_step,
+        port_mapping=machine.mapping(),
+        addresses=addresses,
     )
 
 

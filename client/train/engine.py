@@ -39,6 +39,7 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.progress_report import ProgressReport
+from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
@@ -89,7 +90,10 @@ from protocol.wire.messages import (
     ManifestRequest,
     Message,
     NoBlob,
+    Observed,
     PassedOn,
+    Probed,
+    ProbeRequest,
     RecordDigest,
     Records,
     RotationList,
@@ -146,6 +150,7 @@ class Engine:
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
         )
+        self.reach = Reach(self, network, self._has_advert, nursery)
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -359,6 +364,7 @@ class Engine:
     def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
+        self.reach.gone(peer)
         self._chunks.gone(peer)
         self.measuring.gone(peer)
         self.text.lost(peer)
@@ -382,6 +388,22 @@ class Engine:
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
             self.text.linked(peer)
+            self.reach.linked(peer)
+
+    def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
+        """A peer says where it sees us."""
+        self.reach.observed(peer, message)
+
+    def on_probe_request(self, peer: PeerId, message: ProbeRequest, payload: bytes) -> None:
+        """A peer asks us to dial it back."""
+        self.reach.requested(peer, message)
+
+    def on_probed(self, peer: PeerId, message: Probed, payload: bytes) -> None:
+        """A peer has dialled us back, or not."""
+        self.reach.probed(peer, message)
+
+    def _has_advert(self, peer: PeerId) -> bool:
+        return bool(self.membership.roster.addresses(peer))
 
     def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
         """Send the manifest to a peer that wants to join."""

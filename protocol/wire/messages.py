@@ -7,7 +7,7 @@ a message is documented in the machine that receives it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -563,9 +563,42 @@ class Chunk(Wire, frozen=True):
     index: ChunkIndex | None
 
 
+# --- reachability ---------------------------------------------------------------------------
+
+PROBE_FILLER_BYTES: Final = 640
+"""More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
+each with the headers of its packets."""
+OuterPort = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Observed(Wire, frozen=True):
+    """The address at which the sender sees the receiver, over a direct link."""
+
+    host: Annotated[str, Meta(max_length=45)]
+    port: OuterPort
+
+
+class ProbeRequest(Wire, frozen=True):
+    """Ask a member to dial us at the address at which it sees us. The filler makes the request
+    dearer than the answer."""
+
+    number: Count
+    port: OuterPort
+    filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
+
+
+class Probed(Wire, frozen=True):
+    """Answer to a ProbeRequest: whether the receiver has proved its identity there. None: it was
+    not dialled."""
+
+    number: Count
+    reached: bool | None
+
+
 Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
 Amending = AmendmentList | AmendmentRequest
-Upkeep = Hello | Ping | Pong | Goodbye | Admitting | Amending
+Reaching = Observed | ProbeRequest | Probed
+Upkeep = Hello | Ping | Pong | Goodbye | Admitting | Amending | Reaching
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening

@@ -207,7 +207,7 @@ async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
             open_network(os.urandom(32), [("all", 0)]) as b,
             open_network(os.urandom(32), [("::1", 0)]) as c,
         ):
-            bound = a._host._bound
+            bound = a._host.bound
             assert [address.host for address in bound] == ["0.0.0.0", "::"]
             assert bound[0].port == bound[1].port != 0
             six = f"/ip6/::1/tcp/{bound[1].port}/p2p/{a.peer_id}"
@@ -216,7 +216,7 @@ async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
             await is_up(a, b)
             await is_up(a, c)
             assert {carrier.connection.ip for carrier in a._links[c.peer_id].carriers} == {"::1"}
-            assert c.addresses == (f"/ip6/::1/tcp/{c._host._bound[0].port}/p2p/{c.peer_id}",)
+            assert c.addresses == (f"/ip6/::1/tcp/{c._host.bound[0].port}/p2p/{c.peer_id}",)
 
 
 @needs_ip6
@@ -225,7 +225,7 @@ async def test_an_ip6_listener_takes_no_ip4(hosts: Hosts) -> None:
         raise AssertionError
 
     async with open_host(os.urandom(32), [("::", 0)], unused) as host, hosts() as other:
-        port = host._bound[0].port
+        port = host.bound[0].port
         with pytest.raises(DialError, match="refused"):
             await other.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{host.peer_id}")
 

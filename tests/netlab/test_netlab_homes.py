@@ -21,6 +21,8 @@ from tests.support.scattered_swarm import PORT, scattered_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+no_mapper = why_not(port_mapper=True)
+needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 OPEN = Place(ipv6=IPv6.OPEN)
 
 
@@ -115,3 +117,29 @@ def test_two_in_one_home_meet_there_though_the_founder_is_elsewhere() -> None:
         swarm.wait(linked, "linked with each other")
         done = lambda seen: [now.state for now in seen.values()].count("done") >= 2  # noqa: E731
         swarm.wait(done, "done")
+
+
+@needs_mapper
+@pytest.mark.slow
+def test_two_homes_meet_by_a_port_that_one_router_maps() -> None:
+    places = {
+        "one": Place(),
+        "mapped": Place(Router.PORT_RESTRICTED, port_mapper=True),
+        "shut": Place(Router.SYMMETRIC),
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="vol") as name,
+        Internet(places, rtt_ms=20) as net,
+        scattered_swarm(Path(name), "one", [net.public("one")], net.command) as swarm,
+    ):
+        swarm.start("one", "--listen-port", str(PORT))
+        swarm.start("mapped")
+        swarm.start("shut", "--no-port-mapping")
+        linked = lambda seen: all(len(now.peers) == 2 for now in seen.values())  # noqa: E731
+        swarm.wait(linked, "linked with each other")
+        reached = lambda seen: (  # noqa: E731
+            seen["mapped"].reach.state == "mapped" and seen["shut"].reach.state == "unreachable"
+        )
+        seen = swarm.wait(reached, "told how they are reached")
+        assert f"/ip4/{net.public('mapped')}/tcp/" in seen["mapped"].addresses[0]
+        assert "forward TCP port" in seen["shut"].reach.next_step

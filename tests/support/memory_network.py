@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 import trio
 
 from client.net.errors import AddressError, DialError, LinkFull, NetworkError, PeerUnreachable
-from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
+from protocol.address import Address
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.wire.messages import (
@@ -258,6 +259,23 @@ class MemoryNetwork:
         """Return all: the hub has no ranges."""
         await trio.lowlevel.checkpoint()
         return list(addresses)
+
+    @property
+    def listening(self) -> Sequence[Address]:
+        """Nowhere."""
+        return ()
+
+    def ends(self, peer: PeerId) -> LinkEnds | None:
+        """Return None: there are no addresses here."""
+        return None
+
+    def seen_at(self, hosts: Sequence[str]) -> None:
+        """Do nothing."""
+
+    async def probe(self, peer: PeerId, port: int) -> bool:
+        """Reach nobody."""
+        await trio.lowlevel.checkpoint()
+        return False
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush, end the link, and stop wanting the peer."""

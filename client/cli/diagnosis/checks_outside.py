@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import trio
 
-from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
 from client.config import Settings
@@ -118,6 +118,9 @@ def check_node(home: Home) -> Iterator[Check]:
             step = "it may hang, be stopped, or be another version: volunteer list, volunteer logs"
             yield Check("volunteer", "fail", words, step)
             continue
+        if now.reach.state != "unknown":
+            level: Status = "warn" if now.reach.state == "unreachable" else "ok"
+            yield Check("reached", level, now.reach.words, now.reach.next_step)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and now.uptime_s > 60
         if now.counters.doubled_microbatches:

@@ -56,6 +56,7 @@ def status_report(now: Snapshot) -> str:
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
+        *_reach_lines(now),
         *_relay_lines(now),
         f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}{_threads(now.limits)}, "
@@ -89,6 +90,12 @@ def amendment_lines(now: Snapshot) -> list[str]:
             f"amended   the founder has signed two different amendments {number}: neither counts"
         )
     return lines
+
+
+def _reach_lines(now: Snapshot) -> list[str]:
+    """Return whether others reach this volunteer, as far as that is known, and what would help."""
+    found = [now.reach.words, now.reach.next_step] if now.reach.state != "unknown" else []
+    return [f"reached   {words}" for words in found if words]
 
 
 def _averaging_lines(now: Snapshot) -> list[str]:

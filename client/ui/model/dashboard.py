@@ -116,18 +116,18 @@ def network(record: Record, box: Box) -> list[Line]:
         pair("round trip", trip, labels=11),
         pair("links", f"{now.network.links} of {known}", labels=11),
         pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
-        *_reached(now),
+        *(pair("reached", clean(found), labels=11) for found in _reached(now)),
         *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
     ]
     return [cut(found, box.width) for found in lines[: box.height]]
 
 
-def _reached(now: Snapshot) -> list[Line]:
-    """Return how others reach this volunteer, where that is not by dialling it."""
-    if not now.relay.through:
-        return []
+def _reached(now: Snapshot) -> list[str]:
+    """Return how others reach us, if that is known and not only a matter of this machine."""
     through = " and ".join(map(words.short, now.relay.through))
-    return [pair("reached", f"relayed through {through}", labels=11)]
+    known = now.reach.state not in ("unknown", "local")
+    found = [now.reach.words, now.reach.next_step] if known else []
+    return [each for each in (f"relayed through {through}" if through else "", *found) if each]
 
 
 def events(record: Record, box: Box) -> list[Line]:

@@ -62,6 +62,7 @@ def report(record: Record, link: str) -> str:
         f"memory: node {words.size(now.rss_bytes)}, "
         + ", ".join(f"worker {w.state} {words.size(w.rss_bytes)}" for w in now.workers),
         f"network: {len(now.peers)} peers, {network.links} links, {traffic}",
+        f"reached: {clean(now.reach.state)}, ports {clean(now.reach.port_mapping)}",
         f"counted: {count.rounds_committed} rounds, {count.rounds_restarted} restarted, "
         f"{count.rerouted_microbatches} rerouted, {count.lost_microbatches} replayed, "
         f"{count.doubled_microbatches} doubled, {count.refused_frames} refused",

@@ -1,0 +1,163 @@
+"""Asks this network's router to map a port: by PCP and NAT-PMP in datagrams, by UPnP in a thread.
+
+Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP and
+NAT-PMP take the address of the router, which only Linux tells here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import trio
+
+from protocol.port_mapping import nat_pmp, pcp
+from protocol.port_mapping.machine import AskMapping, EndMapping
+from protocol.port_mapping.mapped import GATEWAY_PORT, Mapped, MappingRefused
+
+WAITS_S: Final = (0.25, 0.5, 1.0, 2.0)
+"""Between the repetitions of a datagram (RFC 6886, section 3.1), shortened."""
+MAX_DATAGRAM_BYTES: Final = 1100
+UPNP_SEARCH_MS: Final = 2500
+UPNP_S: Final = 20.0
+"""Longest wait for a router that speaks UPnP; its thread may take longer, and is left alone."""
+ABOUT: Final = "volunteer"
+"""What the router's owner reads in its list of mappings."""
+_ROUTES: Final = Path("/proc/thread-self/net/route")
+_UP_AND_GATEWAY: Final = 0x0003
+T = TypeVar("T")
+
+
+def default_gateway() -> str | None:
+    """Return the IPv4 address of the router of this network; None: there is none, or the system
+    does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in _ROUTES.read_text().splitlines()[1:]:
+            _, target, gateway, flags, *_ = line.split()
+            if target == "00000000" and int(flags, 16) & _UP_AND_GATEWAY == _UP_AND_GATEWAY:
+                return str(ipaddress.IPv4Address(bytes.fromhex(gateway)[::-1]))
+    return None
+
+
+async def ask(effect: AskMapping, nonce: bytes) -> Mapped:
+    """Ask for a mapping.
+
+    Args:
+        effect: by which way, and for which ports.
+        nonce: 12 bytes, the same for all requests of this process.
+
+    Raises:
+        MappingRefused: the router says no, or nobody answers.
+    """
+    match effect.way:
+        case "pcp":
+            return await _pcp(effect.own_port, effect.outer_port, effect.lease_s, nonce)
+        case "nat-pmp":
+            return await _nat_pmp(effect.own_port, effect.outer_port, effect.lease_s)
+        case "upnp":
+            return await _in_thread(lambda: _upnp_map(effect))
+
+
+async def end(effect: EndMapping, nonce: bytes) -> None:
+    """Give a mapping back, if the router still answers."""
+    with suppress(MappingRefused):
+        match effect.way:
+            case "pcp":
+                await _pcp(effect.own_port, effect.outer_port, 0, nonce)
+            case "nat-pmp":
+                await _nat_pmp(effect.own_port, effect.outer_port, 0)
+            case "upnp":
+                await _in_thread(lambda: _upnp_end(effect))
+
+
+async def _pcp(own_port: int, outer_port: int, lease_s: int, nonce: bytes) -> Mapped:
+    with await _router() as router:
+        own_host = str(router.getsockname()[0])
+        request = pcp.ask_mapping(nonce, own_host, own_port, outer_port, lease_s)
+        return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
+
+
+async def _nat_pmp(own_port: int, outer_port: int, lease_s: int) -> Mapped:
+    with await _router() as router:
+        host = await _answer(router, nat_pmp.ASK_ADDRESS, nat_pmp.read_address)
+        request = nat_pmp.ask_mapping(own_port, outer_port, lease_s)
+        port, granted_s = await _answer(
+            router, request, lambda data: nat_pmp.read_mapping(data, own_port)
+        )
+        return Mapped(host, port, granted_s)
+
+
+async def _router() -> trio.socket.SocketType:
+    """Return a socket that takes datagrams from the router alone."""
+    host = default_gateway()
+    if host is None:
+        raise MappingRefused("the address of the router is not known")
+    opened = trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        await opened.connect((host, GATEWAY_PORT))
+    except BaseException as error:
+        opened.close()
+        if isinstance(error, OSError):
+            raise MappingRefused(f"the router: {error.strerror}") from error
+        raise
+    return opened
+
+
+async def _answer(router: trio.socket.SocketType, request: bytes, read: Callable[[bytes], T]) -> T:
+    """Send a request until its answer comes; other datagrams are ignored."""
+    for wait_s in WAITS_S:
+        with trio.move_on_after(wait_s):
+            try:
+                await router.send(request)
+                while True:
+                    with suppress(ValueError):
+                        return read(await router.recv(MAX_DATAGRAM_BYTES))
+            except OSError as error:
+                raise MappingRefused(f"the router: {error.strerror}") from error
+    raise MappingRefused("no answer from the router")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run what blocks; a thread that does not end is left alone."""
+    with trio.move_on_after(UPNP_S):
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+    raise MappingRefused("no answer from the router")
+
+
+def _upnp_map(effect: AskMapping) -> Mapped:
+    router, host = _upnp_router()
+    port, own = effect.outer_port, (router.lanaddr, effect.own_port)
+    try:
+        router.addportmapping(port, "TCP", *own, ABOUT, "", effect.lease_s)
+    except Exception as error:  # the library raises nothing else
+        words = str(error)
+        raise MappingRefused(words, conflict="Conflict" in words) from error
+    return Mapped(host, port, effect.lease_s)
+
+
+def _upnp_end(effect: EndMapping) -> None:
+    router, _ = _upnp_router()
+    with suppress(Exception):
+        router.deleteportmapping(effect.outer_port, "TCP")
+
+
+def _upnp_router() -> tuple[Any, str]:
+    """Return miniupnpc's handle of the router, and the router's outer address."""
+    import miniupnpc
+
+    router = miniupnpc.UPnP()
+    router.discoverdelay = UPNP_SEARCH_MS
+    try:
+        if not router.discover():
+            raise MappingRefused("no router with UPnP answers")
+        router.selectigd()
+        host = str(ipaddress.IPv4Address(router.externalipaddress()))
+    except MappingRefused:
+        raise
+    except Exception as error:  # "Success" is one of them, where there is no router
+        raise MappingRefused("no router with UPnP answers") from error
+    return router, host

@@ -1,0 +1,268 @@
+"""Drives the machine of reachability: tells peers where we see them, asks and dials for probes.
+
+Every few seconds it looks at this machine's addresses, which change with the network. What is found
+goes into our advert at once, and to the owner in words. State: the machines, and what was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import trio
+
+from client.net.addresses import reachable_hosts
+from client.net.network import Network
+from protocol.address import Address, parse_address
+from protocol.effects import Explain
+from protocol.hosts import is_global, is_loopback, kind_of, number_of
+from protocol.ids import PeerId
+from protocol.port_mapping.mapped import Mapped
+from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
+from protocol.reachability.prober import Prober
+from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+
+LOOK_S: Final = 5.0
+"""Between two looks at this machine's addresses."""
+State = Literal["unknown", "reachable", "mapped", "unreachable", "local"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Whether others reach us, and what would help."""
+
+    state: State
+    words: str
+    next_step: str
+
+
+class Outlet(Protocol):
+    """The part of the engine that it uses."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message."""
+
+    def perform(self, effect: Explain) -> None:
+        """Tell the user."""
+
+
+class Reach:
+    """See the module's docstring.
+
+    Args:
+        engine: sends and explains.
+        network: our links.
+        is_member: whether a peer is one; only members are dialled back.
+        nursery: ends with the node.
+    """
+
+    def __init__(
+        self,
+        engine: Outlet,
+        network: Network,
+        is_member: Callable[[PeerId], bool],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._engine, self._network, self._nursery = engine, network, nursery
+        self._is_member = is_member
+        self.machine = Reachability()
+        self._prober = Prober()
+        self.announced: Sequence[Address] = ()
+        """Addresses that the owner announces."""
+        self._mapped: Mapped | None = None
+        self.moved: Callable[[], None] = lambda: None
+        """Called when the addresses to advertise may have changed."""
+        self._hosts: list[str] = []
+        self._told: dict[Place, Verdict] = {}
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def linked(self, peer: PeerId) -> None:
+        """A peer was admitted: say where we see it."""
+        if (ends := self._network.ends(peer)) is not None:
+            self._engine.send(peer, Observed(ends.host, ends.port))
+
+    def gone(self, peer: PeerId) -> None:
+        """A link has ended."""
+        self.machine.gone(peer, self._engine.now())
+
+    def observed(self, peer: PeerId, message: Observed) -> None:
+        """A peer says where it sees us."""
+        ends = self._network.ends(peer)
+        if ends is None or number_of(message.host) is None:
+            return
+        known = Ends(ends.host, ends.own_port, ends.dialled)
+        self.machine.observed(peer, known, (message.host, message.port), self._engine.now())
+        self._network.seen_at(self.machine.outer_hosts())
+        self._go_on()
+
+    def requested(self, peer: PeerId, message: ProbeRequest) -> None:
+        """Dial a member back, within our budget."""
+        ends = self._network.ends(peer)
+        granted = ends is not None and self._is_member(peer)
+        if ends is None or not granted or not self._prober.grants(ends.host, self._engine.now()):
+            self._engine.send(peer, Probed(message.number, None))
+            return
+        self._nursery.start_soon(self._dial_back, peer, message)
+
+    def probed(self, peer: PeerId, message: Probed) -> None:
+        """A prober answers."""
+        self.machine.probed(peer, message.number, message.reached)
+        self._go_on()
+
+    async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
+        reached = await self._network.probe(peer, message.port)
+        self._engine.send(peer, Probed(message.number, reached))
+
+    def wants_mapping(self) -> int | None:
+        """Return the port that a router should map; None: we have a public IPv4 address, or none
+        at all."""
+        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening if _is_open(a)}
+        hosts = [host for a in self._network.listening for host in reachable_hosts(a.host)]
+        four = [host for host in hosts if kind_of(host) == "ip4" and not is_loopback(host)]
+        return ports.get("ip4") if four and not any(map(is_global, four)) else None
+
+    def map(self, mapped: Mapped | None) -> None:
+        """Note what the router has mapped for us; None: nothing, or no longer."""
+        self._mapped = mapped
+        if mapped is not None:
+            where = f"{mapped.host} port {mapped.port}"
+            words = f"the router passes {where} on to this volunteer, as it was asked to"
+            self._engine.perform(Explain("swarm", words))
+        self.machine.give(self._given(), self._engine.now())
+        self._go_on()
+
+    # --- running ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look at our addresses, and probe them, until cancelled."""
+        while True:
+            bound = self._network.listening
+            self._hosts = [host for address in bound for host in reachable_hosts(address.host)]
+            ports: dict[str, int] = {a.kind: a.port for a in bound if _is_open(a)}
+            self.machine.listens(self._hosts, ports, self._engine.now())
+            self.machine.give(self._given(), self._engine.now())
+            self._go_on()
+            await trio.sleep(LOOK_S)
+
+    def _given(self) -> dict[Place, Source]:
+        announced: dict[Place, Source] = {
+            (address.host, address.port): "announced" for address in self.announced
+        }
+        held = self._mapped
+        mapped: dict[Place, Source] = {(held.host, held.port): "mapped"} if held else {}
+        return {**mapped, **announced}
+
+    def _go_on(self) -> None:
+        for effect in self.machine.tick(self._engine.now()):
+            self._engine.send(effect.peer, effect.message)
+        news = [s for s in self.machine.standings() if self._is_news(s)]
+        for standing in news:
+            self._engine.perform(words_of(standing))
+        now = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        if now != self._told:
+            self._told = now
+            self.moved()
+
+    def _is_news(self, standing: Standing) -> bool:
+        known = self._told.get((standing.host, standing.port))
+        return standing.verdict not in (known, Verdict.UNKNOWN)
+
+    def summary(self) -> Summary:
+        """Return how things stand, in words, with what the owner can do."""
+        standings = self.machine.standings()
+        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening}
+        public = next((s for s in standings if s.verdict is Verdict.PUBLIC), None)
+        if public is not None:
+            way = " by the router, which maps the port" if public.source == "mapped" else ""
+            words = f"reachable{way} at {public.host} port {public.port}"
+            return Summary("mapped" if way else "reachable", f"{words}{_said_by(public)}", "")
+        if not any(_is_open(address) for address in self._network.listening):
+            return Summary("local", "listens on this machine only", "")
+        if any(s.verdict is Verdict.PRIVATE for s in standings):
+            words = "not reachable: members of other networks could not dial this volunteer"
+            return Summary("unreachable", words, self._advice(ports))
+        words = "not known: no member of another network could be asked yet"
+        return Summary("unknown", words, "")
+
+    def _advice(self, ports: Mapping[str, int]) -> str:
+        if self._shares_address():
+            return (
+                "the provider shares one IPv4 address among customers: no forward helps; ask it "
+                "for an address of your own, or for IPv6"
+            )
+        own = [host for host in self._hosts if not is_global(host) and kind_of(host) == "ip4"]
+        if not own:
+            port = next(iter(ports.values()), 0)
+            return f"open TCP port {port} in the firewall of this machine and of its router"
+        port = ports.get("ip4", 0)
+        return (
+            f"forward TCP port {port} of the router to {own[0]}, and keep the port with "
+            f"--listen-port {port}; or switch on UPnP on the router"
+        )
+
+    def _shares_address(self) -> bool:
+        """Whether our router has no address of its own: carrier-grade NAT (RFC 6598)."""
+        held = self._mapped
+        if held is None:
+            return False
+        seen = [host for host in self.machine.outer_hosts() if kind_of(host) == "ip4"]
+        return not is_global(held.host) or (bool(seen) and held.host not in seen)
+
+    # --- what is known ------------------------------------------------------------------------
+
+    @property
+    def reachable(self) -> bool:
+        """Whether members of other networks have reached one of our addresses."""
+        return any(s.verdict is Verdict.PUBLIC for s in self.machine.standings())
+
+    def advertised(self, own: Iterable[str]) -> list[str]:
+        """Return our addresses for others: those that members have reached, then ``own`` ones, of
+        which those that nobody reached come last.
+
+        An address that only peers or a router name is left out until it was reached.
+        """
+        standings = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        public = [
+            str(Address(kind_of(host), host, port, self._network.peer_id))
+            for (host, port), verdict in standings.items()
+            if verdict is Verdict.PUBLIC
+        ]
+        listed = list(own)
+        private = [text for text in listed if standings.get(_place(text)) is Verdict.PRIVATE]
+        rest = [text for text in listed if text not in private]
+        return list(dict.fromkeys((*public, *rest, *private)))
+
+
+def _place(text: str) -> Place:
+    with suppress(ValueError):
+        address = parse_address(text)
+        return address.host, address.port
+    return "", 0
+
+
+def _is_open(address: Address) -> bool:
+    """Whether others can be meant to dial what listens here."""
+    return not is_loopback(address.host)
+
+
+def _said_by(standing: Standing) -> str:
+    who = "one member says" if standing.probers == 1 else f"{standing.probers} members say"
+    return f", {who}"
+
+
+def words_of(standing: Standing) -> Explain:
+    """Return what the owner should know of a candidate that was probed."""
+    where = f"{standing.host} port {standing.port}"
+    who = "a member" if standing.probers == 1 else f"{standing.probers} members"
+    if standing.verdict is Verdict.PUBLIC:
+        return Explain("swarm", f"reachable: {who} reached this volunteer at {where}")
+    words = f"{who} could not reach this volunteer at {where}"
+    if standing.source == "announced":
+        return Explain("swarm", f"{words}, which it announces: is the port forwarded?", "warning")
+    return Explain("swarm", words)

@@ -1,0 +1,71 @@
+"""PCP (RFC 6887): the request and answer that map a TCP port. Bytes in, values out; pure."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from protocol.port_mapping.mapped import Mapped, MappingRefused
+
+NONCE_BYTES: Final = 12
+_VERSION, _MAP, _ANSWER, _TCP = 2, 1, 0x80, 6
+_HEADER, _BODY = ">BBHI16s", ">12sB3xHH16s"
+_SIZE: Final = 24 + 36
+_ANY_IP4: Final = IPv6Address("::ffff:0.0.0.0").packed
+_REASONS: Final = {
+    1: "it speaks another version",
+    2: "its owner does not allow mappings",
+    3: "it does not understand the request",
+    4: "it does not know this operation",
+    8: "it has no room for more mappings",
+    9: "it does not map ports of TCP",
+    10: "this machine has too many mappings",
+    11: "the port is somebody else's",
+    12: "another router is in between",
+}
+"""Section 7.4."""
+_CONFLICT: Final = 11
+
+
+def ask_mapping(nonce: bytes, own_host: str, own_port: int, outer_port: int, lease_s: int) -> bytes:
+    """Return the request for a mapping (sections 7.1 and 11.1); a lease of 0 ends it.
+
+    Args:
+        nonce: 12 bytes, the same for all requests about one mapping.
+        own_host: IPv4 address from which the request is sent.
+        own_port: ours.
+        outer_port: the one that we would like; 0: any.
+        lease_s: how long, in seconds.
+    """
+    header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, _mapped_ip4(own_host))
+    return header + struct.pack(_BODY, nonce, _TCP, own_port, outer_port, _ANY_IP4)
+
+
+def read_mapping(data: bytes, nonce: bytes, own_port: int) -> Mapped:
+    """Return the mapping of an answer (sections 7.2 and 11.1).
+
+    Raises:
+        MappingRefused: the router says no, or does not speak PCP.
+        ValueError: it is no answer to this request.
+    """
+    if len(data) >= 4 and data[0] == 0 and data[1] & _ANSWER:
+        raise MappingRefused("it speaks NAT-PMP only")
+    if len(data) < _SIZE or data[0] != _VERSION or data[1] != _ANSWER | _MAP:
+        raise ValueError("no answer of PCP to this request")
+    answered, protocol, own, outer, host = struct.unpack(_BODY, data[24:_SIZE])
+    if answered != nonce or protocol != _TCP or own != own_port:
+        raise ValueError("an answer to another request")
+    if result := data[3]:
+        reason = _REASONS.get(result, f"it refuses with code {result}")
+        raise MappingRefused(reason, conflict=result == _CONFLICT)
+    (lease_s,) = struct.unpack(">I", data[4:8])
+    number = IPv6Address(host)
+    if lease_s and not outer:
+        raise ValueError("a mapping without a port")
+    return Mapped(str(number.ipv4_mapped or number), outer, lease_s)
+
+
+def _mapped_ip4(host: str) -> bytes:
+    number = ip_address(host)
+    return IPv6Address(f"::ffff:{number}").packed if number.version == 4 else number.packed

@@ -1,0 +1,1 @@
+"""Which of our addresses others reach, found out by asking them: nobody knows it by itself."""

@@ -1,0 +1,324 @@
+"""Reachability: which of our addresses members of other networks reach.
+
+Every linked peer tells us the address at which it sees us. From these, from our own public
+addresses, from those that a router has mapped for us and those that the owner announces come the
+*candidates*. Members that see us at a candidate's host are asked to dial its port from a fresh port
+of theirs (``prober``). Three of different prefixes have to agree, or all there are if there are
+fewer: then the candidate is *public*, or *private*. Until then nothing is known of it.
+
+| a candidate is | when |
+| --- | --- |
+| unknown | nobody could be asked, or the probers disagree |
+| public | all probers, or three, have reached us there |
+| private | all probers, or three, have not |
+
+Each is probed again every 15 minutes, at once when our own addresses change, and after a minute
+where fewer than three could be asked or they disagreed. Members in our own prefix are not asked:
+they may be in our home. A peer that lies about where it sees us makes a candidate that nobody else
+can be asked about. State: the observations by peer, the candidates, the probes under way. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import Final, Literal
+
+from protocol.effects import Send
+from protocol.hosts import is_global, kind_of, prefix_of
+from protocol.ids import PeerId
+from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
+
+PROBERS: Final = 3
+"""Probers of different prefixes that have to agree."""
+MOST_PROBERS: Final = 5
+"""Probers asked where they disagree."""
+ANSWER_S: Final = 20.0
+"""A dial takes a prober 5 s, and it may have others to make first."""
+AGAIN_S: Final = 900.0
+SOON_S: Final = 60.0
+PATIENCE_S: Final = 10.0
+"""A new candidate waits so long for three that can be asked; then fewer have to do."""
+MAX_CANDIDATES: Final = 8
+MAX_OBSERVERS: Final = 128
+
+Source = Literal["announced", "mapped", "interface", "observed"]
+"""Where a candidate comes from; of several the first of these."""
+PortMapping = Literal["unknown", "endpoint-independent", "symmetric"]
+"""How the router gives out outer ports (RFC 4787, section 4.1)."""
+Place = tuple[str, int]
+"""A host, a number, and a port."""
+
+
+class Verdict(Enum):
+    """What is known of a candidate."""
+
+    UNKNOWN = "unknown"
+    PUBLIC = "public"
+    PRIVATE = "private"
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A direct link's ends.
+
+    Attributes:
+        host: the peer's address, a number.
+        own_port: our own port.
+        dialled: whether we dialled.
+    """
+
+    host: str
+    own_port: int
+    dialled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A candidate as it stands."""
+
+    host: str
+    port: int
+    source: Source
+    verdict: Verdict
+    probers: int
+    """How many have agreed on the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    ends: Ends
+    seen: Place
+
+
+@dataclass(slots=True)
+class _Candidate:
+    source: Source
+    since: float
+    due: float
+    verdict: Verdict = Verdict.UNKNOWN
+    agreed: int = 0
+    probing: bool = False
+    waiting: dict[int, tuple[PeerId, str, float]] = field(default_factory=dict)
+    """Probes under way by number: the prober, its prefix, when it is late."""
+    said: dict[str, bool] = field(default_factory=dict)
+    """Whether it has reached us, by the prober's prefix."""
+    silent: set[str] = field(default_factory=set)
+
+
+class Reachability:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._observations: OrderedDict[PeerId, _Observation] = OrderedDict()
+        self._candidates: dict[Place, _Candidate] = {}
+        self._own: frozenset[str] = frozenset()
+        self._ports: Mapping[str, int] = {}
+        self._given: dict[Place, Source] = {}
+        self._numbers = count(1)
+
+    # --- events ------------------------------------------------------------------------------
+
+    def listens(self, hosts: Iterable[str], ports: Mapping[str, int], now: float) -> None:
+        """Note our present addresses.
+
+        Args:
+            hosts: numbers, those of this machine's interfaces.
+            ports: where we listen, by kind of host.
+            now: monotonic seconds.
+        """
+        own = frozenset(hosts)
+        moved = own != self._own
+        self._own, self._ports = own, dict(ports)
+        self._renew(now)
+        if moved:
+            for candidate in self._candidates.values():
+                candidate.due = now
+
+    def give(self, places: Mapping[Place, Source], now: float) -> None:
+        """Replace the candidates that come from the owner or a router."""
+        self._given = {place: source for place, source in places.items() if is_global(place[0])}
+        self._renew(now)
+
+    def observed(self, peer: PeerId, ends: Ends, seen: Place, now: float) -> None:
+        """A linked peer says where it sees us; what no other network can see is no observation."""
+        self._observations.pop(peer, None)
+        if is_global(seen[0]) and is_global(ends.host) and kind_of(seen[0]) == kind_of(ends.host):
+            self._observations[peer] = _Observation(ends, seen)
+            while len(self._observations) > MAX_OBSERVERS:
+                self._observations.popitem(last=False)
+        self._renew(now)
+        for (host, _), candidate in self._candidates.items():
+            if 0 < candidate.agreed < PROBERS <= len(self._probers(host)):
+                candidate.due = min(candidate.due, now)  # there are enough now
+
+    def gone(self, peer: PeerId, now: float) -> None:
+        """A link has ended."""
+        self._observations.pop(peer, None)
+        for candidate in self._candidates.values():
+            for number, (prober, prefix, _) in list(candidate.waiting.items()):
+                if prober == peer:
+                    del candidate.waiting[number]
+                    candidate.silent.add(prefix)
+        self._renew(now)
+
+    def probed(self, peer: PeerId, number: int, reached: bool | None) -> None:
+        """A prober answers; None: it would not dial."""
+        for candidate in self._candidates.values():
+            prober, prefix, _ = candidate.waiting.get(number, (None, "", 0.0))
+            if prober == peer:
+                del candidate.waiting[number]
+                if reached is None:
+                    candidate.silent.add(prefix)
+                else:
+                    candidate.said[prefix] = reached
+
+    def tick(self, now: float) -> list[Send]:
+        """Return the probes to ask for now."""
+        asked: list[Send] = []
+        for place, candidate in self._candidates.items():
+            self._expire(candidate, now)
+            if not candidate.probing and self._is_due(place, candidate, now):
+                candidate.probing = True
+                candidate.said, candidate.silent = {}, set()
+            if candidate.probing and not self._decide(place, candidate, now):
+                asked += self._ask(place, candidate, now)
+        return asked
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def standings(self) -> list[Standing]:
+        """Return the candidates, public ones first."""
+        found = [
+            Standing(host, port, known.source, known.verdict, known.agreed)
+            for (host, port), known in self._candidates.items()
+        ]
+        order = (Verdict.PUBLIC, Verdict.UNKNOWN, Verdict.PRIVATE)
+        return sorted(found, key=lambda standing: order.index(standing.verdict))
+
+    def outer_hosts(self) -> list[str]:
+        """Return the hosts at which members of other networks see us, most seen first."""
+        votes: dict[str, set[str]] = {}
+        for known in self._observations.values():
+            votes.setdefault(known.seen[0], set()).add(prefix_of(known.ends.host))
+        return sorted(votes, key=lambda host: -len(votes[host]))
+
+    def mapping(self) -> PortMapping:
+        """Return whether our router gives one local port the same outer port for everybody.
+
+        It takes two links dialled from one local port to different machines (RFC 5780, 4.3).
+        """
+        by_port: dict[int, list[_Observation]] = {}
+        for known in self._observations.values():
+            if known.ends.dialled and kind_of(known.ends.host) == "ip4":
+                by_port.setdefault(known.ends.own_port, []).append(known)
+        found: PortMapping = "unknown"
+        for same in by_port.values():
+            if len({known.ends.host for known in same}) > 1:
+                if len({known.seen for known in same}) > 1:
+                    return "symmetric"
+                found = "endpoint-independent"
+        return found
+
+    # --- probing ------------------------------------------------------------------------------
+
+    def _probers(self, host: str) -> dict[str, PeerId]:
+        """Return who can be asked about a host, one of each prefix."""
+        found: dict[str, PeerId] = {}
+        for peer, known in self._observations.items():
+            prefix = prefix_of(known.ends.host)
+            if known.seen[0] == host and prefix != prefix_of(host):
+                found.setdefault(prefix, peer)
+        return found
+
+    def _prefixes(self, kind: str) -> set[str]:
+        """Return the prefixes of all who see us by a kind of address.
+
+        So many have to agree, not only of those who see us at one host: who invents a host for us
+        is alone in seeing us there.
+        """
+        hosts = (known.ends.host for known in self._observations.values())
+        return {prefix_of(host) for host in hosts if kind_of(host) == kind}
+
+    def _is_due(self, place: Place, candidate: _Candidate, now: float) -> bool:
+        """Whether to probe now; a new candidate waits a little until three can be asked."""
+        there = len(self._probers(place[0]))
+        patient = candidate.since + PATIENCE_S > now
+        return candidate.due <= now and there >= (PROBERS if patient else 1)
+
+    def _expire(self, candidate: _Candidate, now: float) -> None:
+        for number, (_, prefix, late) in list(candidate.waiting.items()):
+            if late <= now:
+                del candidate.waiting[number]
+                candidate.silent.add(prefix)
+
+    def _decide(self, place: Place, candidate: _Candidate, now: float) -> bool:
+        """End the probing of a candidate if the answers suffice, or no more can come."""
+        yes = sum(candidate.said.values())
+        no = len(candidate.said) - yes
+        able = self._probers(place[0]).keys() - candidate.silent | candidate.said.keys()
+        there = self._prefixes(kind_of(place[0])) - candidate.silent
+        enough = min(PROBERS, max(1, len(there))) if not yes or not no else PROBERS
+        for verdict, votes in ((Verdict.PUBLIC, yes), (Verdict.PRIVATE, no)):
+            if votes and votes >= enough:
+                self._settle(candidate, verdict, votes, now)
+                return True
+        left = able - candidate.said.keys() - {p for _, p, _ in candidate.waiting.values()}
+        if candidate.waiting or (left and len(candidate.said) < MOST_PROBERS):
+            return False
+        self._settle(candidate, Verdict.UNKNOWN, 0, now)
+        return True
+
+    def _settle(self, candidate: _Candidate, verdict: Verdict, agreed: int, now: float) -> None:
+        candidate.verdict, candidate.agreed = verdict, agreed
+        candidate.probing = False
+        candidate.waiting.clear()
+        candidate.due = now + (AGAIN_S if agreed >= PROBERS else SOON_S)
+
+    def _ask(self, place: Place, candidate: _Candidate, now: float) -> list[Send]:
+        """Ask as many probers as are still needed for three that agree."""
+        yes = sum(candidate.said.values())
+        ahead = max(yes, len(candidate.said) - yes) + len(candidate.waiting)
+        busy = {prefix for _, prefix, _ in candidate.waiting.values()}
+        asked = []
+        for prefix, peer in self._probers(place[0]).items():
+            if ahead >= PROBERS or len(candidate.said) + len(candidate.waiting) >= MOST_PROBERS:
+                break
+            if prefix in candidate.said or prefix in candidate.silent or prefix in busy:
+                continue
+            number = next(self._numbers)
+            candidate.waiting[number] = (peer, prefix, now + ANSWER_S)
+            asked.append(Send(peer, ProbeRequest(number, place[1], bytes(PROBE_FILLER_BYTES))))
+            ahead += 1
+        return asked
+
+    # --- candidates ---------------------------------------------------------------------------
+
+    def _renew(self, now: float) -> None:
+        wanted = self._wanted()
+        for place in self._candidates.keys() - wanted.keys():
+            del self._candidates[place]
+        for place, source in wanted.items():
+            known = self._candidates.setdefault(place, _Candidate(source, since=now, due=now))
+            known.source = source
+
+    def _wanted(self) -> dict[Place, Source]:
+        found = dict(self._given)
+        own = (host for host in sorted(self._own) if is_global(host))
+        places = [(host, self._ports.get(kind_of(host), 0)) for host in own]
+        _add(found, places, "interface")
+        for outer in self.outer_hosts():
+            if outer not in self._own:
+                _add(found, [(outer, self._ports.get(kind_of(outer), 0))], "observed")
+            called = [known for known in self._observations.values() if not known.ends.dialled]
+            _add(found, [known.seen for known in called if known.seen[0] == outer], "observed")
+        return dict(list(found.items())[:MAX_CANDIDATES])
+
+
+def _add(found: dict[Place, Source], places: Sequence[Place], source: Source) -> None:
+    for place in places:
+        if place[1]:
+            found.setdefault(place, source)

@@ -1,0 +1,115 @@
+"""Port mapping with a real router's programs: miniupnpd behind UPnP, NAT-PMP and PCP."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from protocol.port_mapping.mapped import WAYS
+from tests.netlab.internet import Internet, Place, why_not
+from tests.netlab.measure import inside
+from tests.netlab.routers import Router
+
+reason = why_not(port_mapper=True)
+pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+PORT = 4001
+DEADLINE_S = 40.0
+HOME = Place(Router.PORT_RESTRICTED, port_mapper=True, others=("guest",))
+ONE = Place()
+
+
+class Mapping:
+    """The program on a host, and what it says."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def next_line(self) -> str:
+        """Wait for its next line."""
+        assert self._process.stdout is not None
+        ready = select.select([self._process.stdout], [], [], DEADLINE_S)[0]
+        assert ready, "it says nothing"
+        return self._process.stdout.readline().strip()
+
+    def stop(self) -> None:
+        """Let it end in order."""
+        self._process.terminate()
+        assert self._process.wait(DEADLINE_S) == 0
+
+
+@contextmanager
+def _mapping(net: Internet, host: str, *arguments: str) -> Iterator[Mapping]:
+    program = [sys.executable, "-m", "tests.support.map_port", str(PORT), *arguments]
+    process = subprocess.Popen(net.command(host, program), stdout=subprocess.PIPE, text=True)
+    try:
+        yield Mapping(process)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _gets_in(net: Internet, target: tuple[str, int], host: str = "one") -> bool:
+    with inside(net, host, socket.socket) as dialler:
+        dialler.settimeout(1.5)
+        try:
+            dialler.connect(target)
+        except OSError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_port_is_mapped_and_given_back_by_each_way(way: str) -> None:
+    with Internet({"home": HOME, "one": ONE}) as net:
+        assert not _gets_in(net, (net.public("home"), PORT))
+        with _mapping(net, "home", way) as mapping:
+            assert mapping.next_line() == f"mapped {net.public('home')} {PORT} {way}"
+            assert _gets_in(net, (net.public("home"), PORT))
+            mapping.stop()
+        assert not _gets_in(net, (net.public("home"), PORT))
+
+
+def test_all_ways_side_by_side_make_one_mapping() -> None:
+    with Internet({"home": HOME, "one": ONE}) as net:
+        with _mapping(net, "home") as mapping:
+            assert mapping.next_line().startswith(f"mapped {net.public('home')} {PORT} ")
+            end = time.monotonic() + 6.0  # UPnP's answer comes last, and must not undo the others'
+            while time.monotonic() < end:
+                assert _gets_in(net, (net.public("home"), PORT))
+                time.sleep(0.3)
+            mapping.stop()
+        assert not _gets_in(net, (net.public("home"), PORT))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_second_machine_of_a_home_gets_another_port(way: str) -> None:
+    with (
+        Internet({"home": HOME, "one": ONE}) as net,
+        _mapping(net, "home", way) as first,
+        _mapping(net, "guest", way) as second,
+    ):
+        found = sorted((first.next_line(), second.next_line()))
+        ports = [int(line.split()[2]) for line in found]
+        assert len(set(ports)) == 2
+        for port in ports:
+            assert _gets_in(net, (net.public("home"), port))
+
+
+def test_without_such_a_router_nothing_is_mapped() -> None:
+    bare = Place(Router.PORT_RESTRICTED)
+    with (
+        Internet({"home": bare, "one": ONE}) as net,
+        _mapping(net, "home") as mapping,
+    ):
+        assert mapping._process.stdout is not None
+        assert not select.select([mapping._process.stdout], [], [], 8.0)[0]
+        mapping.stop()

@@ -1,0 +1,119 @@
+"""Reachability behind real routers: who is reached says so, and nobody else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.net import tcp
+from tests.netlab import ground
+from tests.netlab.internet import Internet, Place, why_not
+from tests.netlab.routers import IPv6, Router
+from tests.support.reaching_members import PORT, ReachingMember, reaching_swarm
+
+reason = why_not()
+pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+no_mapper = why_not(port_mapper=True)
+needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
+OPEN = Place(ipv6=IPv6.OPEN)
+PROBERS = {"one": OPEN, "two": OPEN, "three": OPEN}
+
+
+def _verdicts(member: ReachingMember) -> dict[str, str]:
+    return {
+        f"/ip{6 if ':' in s.host else 4}/{s.host}/tcp/{s.port}": s.verdict.value
+        for s in member.reach.machine.standings()
+    }
+
+
+def _settled(member: ReachingMember) -> bool:
+    found = _verdicts(member).values()
+    return bool(found) and "unknown" not in found
+
+
+@pytest.mark.parametrize(
+    ("home", "state"),
+    [
+        *((Place(kind), "unreachable") for kind in Router),
+        (Place(Router.SYMMETRIC, carrier=Router.FULL_CONE), "unreachable"),
+        (Place(Router.PORT_RESTRICTED, ipv6=IPv6.FILTERED), "unreachable"),
+        (Place(Router.PORT_RESTRICTED, ipv6=IPv6.OPEN), "reachable"),
+        (Place(), "reachable"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_who_is_reached_says_so_and_nobody_else(home: Place, state: str) -> None:
+    with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if ("/ip6/" in a) == home.has_ipv6]
+        member = swarm.start("home", *called)
+        found = member.wait(lambda now: now.state == state and _settled(member))
+        assert bool(found.next_step) == (state == "unreachable")
+        for address, verdict in _verdicts(member).items():
+            reached = swarm.can_dial("judge", address, member.network.peer_id)
+            assert reached == (verdict == "public")
+        advertised = member.reach.advertised(member.addresses)
+        assert (state == "reachable") == any(
+            swarm.can_dial("judge", a.partition("/p2p/")[0], member.network.peer_id)
+            for a in advertised
+        )
+
+
+def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
+    with Internet({"home": Place(Router.PORT_RESTRICTED), **PROBERS}) as net:
+        router = net.router("home")
+        forward = f"tcp dport {PORT} dnat ip to {net.address('home')}:{PORT}"
+        rule = f"insert rule inet home prerouting iifname wan {forward}"
+        ground.run(net.command(router, ["nft", *rule.split()]))
+        with reaching_swarm(net) as swarm:
+            public = [swarm.start(name) for name in PROBERS]
+            called = [a for m in public for a in m.addresses if "/ip4/" in a]
+            member = swarm.start("home", *called)
+            found = member.wait(lambda now: now.state == "reachable")
+            assert found.words == (f"reachable at {net.public('home')} port {PORT}, 3 members say")
+            mine = f"/ip4/{net.public('home')}/tcp/{PORT}/p2p/{member.network.peer_id}"
+            assert member.reach.advertised(member.addresses)[0] == mine
+            net.restart_router("home")
+            member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
+            member.wait(lambda now: now.state == "unreachable")
+            assert mine not in member.reach.advertised(member.addresses)
+
+
+@needs_mapper
+def test_a_mapped_port_is_advertised_once_members_have_reached_it() -> None:
+    home = Place(Router.SYMMETRIC, port_mapper=True)
+    with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if "/ip4/" in a]
+        member = swarm.start("home", *called, port_mapping=True)
+        found = member.wait(lambda now: now.state == "mapped")
+        where = f"{net.public('home')} port {PORT}"
+        words = f"reachable by the router, which maps the port at {where}, 3 members say"
+        assert (found.words, found.next_step) == (words, "")
+        first = member.reach.advertised(member.addresses)[0]
+        assert swarm.can_dial("judge", first.partition("/p2p/")[0], member.network.peer_id)
+
+
+@needs_mapper
+def test_a_router_that_has_no_address_of_its_own_makes_nothing_public() -> None:
+    home = Place(Router.PORT_RESTRICTED, carrier=Router.PORT_RESTRICTED, port_mapper=True)
+    with Internet({"home": home, **PROBERS}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if "/ip4/" in a]
+        member = swarm.start("home", *called, port_mapping=True)
+        member.wait(lambda now: now.state == "unreachable")
+        assert "public" not in _verdicts(member).values()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mapping"),
+    [(Router.PORT_RESTRICTED, "endpoint-independent"), (Router.SYMMETRIC, "symmetric")],
+)
+def test_the_mapping_of_a_router_is_known_from_two_observers(
+    kind: Router, mapping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())  # other tests share this process
+    with Internet({"home": Place(kind), **PROBERS}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        member = swarm.start("home", *(a for m in public for a in m.addresses if "/ip4/" in a))
+        member.wait(lambda _: member.reach.machine.mapping() != "unknown")
+        assert member.reach.machine.mapping() == mapping

@@ -1,0 +1,149 @@
+"""Members that do nothing but find out how they are reached, on hosts of a laboratory of homes.
+
+Each has a real network in a thread of its host's namespace, and the driver of reachability over it;
+of the node there is only what hands it its messages.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import trio
+
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.port_mapper import PortMapper
+from client.train.swarm.reach import Reach, Summary
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+from tests.netlab.internet import Internet
+from tests.netlab.measure import inside
+
+PORT: Final = 4001
+DEADLINE_S: Final = 60.0
+
+
+class ReachingMember:
+    """One member; ``reach`` may be looked at from any thread."""
+
+    def __init__(self, dial: Sequence[str], *, port_mapping: bool) -> None:
+        self._dial, self._port_mapping = dial, port_mapping
+        self.addresses: tuple[str, ...] = ()
+        self.words: list[str] = []
+        self.reach: Reach
+        self.network: Libp2pNetwork
+        self.ready, self._stop = threading.Event(), threading.Event()
+
+    # --- what the driver wants of an engine -----------------------------------------------------
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return trio.current_time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message."""
+        self.network.send_nowait(peer, message, payload)
+
+    def perform(self, effect: Explain) -> None:
+        """Note what the owner would be told."""
+        self.words.append(effect.words)
+
+    # --- running --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part until stopped."""
+        async with (
+            open_network(os.urandom(32), [("all", PORT)]) as network,
+            trio.open_nursery() as nursery,
+        ):
+            self.network = network
+            self.reach = Reach(self, network, lambda peer: True, nursery)
+            nursery.start_soon(self.reach.run)
+            nursery.start_soon(self._take)
+            if self._port_mapping:
+                wanted, tell = self.reach.wants_mapping, self.reach.map
+                nursery.start_soon(PortMapper(wanted, (20_001,), os.urandom(12), tell).run)
+            self.addresses = network.addresses
+            for address in self._dial:
+                await network.connect(address)
+            self.ready.set()
+            while not self._stop.is_set():
+                await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+
+    async def _take(self) -> None:
+        async for event in self.network.events:
+            match event:
+                case PeerUp(peer):
+                    self.reach.linked(peer)
+                case PeerDown(peer):
+                    self.reach.gone(peer)
+                case Inbound(peer, Observed() as message):
+                    self.reach.observed(peer, message)
+                case Inbound(peer, ProbeRequest() as message):
+                    self.reach.requested(peer, message)
+                case Inbound(peer, Probed() as message):
+                    self.reach.probed(peer, message)
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+
+    def wait(self, until: Callable[[Summary], bool]) -> Summary:
+        """Wait until its own view fulfils a condition; return it."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if until(now := self.reach.summary()):
+                return now
+            time.sleep(0.05)
+        raise AssertionError(f"still {self.reach.summary()}, {self.reach.machine.standings()}")
+
+
+class ReachingSwarm:
+    """Members by the names of their hosts."""
+
+    def __init__(self, net: Internet, stack: ExitStack) -> None:
+        self._net, self._stack = net, stack
+        self.members: dict[str, ReachingMember] = {}
+
+    def start(self, host: str, *dial: str, port_mapping: bool = False) -> ReachingMember:
+        """Start the member of a host, linked with those at these addresses.
+
+        Of the ways to map a port, UPnP looks from this process's own network: it finds nobody.
+        """
+        member = self.members[host] = ReachingMember(dial, port_mapping=port_mapping)
+        thread = threading.Thread(
+            target=lambda: inside(self._net, host, lambda: trio.run(member.run))
+        )
+        thread.start()
+        self._stack.callback(thread.join)
+        self._stack.callback(member.stop)
+        assert member.ready.wait(DEADLINE_S)
+        return member
+
+    def can_dial(self, host: str, address: str, peer: PeerId) -> bool:
+        """Whether a host without a link reaches a peer at an address."""
+
+        async def dial() -> bool:
+            async with open_network(os.urandom(32), []) as network:
+                with trio.move_on_after(4):
+                    return await network.connect(f"{address}/p2p/{peer}") == peer
+            return False
+
+        try:
+            return inside(self._net, host, lambda: trio.run(dial))
+        except Exception:
+            return False
+
+
+@contextmanager
+def reaching_swarm(net: Internet) -> Iterator[ReachingSwarm]:
+    """Members that end with the block."""
+    with ExitStack() as stack:
+        yield ReachingSwarm(net, stack)

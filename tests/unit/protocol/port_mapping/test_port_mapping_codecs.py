@@ -1,0 +1,120 @@
+"""NAT-PMP and PCP: what is asked, what is answered, and what is no answer."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.port_mapping import nat_pmp, pcp
+from protocol.port_mapping.mapped import Mapped, MappingRefused
+
+NONCE = bytes(range(12))
+
+
+def pmp_answer(
+    *, result: int = 0, own: int = 4001, outer: int = 4002, lease_s: int = 3600
+) -> bytes:
+    return struct.pack(">BBHIHHI", 0, 130, result, 9, own, outer, lease_s)
+
+
+def pcp_answer(
+    *,
+    result: int = 0,
+    nonce: bytes = NONCE,
+    protocol: int = 6,
+    own: int = 4001,
+    outer: int = 4002,
+    lease_s: int = 3600,
+    host: bytes = b"\0" * 10 + b"\xff\xff" + bytes([11, 0, 1, 2]),
+) -> bytes:
+    head = struct.pack(">BBBBII12x", 2, 0x81, 0, result, lease_s, 9)
+    return head + struct.pack(">12sB3xHH16s", nonce, protocol, own, outer, host)
+
+
+def test_nat_pmp_as_its_document_says() -> None:
+    assert nat_pmp.ask_mapping(4001, 4002, 3600).hex() == "000200000fa10fa200000e10"
+    assert nat_pmp.ask_mapping(4001, 4002, 0).hex() == "000200000fa1000000000000"
+    assert nat_pmp.read_address(bytes.fromhex("00800000000000090b000102")) == "11.0.1.2"
+    assert nat_pmp.read_mapping(pmp_answer(), 4001) == (4002, 3600)
+    assert nat_pmp.read_mapping(pmp_answer(outer=0, lease_s=0), 4001) == (0, 0)
+
+
+def test_pcp_as_its_document_says() -> None:
+    request = pcp.ask_mapping(NONCE, "192.168.1.2", 4001, 4002, 3600)
+    assert len(request) == 60
+    assert request[:8].hex() == "0201000000000e10"
+    assert request[8:24].hex() == "00" * 10 + "ffff" + "c0a80102"
+    assert request[24:36] == NONCE
+    assert request[36:44].hex() == "060000000fa10fa2"
+    assert request[44:].hex() == "00" * 10 + "ffff" + "00000000"
+    assert pcp.read_mapping(pcp_answer(), NONCE, 4001) == Mapped("11.0.1.2", 4002, 3600)
+    six = pcp_answer(host=bytes.fromhex("2a11" + "00" * 13 + "01"))
+    assert pcp.read_mapping(six, NONCE, 4001).host == "2a11::1"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\0", pmp_answer()[:15], pmp_answer(own=4009), pmp_answer(outer=0),
+        b"\1" + pmp_answer()[1:], b"\0\x02" + pmp_answer()[2:], b"\0\x80" + pmp_answer()[2:],
+        pcp_answer(),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_of_nat_pmp(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        nat_pmp.read_mapping(data, 4001)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", pcp_answer()[:59], pcp_answer(nonce=bytes(12)), pcp_answer(protocol=17),
+        pcp_answer(own=4009), pcp_answer(outer=0), b"\3" + pcp_answer()[1:],
+        pcp_answer()[:1] + b"\x01" + pcp_answer()[2:],
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_of_pcp(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        pcp.read_mapping(data, NONCE, 4001)
+
+
+def test_refusals_say_why() -> None:
+    with pytest.raises(MappingRefused, match="does not allow"):
+        nat_pmp.read_mapping(pmp_answer(result=2), 4001)
+    with pytest.raises(MappingRefused, match="code 77"):
+        nat_pmp.read_address(b"\0\x80\0\x4d")
+    with pytest.raises(MappingRefused, match="no room"):
+        pcp.read_mapping(pcp_answer(result=8), NONCE, 4001)
+    with pytest.raises(MappingRefused) as caught:
+        pcp.read_mapping(pcp_answer(result=11), NONCE, 4001)
+    assert caught.value.conflict
+    with pytest.raises(MappingRefused, match="NAT-PMP only"):
+        pcp.read_mapping(b"\0\x81\0\1" + bytes(8), NONCE, 4001)
+
+
+def _changed(data: bytes, place: int, byte: int) -> bytes:
+    return data[:place] + bytes([byte]) + data[place + 1 :]
+
+
+answers = st.one_of(
+    st.binary(max_size=1100),
+    st.builds(_changed, st.just(pcp_answer()), st.integers(0, 59), st.integers(0, 255)),
+    st.builds(_changed, st.just(pmp_answer()), st.integers(0, 15), st.integers(0, 255)),
+)
+
+
+@given(answers)
+def test_hostile_bytes_are_an_answer_a_refusal_or_nothing(data: bytes) -> None:
+    for read in (
+        nat_pmp.read_address,
+        lambda data: nat_pmp.read_mapping(data, 4001),
+        lambda data: pcp.read_mapping(data, NONCE, 4001),
+    ):
+        try:
+            found = read(data)
+        except (ValueError, MappingRefused):
+            continue
+        assert isinstance(found, (str, tuple, Mapped))

@@ -1,0 +1,279 @@
+"""Reachability: what probers say of our addresses, on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.effects import Send
+from protocol.ids import PeerId
+from protocol.reachability.machine import (
+    AGAIN_S,
+    ANSWER_S,
+    MAX_CANDIDATES,
+    MAX_OBSERVERS,
+    PATIENCE_S,
+    SOON_S,
+    Ends,
+    Reachability,
+    Verdict,
+)
+from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
+
+US = "11.0.0.2"
+PORT = 4001
+FAR = [f"11.0.{number}.2" for number in range(1, 100)]
+
+
+class World:
+    """One volunteer behind a router, and members of other networks."""
+
+    def __init__(self, members: int = 3, own: tuple[str, ...] = ("192.168.1.2",)) -> None:
+        self.now = 0.0
+        self.machine = Reachability()
+        self.asked: list[Send] = []
+        self.machine.listens(own, {"ip4": PORT, "ip6": PORT}, self.now)
+        for number in range(members):
+            self.meet(number)
+
+    def meet(self, number: int, seen: str = US, port: int = 50_000, dialled: bool = True) -> None:
+        ends = Ends(FAR[number], 40_000, dialled)
+        self.machine.observed(PeerId(f"p{number}"), ends, (seen, port), self.now)
+
+    def ask(self, after_s: float = 0.0) -> list[str]:
+        """Let time pass; who is asked to dial back, by name."""
+        self.now += after_s
+        self.asked = self.machine.tick(self.now)
+        return [str(send.peer) for send in self.asked]
+
+    def answer(self, *reached: bool | None) -> None:
+        """Those asked last answer in order, and the machine goes on."""
+        for send, answer in zip(self.asked, reached, strict=False):
+            assert isinstance(send.message, ProbeRequest)
+            self.machine.probed(send.peer, send.message.number, answer)
+
+    def verdict(self, host: str = US, port: int = PORT) -> Verdict:
+        found = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        return found[host, port]
+
+
+def test_three_members_of_different_prefixes_have_to_agree() -> None:
+    world = World(members=5)
+    assert world.ask() == ["p0", "p1", "p2"]
+    message = world.asked[0].message
+    assert isinstance(message, ProbeRequest)
+    assert (message.port, len(message.filler)) == (PORT, PROBE_FILLER_BYTES)
+    world.answer(True, True)
+    assert world.ask() == []
+    assert world.verdict() is Verdict.UNKNOWN
+    world.machine.probed(PeerId("p2"), 3, True)
+    assert world.ask() == []
+    assert world.verdict() is Verdict.PUBLIC
+    assert world.machine.standings()[0].probers == 3
+
+
+def test_whom_nobody_reaches_is_private() -> None:
+    world = World()
+    world.ask()
+    world.answer(False, False, False)
+    world.ask()
+    assert world.verdict() is Verdict.PRIVATE
+
+
+def test_of_one_liar_three_others_are_believed() -> None:
+    world = World(members=5)
+    world.ask()
+    world.answer(True, False, False)
+    assert world.ask() == ["p3"]
+    world.answer(False)
+    world.ask()
+    assert world.verdict() is Verdict.PRIVATE
+
+
+def test_without_a_majority_of_three_nothing_is_known() -> None:
+    world = World(members=4)
+    world.ask()
+    world.answer(True, False, False)
+    assert world.ask() == ["p3"]
+    world.answer(True)
+    world.ask()
+    assert world.verdict() is Verdict.UNKNOWN
+    assert world.ask(SOON_S - 1) == []
+    assert world.ask(1) == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize("answers", [(True, True), (True, None), (None, None)])
+def test_where_there_are_fewer_all_of_them_have_to_agree(answers: tuple[bool | None, ...]) -> None:
+    world = World(members=2)
+    assert world.ask() == world.ask(PATIENCE_S - 1) == []
+    assert world.ask(1) == ["p0", "p1"]
+    world.answer(*answers)
+    world.ask()
+    agreed = answers.count(True) > 0
+    assert world.verdict() is (Verdict.PUBLIC if agreed else Verdict.UNKNOWN)
+    assert world.ask(SOON_S) == ["p0", "p1"]  # soon again
+
+
+def test_two_that_agree_are_asked_again_as_soon_as_there_is_a_third() -> None:
+    world = World(members=2)
+    world.ask(PATIENCE_S)
+    world.answer(True, True)
+    world.ask()
+    assert world.verdict() is Verdict.PUBLIC
+    world.meet(2)
+    assert world.ask() == ["p0", "p1", "p2"]
+    assert world.verdict() is Verdict.PUBLIC
+    world.answer(False, False, False)
+    world.ask()
+    assert world.verdict() is Verdict.PRIVATE
+
+
+def test_silent_probers_are_replaced() -> None:
+    world = World(members=4)
+    world.ask()
+    world.answer(True, True)
+    assert world.ask(ANSWER_S - 1) == []
+    assert world.ask(1) == ["p3"]
+    world.answer(True)
+    world.ask()
+    assert world.verdict() is Verdict.PUBLIC
+
+
+def test_it_is_probed_again_and_at_once_when_the_network_changes() -> None:
+    world = World()
+    world.ask()
+    world.answer(True, True, True)
+    world.ask()
+    assert world.ask(AGAIN_S - 1) == []
+    assert len(world.ask(1)) == 3
+    world.answer(True, True, True)
+    assert world.ask() == []
+    world.machine.listens(["192.168.2.7"], {"ip4": PORT}, world.now)
+    assert len(world.ask()) == 3
+    world.answer(False, False, False)
+    world.ask()
+    assert world.verdict() is Verdict.PRIVATE
+
+
+def test_members_of_our_own_prefix_and_of_one_prefix_are_no_further_probers() -> None:
+    world = World(members=0)
+    for name, host in (("near", "11.0.0.9"), ("a", "11.0.1.2"), ("b", "11.0.1.3")):
+        world.machine.observed(PeerId(name), Ends(host, 1, True), (US, 7), 0.0)
+    assert world.ask(PATIENCE_S) == ["a"]
+
+
+def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:
+    world = World(members=0)
+    world.meet(0, seen="192.168.1.2")
+    world.meet(1, seen="fd00::1")
+    world.machine.observed(PeerId("p"), Ends("192.168.1.3", 1, True), (US, 7), 0.0)
+    world.machine.observed(PeerId("q"), Ends("2a11::1", 1, True), (US, 7), 0.0)
+    assert world.machine.standings() == []
+    assert world.ask() == []
+
+
+def test_an_invented_host_is_never_public() -> None:
+    lonely = World()
+    lonely.meet(10, seen="11.9.9.9")
+    for _ in range(3):
+        lonely.ask(SOON_S)
+        for send in lonely.asked:
+            assert isinstance(send.message, ProbeRequest)
+            lonely.machine.probed(send.peer, send.message.number, send.peer == "p10")
+    lonely.ask()
+    assert lonely.verdict() is Verdict.PRIVATE
+    assert lonely.verdict("11.9.9.9") is Verdict.UNKNOWN
+
+
+def test_answers_of_others_and_to_nothing_do_not_count() -> None:
+    world = World()
+    world.ask()
+    for send in world.asked:
+        assert isinstance(send.message, ProbeRequest)
+        world.machine.probed(PeerId("p77"), send.message.number, True)
+        world.machine.probed(send.peer, send.message.number + 100, True)
+    world.ask()
+    assert world.verdict() is Verdict.UNKNOWN
+
+
+def test_a_prober_that_leaves_is_replaced() -> None:
+    world = World(members=4)
+    world.ask()
+    world.machine.gone(PeerId("p1"), world.now)
+    assert world.ask() == ["p3"]
+
+
+def test_a_port_that_a_peer_dialled_is_a_candidate_and_a_changed_address_none() -> None:
+    world = World(members=0)
+    world.meet(0, port=9000, dialled=False)
+    assert {(s.host, s.port) for s in world.machine.standings()} == {(US, PORT), (US, 9000)}
+    world.meet(0, seen="11.7.7.7")
+    assert {(s.host, s.port) for s in world.machine.standings()} == {("11.7.7.7", PORT)}
+
+
+def test_announced_and_mapped_addresses_come_before_observed_ones() -> None:
+    world = World()
+    world.machine.give({(US, 9000): "mapped", ("11.8.8.8", 1): "announced",
+                        ("100.64.0.1", 2): "mapped"}, 0.0)  # fmt: skip
+    assert {(s.port, s.source) for s in world.machine.standings()} == {
+        (9000, "mapped"), (1, "announced"), (PORT, "observed")}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "mapping"),
+    [
+        ([(1, 5000), (1, 5000)], "endpoint-independent"),
+        ([(1, 5000), (1, 5001)], "symmetric"),
+        ([(1, 5000), (2, 5001)], "unknown"),
+        ([(1, 5000)], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_two_observers_of_one_port_tell_the_mapping(
+    seen: list[tuple[int, int]], mapping: str
+) -> None:
+    machine = Reachability()
+    for number, (own_port, outer) in enumerate(seen):
+        ends = Ends(FAR[number], own_port, True)
+        machine.observed(PeerId(f"p{number}"), ends, (US, outer), 0.0)
+    machine.observed(PeerId("q"), Ends(FAR[50], 1, False), (US, 77), 0.0)
+    assert machine.mapping() == mapping
+
+
+@given(st.data())
+def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
+    data: st.DataObject,
+) -> None:
+    machine, now = Reachability(), 0.0
+    machine.listens(["192.168.1.2"], {"ip4": PORT}, now)
+    yes: set[str] = set()
+    hosts = st.sampled_from([US, "11.9.9.9", "10.0.0.1", "2a11::1"])
+    for _ in range(data.draw(st.integers(1, 30))):
+        now += data.draw(st.floats(0, 100))
+        number = data.draw(st.integers(0, 20))
+        peer = PeerId(f"p{number}")
+        match data.draw(st.integers(0, 3)):
+            case 0:
+                ends = Ends(FAR[number], 1, data.draw(st.booleans()))
+                machine.observed(peer, ends, (data.draw(hosts), 7), now)
+            case 1:
+                machine.gone(peer, now)
+            case 2:
+                answer = data.draw(st.sampled_from([True, False, None]))
+                machine.probed(peer, data.draw(st.integers(0, 20)), answer)
+                yes |= {str(peer)} if answer else set()
+            case _:
+                machine.tick(now)
+        standings = machine.standings()
+        assert len(standings) <= MAX_CANDIDATES
+        if not yes:
+            assert all(s.verdict is not Verdict.PUBLIC for s in standings)
+
+
+def test_observers_are_bounded() -> None:
+    machine = Reachability()
+    for number in range(3 * MAX_OBSERVERS):
+        host = f"11.{number // 250}.{number % 250}.9"
+        machine.observed(PeerId(str(number)), Ends(host, 1, True), (US, 1), 0.0)
+    assert len(machine._observations) == MAX_OBSERVERS
