@@ -102,7 +102,7 @@ class Shares:
 
     @property
     def _has_tokens(self) -> bool:
-        return self._rate == 0 or self._tokens >= 0
+        return self._rate == 0 or self._tokens > -1  # a part of a byte is a rounding error
 
     @property
     def _burst_bytes(self) -> float:
