@@ -70,9 +70,19 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
         raise ValueError(f"an address has at most {MAX_ADDRESS_CHARS} characters")
     peer = relay = None
     match text.split("/"):
-        case ["", "ip4" | "dns4" as kind, host, first, port, *others, "p2p", by, how, "p2p", name] if (
-            how == CIRCUIT
-        ):
+        case [
+            "",
+            "ip4" | "dns4" as kind,
+            host,
+            first,
+            port,
+            *others,
+            "p2p",
+            by,
+            how,
+            "p2p",
+            name,
+        ] if how == CIRCUIT:
             relay, peer = parse_peer_id(by), parse_peer_id(name)
         case ["", "ip4" | "dns4" as kind, host, first, port, *others, "p2p", name]:
             peer = parse_peer_id(name)

@@ -18,7 +18,14 @@ WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
 """Advice to people when a run is complete."""
 
 NodeState = Literal[
-    "connecting", "matching", "fetching", "training", "waiting", "done", "paused", "stopping",
+    "connecting",
+    "matching",
+    "fetching",
+    "training",
+    "waiting",
+    "done",
+    "paused",
+    "stopping",
     "relaying",
 ]
 WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]

@@ -123,9 +123,7 @@ class RelayClient:
                 self._avoid(relay, now)
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
         self._held = {
-            relay: held
-            for relay, held in self._held.items()
-            if held.expires > now and self._needed
+            relay: held for relay, held in self._held.items() if held.expires > now and self._needed
         }
         requests = [relay for relay, held in self._held.items() if held.renew_at <= now]
         requests = [relay for relay in requests if relay not in self._asked]

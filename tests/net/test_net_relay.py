@@ -228,9 +228,7 @@ async def test_a_storm_of_requests_ends_in_a_ban(networks: Networks) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff", b"\x00\x03abc", b"\x00\x00"])
-async def test_garbage_costs_points_and_one_connection(
-    networks: Networks, garbage: bytes
-) -> None:
+async def test_garbage_costs_points_and_one_connection(networks: Networks, garbage: bytes) -> None:
     async with networks() as a, networks() as relay, networks() as b:
         await a.connect(relay.addresses[0])
         await b.connect(relay.addresses[0])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -57,9 +55,7 @@ def swarm_of(
         timeout=120,
     )
     book.unlink()  # the founder keeps a copy in its home, nobody else has one
-    peers = [
-        Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays
-    ]
+    peers = [Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays]
     swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=tuple(peers))))
     with LocalSwarm(swarm, folder, folder / "logs") as processes:
         yield processes
@@ -183,10 +179,9 @@ def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
         through = relay_of(a, b)
         (used,) = [relay for relay in relays if relay.snapshot().peer == through]
         (left,) = [relay for relay in relays if relay is not used]
-        os.killpg(used.process.pid, signal.SIGKILL)
-        swarm.members.remove(used)
-        used.process.wait()
+        used.kill()
         killed = time.monotonic()
+        swarm.members.remove(used)
         wait_for(swarm, "on the other one", lambda: relay_of(a, b) == left.snapshot().peer)
         took_s = time.monotonic() - killed
         print(f"on the other relay after {took_s:.1f} s")

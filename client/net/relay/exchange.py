@@ -78,9 +78,7 @@ async def receive_message(stream: YamuxStream) -> RelayMessage:
     return decode_relay_message(await _receive_exactly(stream, size))
 
 
-async def ask(
-    connection: Connection, message: RelayMessage
-) -> tuple[YamuxStream, RelayMessage]:
+async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStream, RelayMessage]:
     """Open a stream, send a message and wait for the answer; the stream stays open.
 
     Raises:

@@ -90,9 +90,7 @@ class PassingOn:
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
 
-    def offer(
-        self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0
-    ) -> None:
+    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
         """Relay from now on, or no longer. See `Offering`."""
         self._shares.set_rate(rate_bytes_per_s if relays else 0.0, trio.current_time())
         self._do(Offering(relays, rate_bytes_per_s, drain_s))

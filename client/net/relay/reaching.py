@@ -7,10 +7,10 @@ like an address of any transport; one from a peer is handed to the host like an 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -38,20 +38,17 @@ REFUSALS: Final = {
 }
 
 
-class Dialling(Links):
+class Dialling(Links, Protocol):
     """The part of the network that reaching others uses."""
 
     async def connect(self, address: str) -> PeerId:
         """Dial a multiaddr and wait until its link is up."""
-        ...
 
     async def dial_any(self, addresses: Sequence[str]) -> None:
         """Try addresses in turn until one answers, as far as they may be called."""
-        ...
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on."""
-        ...
 
 
 class Circuits(Transport):
@@ -103,9 +100,7 @@ class Reaching:
         moved: called when the relays have changed through which we are reached.
     """
 
-    def __init__(
-        self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]
-    ) -> None:
+    def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
         self._links, self._nursery, self._moved = links, nursery, moved
         self.machine = RelayClient(links.peer_id)
         self.transport = Circuits(links)

@@ -172,9 +172,7 @@ def advert(
     )
 
 
-def relay_advert(
-    settings: Settings, addresses: tuple[str, ...], joined: int, line: Line
-) -> Advert:
+def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
     """Return the advert of a member that only relays. See ``advert``."""
     nothing = Capacity("cpu", 1, 0.0, 0.0, 0, 0.0)
     own = advert(nothing, settings, addresses, 0, joined, line)
