@@ -205,8 +205,8 @@ async def test_the_end_of_one_side_costs_the_other_nothing_but_the_circuit(
             while True:
                 assert linked(stays, relay)
                 await trio.sleep(0.01)
-        assert relay.statistics().refused["handler-failed"] == 0
-        assert stays.statistics().refused["handler-failed"] == 0
+        for network in (relay, stays):
+            assert "handler-failed" not in network.statistics().refused
 
 
 async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:

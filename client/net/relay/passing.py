@@ -2,8 +2,9 @@
 
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
 back to that side's window only once the other side's connection has taken it, so a circuit holds at
-most 256 KiB in each direction (``Holding``), and a slow reader slows its sender down. The bytes of circuits wait
-for the rate that the owner lends, and behind the tensors of our own training (``pacing.py``).
+most 256 KiB in each direction (``Holding``), and a slow reader slows its sender down. The bytes of
+circuits wait for the rate that the owner lends, and behind the tensors of our own training
+(``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -155,7 +156,7 @@ class PassingOn:
         """Pass on one direction; its failure ends the circuit, and nothing else."""
         try:
             await self._pass_on(number, source, to, sender)
-        except NetworkError:
+        except (NetworkError, RemoteProtocolError):  # of either link, which ends by itself
             request.scope.cancel()
         except trio.TooSlowError:
             self.machine.refused["stalled"] += 1
@@ -242,9 +243,10 @@ class PassingOn:
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]
-        for stream in (request.stream, request.target):
-            if stream is not None and not stream.done and request.joined:
-                stream.reset()
-        if request.target is not None and not request.joined:
-            request.target.reset()
+        with suppress(RemoteProtocolError):  # its link takes no more, and ends by itself
+            if request.joined and not request.stream.done:
+                request.stream.reset()
+        with suppress(RemoteProtocolError):
+            if request.target is not None and not request.target.done:
+                request.target.reset()
         self._do(Ended(number))
