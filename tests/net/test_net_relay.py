@@ -48,6 +48,7 @@ async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]
     async with networks() as a, networks() as b, networks() as relay:
         await reserve(b, relay)
         await a.connect(b.reaching.addresses[0])
+        await until(lambda: linked(b, a))
         yield a, b, relay
 
 
