@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --relay --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join logs ls matches members mix path pause peers plan prune relay replay report restore resume rotate sample save service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --heads --host --hours --idle-after-minutes --include --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --relay --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -73,6 +73,7 @@ end
 # Root-level commands
 complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: write its signed .swarm file and print an invite.'
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
+complete -c volunteer -n __fish_use_subcommand -a 'relay' -d 'Relay for members of a swarm that nobody can dial; computes nothing.'
 complete -c volunteer -n __fish_use_subcommand -a 'invite' -d 'Print a fresh invite with members that can be reached now.'
 complete -c volunteer -n __fish_use_subcommand -a 'expel' -d 'Expel a member that you, or somebody you invited, let into the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Pause: free memory and GPU, stay in the swarm.'
@@ -278,6 +279,7 @@ complete -c volunteer -n '__fish_volunteer_using_command config show' -l upload-
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l upload-limit -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l download-limit-bytes-per-s -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l download-limit -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command config show' -l relay -r -d 'Upload lent to members that nobody can dial, if this one can be: a share such a…'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
@@ -615,6 +617,7 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l upload-limit-b
 complete -c volunteer -n '__fish_volunteer_using_command join' -l upload-limit -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l download-limit-bytes-per-s -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l download-limit -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l relay -r -d 'Upload lent to members that nobody can dial, if this one can be: a share such a…'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
@@ -731,6 +734,51 @@ complete -c volunteer -n '__fish_volunteer_using_command plan' -l lora-base -x -
 complete -c volunteer -n '__fish_volunteer_using_command plan' -l tokens -r -d 'Train so many tokens (default: those of the run).'
 complete -c volunteer -n '__fish_volunteer_using_command plan' -l price -r -d 'Price of a kWh, in any currency; needs watts.'
 complete -c volunteer -n '__fish_volunteer_using_command plan' -l json -d 'Print JSON.'
+
+# Options for: relay
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l swarm -r -d 'An invite, a .swarm file, an address, a swarm joined before, or - for stdin.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l quiet -d 'Write the log only to its file, which volunteer logs reads.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l listen-host -r -d 'IPv4 address to listen on.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l listen-port -r -d 'Port to listen on; 0: any free port.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l announce -r -d 'Address to announce instead of the detected ones; may be repeated.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l dial-timeout-s -r -d 'Longest wait for the first member of the swarm, in seconds.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l max-links -r -d 'Connections to other volunteers; no more are accepted above this.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l upload-limit-bytes-per-s -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l upload-limit -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l download-limit-bytes-per-s -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l download-limit -r -d 'Download limit, such as 2MB/s or 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l relay -r -d 'Upload lent to members that nobody can dial, if this one can be: a share such a…'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l compute-share -r -d 'Share of the time to compute, such as 50%.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l seats -r -d 'Most stages to hold; 0: two where memory allows; 1: never a second one.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l memory-limit-bytes -r -d 'Memory to compute with, such as 4GiB; 0: most of what is free.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l memory-limit -r -d 'Memory to compute with, such as 4GiB; 0: most of what is free.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l vram-share -r -d 'Share of the GPU'\''s memory to use, such as 50%.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l power-limit-w -r -d 'Most watts for the GPU; the driver must permit it.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l power-limit -r -d 'Most watts for the GPU; the driver must permit it.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l only-when-idle -r -d 'Compute only while nobody uses this machine.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l idle-after-minutes -r -d 'Minutes without keyboard or mouse after which nobody uses it.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l not-on-battery -r -d 'Compute only on mains power.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l schedule -r -d 'Hours to compute in, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun".'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l boundary-memory-bytes -r -d 'Memory for tensors in transit, such as 512MiB; more go to disk.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l boundary-disk-bytes -r -d 'Disk for tensors in transit.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l data-cache-bytes -r -d 'Disk for training data copied part by part from members, such as 2GB.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l data-cache -r -d 'Disk for training data copied part by part from members, such as 2GB.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l checkpoint-keep -r -d 'Checkpoints to keep per stage.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l checkpoint-milestone-every -r -d 'Keep every checkpoint whose version is a multiple of this forever; 0: none.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l metrics-port -r -d 'Port for Prometheus metrics on loopback; 0: none.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-dir -r -d 'Folder to write every step to: metrics.jsonl, and TensorBoard'\''s event files.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-level -x -a 'debug info warning error' -d 'Lowest level of messages to show.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-format -x -a 'text json' -d 'Format of messages on stderr.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
 
 # Options for: replay
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l help -d 'Display this message and exit.'
