@@ -110,7 +110,8 @@ def _check_relay(text: str) -> str:
     if text.lower() == "off":
         return "off"
     if not text.endswith("%"):
-        return spell_rate(_check_rate(parse_rate(text)) or MIN_RATE_BYTES_PER_S)
+        rate = _check_rate(parse_rate(text))
+        return spell_rate(rate) if rate else "off"
     if not 1 <= (percent := parse_percent(text)) <= 100:
         raise ValueError("a share is 1% to 100%; off: none")
     return f"{percent}%"

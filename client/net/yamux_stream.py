@@ -148,7 +148,7 @@ class YamuxStream:
         return self._pop(most)
 
     def release(self, size_bytes: int) -> None:
-        """Let the peer send as many bytes more as were received by ``receive_held``."""
+        """Let the peer send so many bytes more, of those received by ``receive_held``."""
         if not self._reset:
             self.buffered_bytes -= size_bytes
             self._return_credit(size_bytes)

@@ -511,6 +511,7 @@ class Node:
         engine.handshake = Handshake(
             me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._admission(engine)
         )
+        engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
         engine.kept_links = KeptLinks((*met, *swarm.peers))
@@ -578,6 +579,13 @@ class Node:
         own = relay_advert(settings, tuple(self._reach()), int(time.time()), kept_line(data))
         self._engine.own_advert.enter(own, {})
         await AdvertUpdater(self._engine, settings, data, self._reach).run()
+
+    def _greets(self, peer: PeerId) -> bool:
+        """Whether to say Hello: before a member has vouched for us, not to those that only relay
+        what we say to it."""
+        if self._register is None or self._register.belongs:
+            return True
+        return peer not in {address.relay for address in self._swarm.peers}
 
     def _load_register(self) -> Register | None:
         """Return the register of members; None: members do not vouch for each other.

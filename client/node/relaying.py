@@ -21,9 +21,8 @@ from client.control.snapshot import RelayView
 from client.net.libp2p_network import Libp2pNetwork
 from client.train.swarm.own_advert import OwnAdvert
 from protocol.effects import Explain
-from protocol.ids import PeerId, short
+from protocol.ids import PeerId, rank, short
 from protocol.membership.roster import Roster
-from protocol.relay.client import rank
 
 LOOK_S: Final = 2.0
 PATIENCE_S: Final = 5.0

@@ -979,6 +979,9 @@ _volunteer() {
               --download-limit)
                 COMPREPLY=()
                 ;;
+              --relay)
+                COMPREPLY=()
+                ;;
               --daily-quota-bytes)
                 COMPREPLY=()
                 ;;
@@ -1388,6 +1391,153 @@ _volunteer() {
                 ;;
               --price)
                 COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "relay")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--quiet" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --listen-host)
+                COMPREPLY=()
+                ;;
+              --listen-port)
+                COMPREPLY=()
+                ;;
+              --announce)
+                COMPREPLY=()
+                ;;
+              --dial-timeout-s)
+                COMPREPLY=()
+                ;;
+              --max-links)
+                COMPREPLY=()
+                ;;
+              --upload-limit-bytes-per-s)
+                COMPREPLY=()
+                ;;
+              --upload-limit)
+                COMPREPLY=()
+                ;;
+              --download-limit-bytes-per-s)
+                COMPREPLY=()
+                ;;
+              --download-limit)
+                COMPREPLY=()
+                ;;
+              --relay)
+                COMPREPLY=()
+                ;;
+              --daily-quota-bytes)
+                COMPREPLY=()
+                ;;
+              --daily-quota)
+                COMPREPLY=()
+                ;;
+              --control-group)
+                COMPREPLY=()
+                ;;
+              --data-dir)
+                COMPREPLY=()
+                ;;
+              --device)
+                COMPREPLY=()
+                ;;
+              --threads)
+                COMPREPLY=()
+                ;;
+              --compute-share)
+                COMPREPLY=()
+                ;;
+              --seats)
+                COMPREPLY=()
+                ;;
+              --memory-limit-bytes)
+                COMPREPLY=()
+                ;;
+              --memory-limit)
+                COMPREPLY=()
+                ;;
+              --vram-share)
+                COMPREPLY=()
+                ;;
+              --power-limit-w)
+                COMPREPLY=()
+                ;;
+              --power-limit)
+                COMPREPLY=()
+                ;;
+              --only-when-idle)
+                COMPREPLY=()
+                ;;
+              --idle-after-minutes)
+                COMPREPLY=()
+                ;;
+              --not-on-battery)
+                COMPREPLY=()
+                ;;
+              --schedule)
+                COMPREPLY=()
+                ;;
+              --boundary-memory-bytes)
+                COMPREPLY=()
+                ;;
+              --boundary-disk-bytes)
+                COMPREPLY=()
+                ;;
+              --data-cache-bytes)
+                COMPREPLY=()
+                ;;
+              --data-cache)
+                COMPREPLY=()
+                ;;
+              --checkpoint-keep)
+                COMPREPLY=()
+                ;;
+              --checkpoint-milestone-every)
+                COMPREPLY=()
+                ;;
+              --metrics-port)
+                COMPREPLY=()
+                ;;
+              --log-dir)
+                COMPREPLY=()
+                ;;
+              --log-level)
+                local -a _c=("debug" "info" "warning" "error")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --log-format)
+                local -a _c=("text" "json")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --config)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               *)
                 COMPREPLY=()
@@ -1883,6 +2033,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --download-limit)
+                COMPREPLY=()
+                ;;
+              --relay)
                 COMPREPLY=()
                 ;;
               --daily-quota-bytes)

@@ -11,13 +11,12 @@ and the relays that were of no use lately.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.ids import PeerId
+from protocol.ids import PeerId, rank
 from protocol.relay.messages import Reserved
 
 RELAYS: Final = 2
@@ -169,8 +168,3 @@ class RelayClient:
         if len(self._avoided) >= MAX_AVOIDED:
             del self._avoided[next(iter(self._avoided))]
         self._avoided[relay] = now + AVOID_S
-
-
-def rank(own: PeerId, relay: PeerId) -> bytes:
-    """Return what decides between relays: smaller is better, and each member orders them anew."""
-    return hashlib.blake2b(f"{own} {relay}".encode(), digest_size=8).digest()

@@ -2,9 +2,9 @@
 
 Who sends counts, however many circuits it has: a member's circuits take turns within its share, and
 members that want to send get the same bytes. While only one wants to send, it gets the whole rate,
-so no further limit of a member or of a circuit is needed. Pieces are served by start tags
-(start-time fair queueing; Goyal, Vin and Cheng, 1996, section 2): unlike
-round-robin with deficits, this is fair to a member that has only one small piece waiting at a time.
+so no further limit of a member or of a circuit is needed. Pieces are served by start tags (Goyal,
+Vin and Cheng, "Start-time fair queueing", 1996, section 2): unlike round-robin with deficits, this
+is fair to a member that has only one small piece waiting at a time.
 
 State: of each member the pieces that wait, by circuit, and its tag; the tokens. The clock is passed
 in. A withdrawn piece costs nothing.
@@ -102,7 +102,7 @@ class Shares:
 
     @property
     def _has_tokens(self) -> bool:
-        return self._rate == 0 or self._tokens >= 0
+        return self._rate == 0 or self._tokens > -1  # a part of a byte is a rounding error
 
     @property
     def _burst_bytes(self) -> float:

@@ -48,6 +48,7 @@ async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]
     async with networks() as a, networks() as b, networks() as relay:
         await reserve(b, relay)
         await a.connect(b.reaching.addresses[0])
+        await until(lambda: linked(b, a))
         yield a, b, relay
 
 
@@ -189,6 +190,24 @@ async def test_who_asks_is_who_comes(networks: Networks) -> None:
         with pytest.raises(DialError):
             await a.connect(b.reaching.addresses[0])
         assert b.statistics().refused["circuit-identity"] == 1
+
+
+@pytest.mark.parametrize("gone", ["asker", "target"])
+async def test_the_end_of_one_side_costs_the_other_nothing_but_the_circuit(
+    networks: Networks, gone: str
+) -> None:
+    async with networks() as stays, networks() as relay:
+        async with networks() as leaves:
+            asker, target = (leaves, stays) if gone == "asker" else (stays, leaves)
+            await reserve(target, relay)
+            await asker.connect(target.reaching.addresses[0])
+        await until(lambda: not relay.passing.machine.circuits)
+        with trio.move_on_after(0.5):
+            while True:
+                assert linked(stays, relay)
+                await trio.sleep(0.01)
+        for network in (relay, stays):
+            assert "handler-failed" not in network.statistics().refused
 
 
 async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:

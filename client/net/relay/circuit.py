@@ -6,14 +6,19 @@ peer's place. State: the stream.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.transport import Buffer, ByteStream
 from client.net.yamux_stream import YamuxStream
+from protocol.errors import RemoteProtocolError
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """The most that a relay may have in flight to us in one circuit, within the link's budget."""
+_RELAY_FAILED = (StreamReset, ConnectionLost, RemoteProtocolError)
+"""What goes wrong on the link with the relay is not the fault of the peer behind it."""
 
 
 class CircuitStream(ByteStream):
@@ -32,17 +37,18 @@ class CircuitStream(ByteStream):
         """Send the bytes. See `ByteStream.send_all`."""
         try:
             await self._stream.send_all([data])
-        except (StreamReset, ConnectionLost) as error:
+        except _RELAY_FAILED as error:
             raise trio.BrokenResourceError(str(error)) from error
 
     async def receive_some(self, most: int) -> bytes:
         """Return up to ``most`` bytes. See `ByteStream.receive_some`."""
         try:
             return await self._stream.receive_up_to(most)
-        except (StreamReset, ConnectionLost) as error:
+        except _RELAY_FAILED as error:
             raise trio.BrokenResourceError(str(error)) from error
 
     async def aclose(self) -> None:
         """End the circuit at once."""
-        self._stream.reset()
+        with suppress(RemoteProtocolError):  # the relay takes no more: its link ends by itself
+            self._stream.reset()
         await trio.lowlevel.checkpoint()

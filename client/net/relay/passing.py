@@ -2,8 +2,9 @@
 
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
 back to that side's window only once the other side's connection has taken it, so a circuit holds at
-most 256 KiB in each direction, and a slow reader slows its sender down. The bytes of circuits wait
-for the rate that the owner lends, and behind the tensors of our own training (``pacing.py``).
+most 256 KiB in each direction (``Holding``), and a slow reader slows its sender down. The bytes of
+circuits wait for the rate that the owner lends, and behind the tensors of our own training
+(``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -27,6 +28,7 @@ from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.relay.holding import Holding
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
@@ -113,9 +115,7 @@ class PassingOn:
             try:
                 await self._serve(number, request, connection, message)
             except NetworkError:
-                pass  # one of the two has ended its stream; the other one is reset
-            except trio.TooSlowError:
-                self.machine.refused["stalled"] += 1
+                pass  # the asker has ended its stream
             finally:
                 self._forget(number, request)
 
@@ -134,8 +134,8 @@ class PassingOn:
             return
         there, back = request.target, request.stream
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._pass_on, number, back, there, request.asker)
-            await self._pass_on(number, there, back, request.ask.target)
+            nursery.start_soon(self._carry, request, number, back, there, request.asker)
+            nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
 
     async def _ask_target(self, request: _Request, asked: AskTarget) -> bool:
         connection = self._links.direct(asked.target)
@@ -150,16 +150,30 @@ class PassingOn:
             return False
         return answer == Status("ok")
 
+    async def _carry(
+        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+    ) -> None:
+        """Pass on one direction; its failure ends the circuit, and nothing else."""
+        try:
+            await self._pass_on(number, source, to, sender)
+        except (NetworkError, RemoteProtocolError):  # of either link, which ends by itself
+            request.scope.cancel()
+        except trio.TooSlowError:
+            self.machine.refused["stalled"] += 1
+            request.scope.cancel()
+
     async def _pass_on(
         self, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
     ) -> None:
         """Pass on what one side sends until it sends no more."""
+        holding = Holding(trio.current_time())
         while data := await source.receive_held(MAX_PIECE_BYTES):
             await self._turn(sender, number, len(data))
             await self._pace(len(data))
             await to.send_all([data], STALL_S)
-            source.release(len(data))
-            self.machine.receive(Moved(number, len(data)), trio.current_time())
+            now = trio.current_time()
+            source.release(holding.passed(len(data), now))
+            self.machine.receive(Moved(number, len(data)), now)
         to.send_eof()
         self._do(HalfClosed(number))
 
@@ -229,9 +243,10 @@ class PassingOn:
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]
-        for stream in (request.stream, request.target):
-            if stream is not None and not stream.done and request.joined:
-                stream.reset()
-        if request.target is not None and not request.joined:
-            request.target.reset()
+        with suppress(RemoteProtocolError):  # its link takes no more, and ends by itself
+            if request.joined and not request.stream.done:
+                request.stream.reset()
+        with suppress(RemoteProtocolError):
+            if request.target is not None and not request.target.done:
+                request.target.reset()
         self._do(Ended(number))

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -38,12 +38,11 @@ REFUSALS: Final = {
 }
 
 
-class Dialling(Links):
+class Dialling(Links, Protocol):
     """The part of the network that reaching others uses."""
 
     async def connect(self, *addresses: str) -> PeerId:
         """Dial a peer at any of its multiaddrs and wait until its link is up."""
-        raise NotImplementedError
 
     async def dial_any(self, addresses: Sequence[str]) -> None:
         """Try addresses in turn until one answers, as far as they may be called."""

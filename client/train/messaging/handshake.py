@@ -8,6 +8,7 @@ redeemed that way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from client.train.messaging.admission import Admission, Open
@@ -38,10 +39,13 @@ class Handshake:
     ports: Ports
     admission: Admission = field(default_factory=Open)
     admitted: set[PeerId] = field(default_factory=set)
+    greets: Callable[[PeerId], bool] = lambda _peer: True
+    """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
 
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
-        self.ports.send(peer, self._hello(peer))
+        if self.greets(peer):
+            self.ports.send(peer, self._hello(peer))
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""

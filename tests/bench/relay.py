@@ -1,0 +1,314 @@
+"""What a relay costs: rate through it, memory of many circuits, fairness among its clients.
+
+    python -m tests.bench.relay [--parts rate,memory,fairness] [--runs 3] [--seconds 5] [--mbit 100]
+
+rate: one sender and one receiver, each and the relay on a line of its own (``tests.netlab``, takes
+root), in turn through the relay and directly; a share of 1 is every byte of TCP payload that the
+line can carry. memory: resident memory of a relay's process with 200 circuits whose windows are
+full in both directions, less that before. fairness: eight senders behind a limited relay, one of
+them with ten circuits; Jain's index of the bytes of each. Medians of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import psutil
+import trio
+
+from client.lab.local_swarm import terminate_as_interrupt
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import Inbound
+from client.net.relay.circuit import CircuitStream
+from client.net.relay.exchange import ask
+from protocol.ids import PeerId
+from protocol.relay.messages import Connect, Status
+from protocol.wire.messages import Backward
+from tests.netlab.lab import Lab
+from tests.netlab.table import Link, uniform
+
+PAYLOAD_BYTES = 256 * 1024
+WARM_S = 3.0
+CIRCUITS, TARGETS = 200, 10
+FAIR_RATE, GREEDY = 4_000_000, 10
+HEADERS = 1448 / 1514
+"""Payload of TCP in a full frame with time stamps, of what the line counts."""
+
+
+# --- processes -------------------------------------------------------------------------------
+
+
+async def relay(network: Libp2pNetwork, rate: float) -> None:
+    """Relay, and tell of ourselves whenever asked."""
+    network.passing.offer(relays=True, rate_bytes_per_s=rate)
+
+    def now() -> dict[str, Any]:
+        process = psutil.Process()
+        return {
+            "rss": process.memory_info().rss,
+            "cpu_s": sum(process.cpu_times()[:2]),
+            "circuits": network.passing.machine.circuits,
+            "buffered": sum(
+                link.connection.session.buffered_bytes
+                for link in network._links.values()
+                if link.connection is not None
+            ),
+        }
+
+    await _answer(network.addresses[0], now)
+
+
+async def sinks(host: str, number: int, relay_address: str) -> None:
+    """Be reached through a relay, or directly, as several peers; count what comes to each."""
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        networks = [await _opened(stack, host) for _ in range(number)]
+        got = dict.fromkeys(range(number), 0)
+
+        async def count(which: int) -> None:
+            async for event in networks[which].events:
+                if isinstance(event, Inbound):
+                    got[which] += len(event.payload)
+
+        addresses = []
+        for which, network in enumerate(networks):
+            nursery.start_soon(count, which)
+            addresses.append(network.addresses[0])
+            if relay_address:
+                await _reserve(network, relay_address)
+                addresses[-1] = network.reaching.addresses[0]
+        await _answer(" ".join(addresses), lambda: {"bytes": list(got.values())})
+        nursery.cancel_scope.cancel()
+
+
+async def sources(host: str, targets: Sequence[str]) -> None:
+    """Send without end, as one peer for each argument, to the addresses in it."""
+
+    async def send(network: Libp2pNetwork, peer: PeerId) -> None:
+        while True:
+            await network.send(peer, Backward(0, 1, 0, 0), bytes(PAYLOAD_BYTES))
+
+    async def drop(network: Libp2pNetwork) -> None:
+        async for _ in network.events:
+            pass
+
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        for addresses in targets:
+            network = await _opened(stack, host)
+            nursery.start_soon(drop, network)
+            for address in addresses.split():
+                nursery.start_soon(send, network, await network.connect(address))
+        await _answer("sending", dict)
+        nursery.cancel_scope.cancel()
+
+
+async def _opened(stack: AsyncExitStack, host: str) -> Libp2pNetwork:
+    return await stack.enter_async_context(open_network(os.urandom(32), [(host, 0)]))
+
+
+async def _reserve(network: Libp2pNetwork, relay_address: str) -> None:
+    name = await network.connect(relay_address)
+    network.reaching.update({name: [relay_address]}, needed=True)
+    while not network.reaching.addresses:
+        await trio.sleep(0.01)
+
+
+async def flood(relay_address: str) -> None:
+    """Open all circuits and fill their windows; nobody reads."""
+    circuits: list[CircuitStream] = []
+
+    def keep(stream: CircuitStream, relay: PeerId, asker: PeerId) -> None:
+        circuits.append(stream)
+
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        targets = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
+        for target in targets:
+            target.serve_circuit = keep  # type: ignore[method-assign,assignment]
+            await _reserve(target, relay_address)
+        askers = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
+        for number in range(CIRCUITS):
+            asker, target = askers[number % TARGETS], targets[number // TARGETS % TARGETS]
+            connection = asker.direct(await asker.connect(relay_address))
+            assert connection is not None
+            stream, answer = await ask(connection, Connect(target.peer_id))
+            assert answer == Status("ok"), answer
+            nursery.start_soon(_fill, partial(stream.send_all, [bytes(65536)]))
+        for circuit in circuits:
+            nursery.start_soon(_fill, partial(circuit.send_all, bytes(65536)))
+        await _answer("full soon", dict)
+        nursery.cancel_scope.cancel()
+
+
+async def _fill(send: Callable[[], Any]) -> None:
+    while True:
+        await send()
+
+
+async def _answer(first: str, tell: Callable[[], dict[str, Any]]) -> None:
+    """Say a line, then answer every line of stdin until its end."""
+    print(first, flush=True)
+    async for line in trio.wrap_file(sys.stdin):
+        if not line.strip():
+            continue
+        print(json.dumps(tell()), flush=True)
+
+
+async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
+    match role:
+        case "relay":
+            async with open_network(os.urandom(32), [(host, 0)]) as network:
+                await relay(network, float(arguments[0]))
+        case "sinks":
+            await sinks(host, int(arguments[0]), arguments[1])
+        case "sources":
+            await sources(host, arguments)
+        case _:
+            await flood(arguments[0])
+
+
+class Peer:
+    """One of these processes."""
+
+    def __init__(self, role: str, host: str, *arguments: str, within: Sequence[str] = ()) -> None:
+        program = (sys.executable, "-m", "tests.bench.relay", "--peer", role, host, *arguments)
+        self.process = subprocess.Popen(
+            [*within, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.first = self._line()
+
+    def ask(self) -> dict[str, Any]:
+        """Let it tell of itself."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("?\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._line())
+        return answer
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"{self.process.args!r} ended")
+        return line
+
+
+@contextmanager
+def peers() -> Iterator[Callable[..., Peer]]:
+    """Start processes that end with the block."""
+    with ExitStack() as stack:
+
+        def start(role: str, host: str, *arguments: str, within: Sequence[str] = ()) -> Peer:
+            peer = Peer(role, host, *arguments, within=within)
+            stack.callback(peer.end)
+            return peer
+
+        yield start
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, float]:
+    """Return the shares of the line through a relay and directly, and the relay's CPU ms/MB."""
+    with Lab(uniform(["a", "r", "b"], mbit, Link(rtt_ms=rtt_ms))) as lab:
+        shares = []
+        cpu_ms = 0.0
+        for relayed in (True, False):
+            with peers() as start:
+
+                def on(
+                    role: str,
+                    name: str,
+                    *arguments: str,
+                    begin: Callable[..., Peer] = start,
+                ) -> Peer:
+                    return begin(role, lab.address(name), *arguments, within=lab.command(name))
+
+                by = on("relay", "r", "0")
+                to = on("sinks", "b", "1", by.first if relayed else "")
+                on("sources", "a", to.first)
+                time.sleep(WARM_S)
+                began, before, cpu = time.monotonic(), to.ask()["bytes"][0], by.ask()["cpu_s"]
+                time.sleep(seconds)
+                took, got = time.monotonic() - began, to.ask()["bytes"][0] - before
+                shares.append(got * 8 / took / 1e6 / (mbit * HEADERS))
+                if relayed:
+                    cpu_ms = (by.ask()["cpu_s"] - cpu) * 1e3 / (got / 1e6)
+        return shares[0], shares[1], cpu_ms
+
+
+def memory() -> tuple[int, float, float]:
+    """Return the circuits, the MB that they add to the relay, and the MB that it buffers."""
+    with peers() as start:
+        by = start("relay", "127.0.0.1", "0")
+        before = by.ask()["rss"]
+        start("flood", "127.0.0.1", by.first)
+        most = by.ask()
+        for _ in range(20):
+            time.sleep(0.5)
+            most = max(most, by.ask(), key=lambda told: int(told["rss"]))
+        return most["circuits"], (most["rss"] - before) / 1e6, most["buffered"] / 1e6
+
+
+def fairness(seconds: float) -> tuple[float, float]:
+    """Return Jain's index over eight senders, one of them greedy, and the share of the rate."""
+    with peers() as start:
+        by = start("relay", "127.0.0.1", str(FAIR_RATE))
+        to = start("sinks", "127.0.0.1", str(7 + GREEDY), by.first)
+        addresses = to.first.split()
+        start("sources", "127.0.0.1", *addresses[:7], " ".join(addresses[7:]))
+        time.sleep(WARM_S)
+        before = to.ask()["bytes"]
+        time.sleep(seconds)
+        got = [now - was for now, was in zip(to.ask()["bytes"], before, strict=True)]
+        each = [*got[:7], sum(got[7:])]
+        index = sum(each) ** 2 / (8 * sum(one**2 for one in each))
+        return index, sum(each) / seconds / FAIR_RATE
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:2] == ["--peer"]:
+        trio.run(_peer, sys.argv[2], sys.argv[3], sys.argv[4:])
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", default="rate,memory,fairness")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--mbit", type=float, default=100.0)
+    parser.add_argument("--rtt-ms", type=float, default=20.0)
+    asked = parser.parse_args()
+    for part in asked.parts.split(","):
+        runs: list[tuple[float, ...]] = []
+        for _ in range(asked.runs):
+            match part:
+                case "rate":
+                    runs.append(rate(asked.seconds, asked.mbit, asked.rtt_ms))
+                case "memory":
+                    runs.append(memory())
+                case "fairness":
+                    runs.append(fairness(2 * asked.seconds))
+        medians = [round(statistics.median(column), 3) for column in zip(*runs, strict=True)]
+        said = [[round(value, 3) for value in run] for run in runs]
+        print(f"{part}: medians {medians} of {said}; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    with terminate_as_interrupt():
+        main()

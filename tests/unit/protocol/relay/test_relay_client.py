@@ -1,0 +1,121 @@
+"""Where a member that nobody can dial keeps its reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from protocol.ids import PeerId, rank
+from protocol.relay.client import (
+    ANSWER_S,
+    AVOID_S,
+    ClientEffect,
+    Moved,
+    RelayClient,
+    Request,
+)
+from protocol.relay.messages import Reserved
+
+ME = PeerId("me")
+R1, R2, R3, R4 = sorted((PeerId(f"relay {n}") for n in range(4)), key=lambda relay: rank(ME, relay))
+"""In the order in which we would choose them."""
+GRANTED = Reserved(600, 1e6, 32)
+
+
+def requests(effects: list[ClientEffect]) -> list[PeerId]:
+    return [effect.relay for effect in effects if isinstance(effect, Request)]
+
+
+def client(relays: Mapping[PeerId, str], *granted: PeerId) -> RelayClient:
+    machine = RelayClient(ME)
+    machine.update(relays, True, 0.0)
+    for relay in granted:
+        assert machine.answered(relay, GRANTED, 0.0) == [Moved()]
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("relays", "asked"),
+    [
+        ({}, []),
+        ({R1: "p"}, [R1]),
+        ({R1: "p", R2: "q", R3: "r"}, [R1, R2]),
+        ({R1: "p", R2: "p", R3: "q"}, [R1, R3]),
+        ({R1: "p", R2: "p"}, [R1, R2]),
+    ],
+)
+def test_two_relays_of_different_prefixes_are_asked(
+    relays: dict[PeerId, str], asked: list[PeerId]
+) -> None:
+    machine = RelayClient(ME)
+    assert requests(machine.update(relays, True, 0.0)) == asked
+    assert requests(machine.tick(1.0)) == []  # they are being asked
+
+
+def test_who_is_dialled_reserves_nowhere() -> None:
+    machine = RelayClient(ME)
+    assert machine.update({R1: "p"}, False, 0.0) == []
+    assert machine.next_deadline() is None
+
+
+def test_a_reservation_is_renewed_and_given_up_when_no_longer_needed() -> None:
+    machine = client({R1: "p", R2: "q"}, R1, R2)
+    assert machine.relays == (R1, R2)
+    assert machine.next_deadline() == 300.0
+    assert requests(machine.tick(300.0)) == [R1, R2]
+    assert machine.answered(R1, GRANTED, 301.0) == []
+    assert machine.answered(R2, GRANTED, 301.0) == []
+    assert machine.update({}, False, 302.0) == [Moved()]
+    assert machine.relays == ()
+
+
+def test_a_relay_that_refuses_is_avoided_for_a_while() -> None:
+    machine = RelayClient(ME)
+    machine.update({R1: "p", R2: "q", R3: "r"}, True, 0.0)
+    assert requests(machine.answered(R1, None, 1.0)) == [R3]
+    machine.answered(R2, GRANTED, 1.0)
+    assert requests(machine.answered(R3, None, 2.0)) == []  # nobody is left to ask
+    assert requests(machine.tick(1.0 + AVOID_S)) == [R1]
+
+
+def test_a_relay_that_does_not_answer_is_avoided() -> None:
+    machine = RelayClient(ME)
+    machine.update({R1: "p", R2: "q", R3: "r"}, True, 0.0)
+    machine.answered(R2, GRANTED, 1.0)
+    assert requests(machine.tick(ANSWER_S)) == [R3]
+    assert machine.answered(R1, GRANTED, ANSWER_S + 1) == []  # too late
+
+
+def test_a_lost_relay_is_replaced_at_once() -> None:
+    machine = client({R1: "p", R2: "q", R3: "r"}, R1, R2)
+    lost = machine.lost(R1, 5.0)
+    assert lost == [Moved(), Request(R1)]  # the best that is free; its link may be made anew
+    assert machine.relays == (R2,)
+
+
+def test_a_relay_that_leaves_is_replaced_before_it_is_gone() -> None:
+    machine = client({R1: "p", R2: "q", R3: "r"}, R1, R2)
+    assert machine.draining(R1, 5.0) == [Moved(), Request(R3)]
+    assert machine.draining(R1, 6.0) == []
+    assert machine.relays == (R2, R1)  # still named, but last
+    machine.answered(R3, GRANTED, 7.0)
+    assert machine.lost(R1, 30.0) == [Moved()]
+    assert machine.relays == (R2, R3)
+
+
+def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
+    machine = client({R1: "p"}, R1)
+    assert machine.answered(R4, GRANTED, 1.0) == []
+    assert machine.draining(R4, 1.0) == []
+    assert machine.lost(R4, 1.0) == []
+    assert machine.relays == (R1,)
+
+
+def test_members_choose_differently() -> None:
+    relays = {PeerId(f"relay {n}"): str(n) for n in range(20)}
+    first = {
+        requests(RelayClient(PeerId(f"member {n}")).update(relays, True, 0.0))[0]
+        for n in range(100)
+    }
+    assert len(first) > 10

@@ -1,0 +1,101 @@
+"""The messages about circuits, and the addresses that name a relay."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.address import parse_address
+from protocol.errors import RemoteProtocolError
+from protocol.ids import peer_id_from_key
+from protocol.relay.messages import (
+    MAX_RELAY_MESSAGE_BYTES,
+    Connect,
+    Drain,
+    RelayMessage,
+    Reserve,
+    Reserved,
+    Status,
+    Stop,
+    decode_relay_message,
+    encode_relay_message,
+)
+
+RELAY, PEER = peer_id_from_key(bytes(32)), peer_id_from_key(b"\1" * 32)
+BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Reserve(), Reserved(600, 1e6, 32), Connect(PEER), Stop(PEER), Status("full"), Drain(30)],
+)
+def test_messages_survive(message: RelayMessage) -> None:
+    assert decode_relay_message(encode_relay_message(message)) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode(["Connect", "x" * 65]),
+        msgspec.msgpack.encode(["Connect", ""]),
+        msgspec.msgpack.encode(["Connect", PEER, PEER]),
+        msgspec.msgpack.encode(["Reserve", PEER]),  # nobody reserves in another's name
+        msgspec.msgpack.encode(["Reserved", 0, 1.0, 1]),
+        msgspec.msgpack.encode(["Reserved", 600, float("nan"), 1]),
+        msgspec.msgpack.encode(["Reserved", 600, -1.0, 1]),
+        msgspec.msgpack.encode(["Status", "fine"]),
+        msgspec.msgpack.encode(["Drain", 10**9]),
+        msgspec.msgpack.encode(["Hello", 1]),
+        b"\x91" * 1000,
+        bytes(MAX_RELAY_MESSAGE_BYTES + 1),
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError) as refused:
+        decode_relay_message(data)
+    assert refused.value.penalty > 0
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        message = decode_relay_message(data)
+    except RemoteProtocolError:
+        return
+    assert decode_relay_message(encode_relay_message(message)) == message
+
+
+def test_an_address_through_a_relay() -> None:
+    address = parse_address(f"{BY}/p2p-circuit/p2p/{PEER}")
+    assert (address.relay, address.peer, address.host, address.port) == (
+        RELAY,
+        PEER,
+        "203.0.113.7",
+        4001,
+    )
+    assert str(address) == f"{BY}/p2p-circuit/p2p/{PEER}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{BY}/p2p-circuit",
+        f"{BY}/p2p-circuit/p2p/",
+        f"{BY}/p2p-circuit/p2p/{RELAY}",  # through itself
+        f"{BY}/p2p-circuit/p2p/nobody",
+        f"{BY}/P2P-CIRCUIT/p2p/{PEER}",
+        f"{BY}/p2p/{PEER}",
+        f"/p2p-circuit/p2p/{PEER}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p-circuit/p2p/{PEER}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}/p2p-circuit/ip4/1.2.3.4/p2p/{PEER}",
+        f"{BY}/p2p-circuit/p2p/{PEER}/p2p-circuit/p2p/{PEER}",  # no chains of relays
+        f"{BY}/p2p-circuit/p2p/{PEER}/",
+    ],
+)
+def test_other_forms_are_no_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not|no relay"):
+        parse_address(text)

@@ -1,0 +1,221 @@
+"""The relay's machine as tables: who is refused and why, what ends when, what is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.effects import Penalise
+from protocol.ids import PeerId
+from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
+from protocol.relay.server import (
+    Admitted,
+    Agreed,
+    Answer,
+    Asked,
+    AskTarget,
+    End,
+    Ended,
+    HalfClosed,
+    Join,
+    LinkEnded,
+    Moved,
+    Offering,
+    RelayLimits,
+    RelayServer,
+    Tell,
+)
+
+RELAY, A, B, C = (PeerId(name) for name in ("relay", "a", "b", "c"))
+RATE = 5e6
+
+
+def relay(limits: RelayLimits | None = None, *, reserved: tuple[PeerId, ...] = (B,)) -> RelayServer:
+    machine = RelayServer(RELAY, limits or RelayLimits())
+    machine.receive(Offering(True, RATE), 0.0)
+    for number, peer in enumerate(reserved):
+        machine.receive(Asked(-1 - number, peer, Reserve(), member=True), 0.0)
+    return machine
+
+
+def connect(number: int, asker: PeerId, target: PeerId = B, *, member: bool = True) -> Asked:
+    return Asked(number, asker, Connect(target), member)
+
+
+def open_circuit(machine: RelayServer, number: int, asker: PeerId, *, member: bool = True) -> None:
+    machine.receive(connect(number, asker, member=member), 0.0)
+    assert machine.receive(Agreed(number, True), 0.0)[-1] == Join(number)
+
+
+def test_a_circuit_comes_about() -> None:
+    machine = relay()
+    assert machine.receive(connect(1, A), 1.0) == [AskTarget(1, B, Stop(A))]
+    assert machine.receive(Agreed(1, True), 2.0) == [Answer(1, Status("ok")), Join(1)]
+    machine.receive(Moved(1, 1000), 3.0)
+    assert (machine.circuits, machine.passed_bytes) == (1, 1000)
+    machine.receive(Ended(1), 4.0)
+    assert machine.circuits == 0
+
+
+def test_a_reservation_says_what_it_is_worth() -> None:
+    machine = relay(reserved=())
+    limits = machine.limits
+    granted = Reserved(limits.reservation_s, RATE, limits.circuits_of_member)
+    assert machine.receive(Asked(1, B, Reserve(), True), 0.0) == [Answer(1, granted)]
+    assert machine.reservations == {B}
+    assert machine.next_deadline() == limits.reservation_s
+    machine.tick(limits.reservation_s)
+    assert machine.reservations == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "blamed"),
+    [
+        (Asked(1, A, Reserve(), member=False), "not-a-member", False),
+        (Asked(1, A, Reserve(), member=True, relayed=True), "over-a-circuit", True),
+        (Asked(1, A, Connect(B), member=True, relayed=True), "over-a-circuit", True),
+        (Asked(1, A, Connect(A), member=True), "own-circuit", True),
+        (Asked(1, A, Connect(RELAY), member=True), "own-circuit", True),
+        (Asked(1, A, Connect(C), member=True), "no-reservation", False),
+        (Asked(1, A, Connect("nonsense"), member=True), "no-reservation", False),
+    ],
+)
+def test_who_is_refused(asked: Asked, code: str, blamed: bool) -> None:
+    machine = relay()
+    answer, *blame = machine.receive(asked, 1.0)
+    assert answer == Answer(1, Status(code))  # type: ignore[arg-type]
+    assert [type(effect) for effect in blame] == ([Penalise] if blamed else [])
+    assert machine.refused == {code: 1}
+    assert machine.circuits == 0
+
+
+def test_who_does_not_relay_takes_no_reservations() -> None:
+    machine = RelayServer(RELAY)
+    (answer,) = machine.receive(Asked(1, A, Reserve(), True), 0.0)
+    assert answer == Answer(1, Status("not-offered"))
+
+
+def test_ten_thousand_reservations_are_bounded() -> None:
+    machine = relay(reserved=())
+    for number in range(10_000):
+        machine.receive(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
+    assert len(machine.reservations) == machine.limits.reservations
+    assert machine.refused["full"] == 10_000 - machine.limits.reservations
+    held = next(iter(machine.reservations))
+    (renewed,) = machine.receive(Asked(1, held, Reserve(), True), 1.0)  # in its own place
+    assert isinstance(renewed, Answer)
+    assert isinstance(renewed.message, Reserved)
+
+
+def test_one_peer_holds_one_reservation_and_is_blamed_for_a_storm() -> None:
+    machine = relay(reserved=())
+    effects = [
+        effect
+        for number in range(1000)
+        for effect in machine.receive(Asked(number, A, Reserve(), True), 0.0)
+    ]
+    assert machine.reservations == {A}
+    blamed = [effect for effect in effects if isinstance(effect, Penalise)]
+    assert len(blamed) == 1000 - machine.limits.asks_burst
+    assert {effect.peer for effect in blamed} == {A}
+
+
+def test_a_target_is_not_flooded_by_many_askers_together() -> None:
+    """Nobody is blamed: each of them asks once."""
+    machine = relay(RelayLimits(circuits_of_member=10_000, circuits=10_000))
+    effects = [
+        effect
+        for number in range(200)
+        for effect in machine.receive(connect(number, PeerId(f"asker {number}")), 0.0)
+    ]
+    asked = [effect for effect in effects if isinstance(effect, AskTarget)]
+    assert len(asked) == machine.limits.asks_burst
+    assert not [effect for effect in effects if isinstance(effect, Penalise)]
+
+
+def test_circuits_are_bounded_in_all_for_a_member_and_for_strangers() -> None:
+    limits = RelayLimits(circuits=6, circuits_of_member=4, circuits_of_strangers=1)
+    machine = relay(limits, reserved=(B, C))
+    codes = []
+    asks = [
+        connect(1, A, member=False),
+        connect(2, PeerId("stranger"), member=False),  # full: the other one has the place
+        connect(3, A), connect(4, A), connect(5, A),
+        connect(6, A, C),  # full: a has four
+        connect(7, PeerId("d"), B),  # full: b has four
+        connect(8, PeerId("d"), C), connect(9, PeerId("d"), C),
+        connect(10, PeerId("e"), C),  # full: six in all
+    ]  # fmt: skip
+    for asked in asks:
+        (effect,) = machine.receive(asked, 0.0)
+        codes.append(asked.number if isinstance(effect, Answer) else 0)
+    assert [number for number in codes if number] == [2, 6, 7, 10]
+    assert machine.circuits == 6
+
+
+@pytest.mark.parametrize(
+    ("events", "ends_at", "reason"),
+    [
+        ([], 60.0, "idle"),
+        ([(30.0, Moved(1, 1))], 90.0, "idle"),
+        ([(5.0, HalfClosed(1))], 15.0, "half-closed"),
+        ([(5.0, HalfClosed(1)), (9.0, Moved(1, 1))], 19.0, "half-closed"),
+        ([(5.0, Offering(False, drain_s=20.0))], 25.0, "drained"),
+        ([(5.0, Offering(False, drain_s=20.0)), (6.0, Offering(True))], 60.0, "idle"),
+    ],
+)
+def test_when_a_circuit_ends(
+    events: list[tuple[float, Moved | HalfClosed | Offering]], ends_at: float, reason: str
+) -> None:
+    machine = relay()
+    open_circuit(machine, 1, A)
+    for at, event in events:
+        machine.receive(event, at)
+    assert machine.next_deadline() == ends_at
+    assert machine.tick(ends_at - 0.01) == []
+    assert machine.tick(ends_at) == [End(1, reason)]
+    assert machine.circuits == 0
+
+
+def test_an_unfinished_circuit_ends() -> None:
+    machine = relay()
+    machine.receive(connect(1, A), 0.0)
+    assert machine.tick(10.0) == [End(1, "unfinished")]
+    assert machine.receive(Agreed(1, True), 11.0) == []  # too late
+
+
+def test_a_strangers_circuit_ends_unless_it_becomes_a_member() -> None:
+    limits = RelayLimits(idle_s=1000.0)
+    for becomes, due in ((False, 60.0), (True, 1000.0)):
+        machine = relay(limits, reserved=())
+        machine.receive(Asked(0, B, Reserve(), True), 0.0)
+        open_circuit(machine, 1, A, member=False)
+        if becomes:
+            machine.receive(Admitted(A), 5.0)
+        ends = [end for at in (60.0, 1000.0) for end in machine.tick(at) if isinstance(end, End)]
+        assert ends == [End(1, "idle" if becomes else "stranger")], due
+
+
+@pytest.mark.parametrize("gone", [A, B])
+def test_the_end_of_a_link_ends_what_goes_over_it(gone: PeerId) -> None:
+    machine = relay()
+    open_circuit(machine, 1, A)
+    open_circuit(machine, 2, C)
+    ended = machine.receive(LinkEnded(gone), 1.0)
+    assert ended == [End(number, "link-ended") for number in ((1,) if gone == A else (1, 2))]
+    assert (B in machine.reservations) == (gone == A)
+
+
+def test_a_relay_that_leaves_tells_everybody_once() -> None:
+    machine = relay(reserved=(B, C))
+    leave = Offering(False, drain_s=30.0)
+    assert machine.receive(leave, 1.0) == [Tell(B, Drain(30)), Tell(C, Drain(30))]
+    assert machine.receive(leave, 2.0) == []
+    (answer,) = machine.receive(Asked(5, B, Reserve(), True), 2.0)
+    assert answer == Answer(5, Status("not-offered"))
+
+
+def test_a_target_that_does_not_agree() -> None:
+    machine = relay()
+    machine.receive(connect(1, A), 0.0)
+    assert machine.receive(Agreed(1, False), 1.0) == [Answer(1, Status("unreachable"))]
+    assert machine.circuits == 0
