@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-dtype --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --from-step --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --port-mapping --power-limit --power-limit-w --preset --price --prompt --purpose --python --reason --record --redundancy --relay --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join list logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
+  local all_commands='amend attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export extend finish get identity install invite join leaderboard list logs ls matches members mix name path pause peers plan prune relay replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "invite" "expel" "pause" "resume" "finish" "stop" "checkpoint" "data" "sample" "chat" "export" "eval" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "list" "peers" "members" "evidence" "stages" "matches" "events" "logs" "credit" "report" "replay")
+        local -a _c=("create" "join" "relay" "invite" "expel" "extend" "amend" "pause" "resume" "finish" "stop" "checkpoint" "data" "sample" "chat" "export" "eval" "doctor" "config" "identity" "service" "encrypt" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "list" "peers" "members" "evidence" "stages" "matches" "events" "logs" "leaderboard" "credit" "report" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -355,7 +355,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--purpose" "--from" "--data" "--tokenizer" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--audit" "--redundancy" "--checkpoint-every" "--seed" "--private" "--vouched" "--dual-homing" "--optimizer" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--z-loss" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--purpose" "--from" "--data" "--tokenizer" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--compute-dtype" "--audit" "--redundancy" "--checkpoint-every" "--evaluate-every" "--prompt" "--seed" "--private" "--vouched" "--dual-homing" "--optimizer" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lora" "--lora-alpha" "--lora-targets" "--lora-base" "--lr" "--min-lr" "--schedule" "--warmup-steps" "--decay-from" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--z-loss" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -420,6 +420,14 @@ _volunteer() {
                 ;;
               --aggregation)
                 local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --compute-dtype)
+                local -a _c=("fp32" "bf16")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -931,7 +939,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -959,6 +967,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --announce)
+                COMPREPLY=()
+                ;;
+              --port-mapping)
                 COMPREPLY=()
                 ;;
               --dial-timeout-s)
@@ -1084,6 +1095,29 @@ _volunteer() {
                 ;;
               --config)
                 COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "leaderboard")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
                 ;;
               *)
                 COMPREPLY=()
@@ -1400,7 +1434,7 @@ _volunteer() {
           ;;
         "relay")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--quiet" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--quiet" "--listen-host" "--listen-port" "--announce" "--port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1422,6 +1456,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --announce)
+                COMPREPLY=()
+                ;;
+              --port-mapping)
                 COMPREPLY=()
                 ;;
               --dial-timeout-s)
@@ -1452,6 +1489,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --control-group)
+                COMPREPLY=()
+                ;;
+              --nickname)
                 COMPREPLY=()
                 ;;
               --data-dir)
@@ -1518,6 +1558,12 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --log-dir)
+                COMPREPLY=()
+                ;;
+              --log-to)
+                COMPREPLY=()
+                ;;
+              --samples)
                 COMPREPLY=()
                 ;;
               --log-level)
@@ -1996,7 +2042,7 @@ _volunteer() {
           ;;
         "config show")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
+            local -a _c=("--listen-host" "--listen-port" "--announce" "--port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2015,6 +2061,9 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
               --announce)
+                COMPREPLY=()
+                ;;
+              --port-mapping)
                 COMPREPLY=()
                 ;;
               --dial-timeout-s)

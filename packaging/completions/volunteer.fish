@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
-    set -l all_commands 'attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export finish get identity install invite join list logs ls matches members mix path pause peers plan prune replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-dtype --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --from-step --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --port-mapping --power-limit --power-limit-w --preset --price --prompt --purpose --python --reason --record --redundancy --relay --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l all_commands 'amend attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export extend finish get identity install invite join leaderboard list logs ls matches members mix name path pause peers plan prune relay replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --every --faults --ffn-width --field --file --for --from --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --python --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+    set -l options_with_values '--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-dtype --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --from-step --gflops --gpu --heads --host --hours --idle-after-minutes --include --instance --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --not-on-battery --only --only-when-idle --optimizer --out --plot --policy --port-mapping --power-limit --power-limit-w --preset --price --prompt --purpose --python --reason --record --redundancy --relay --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -294,6 +294,7 @@ complete -c volunteer -n '__fish_volunteer_using_command config show' -l version
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l listen-host -r -d 'Address to listen on, IPv4 or IPv6; all: every address of both.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l listen-port -r -d 'Port to listen on; 0: any free port.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l announce -r -d 'Address to announce instead of the detected ones; may be repeated.'
+complete -c volunteer -n '__fish_volunteer_using_command config show' -l port-mapping -r -d 'Ask the router to let others in, by UPnP, NAT-PMP or PCP.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l dial-timeout-s -r -d 'Longest wait for the first member of the swarm, in seconds.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l max-links -r -d 'Connections to other volunteers; no more are accepted above this.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l upload-limit-bytes-per-s -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
@@ -363,6 +364,7 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -l boundary-cod
 complete -c volunteer -n '__fish_volunteer_using_command create' -l averaging-codec -x -a 's8 bf16 fp32' -d 'Wire format of gradients within a stage.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l aggregation -x -a 'sum centred-clipping trimmed-mean secure' -d 'How the gradients of a stage'\''s volunteers are averaged: their exact sum, the de…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l delayed-update -d 'Compute the next step while a step is averaged. Faster on slow lines with sever…'
+complete -c volunteer -n '__fish_volunteer_using_command create' -l compute-dtype -x -a 'fp32 bf16' -d 'Type of numbers in which passes compute; all volunteers use it. bf16 is for gra…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l audit -r -d 'Share of the contributions to steps that another volunteer of the stage compute…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l redundancy -r -d 'Volunteers that every stage should have.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l checkpoint-every -r -d 'Steps between checkpoints.'
@@ -653,6 +655,7 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l exit-when-done
 complete -c volunteer -n '__fish_volunteer_using_command join' -l listen-host -r -d 'Address to listen on, IPv4 or IPv6; all: every address of both.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l listen-port -r -d 'Port to listen on; 0: any free port.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l announce -r -d 'Address to announce instead of the detected ones; may be repeated.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l port-mapping -r -d 'Ask the router to let others in, by UPnP, NAT-PMP or PCP.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l dial-timeout-s -r -d 'Longest wait for the first member of the swarm, in seconds.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l max-links -r -d 'Connections to other volunteers; no more are accepted above this.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l upload-limit-bytes-per-s -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
@@ -691,6 +694,13 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l samples -r -d 
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-level -x -a 'debug info warning error' -d 'Lowest level of messages to show.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-format -x -a 'text json' -d 'Format of messages on stderr.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
+
+# Options for: leaderboard
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l swarm -r -d 'Name, id or .swarm file of the swarm (default: the only one known here).'
+complete -c volunteer -n '__fish_volunteer_using_command leaderboard' -l json -d 'Print JSON.'
 
 # Options for: list
 complete -c volunteer -n '__fish_volunteer_using_command list' -l help -d 'Display this message and exit.'
@@ -792,9 +802,10 @@ complete -c volunteer -n '__fish_volunteer_using_command relay' -s h -d 'Display
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l swarm -r -d 'An invite, a .swarm file, an address, a swarm joined before, or - for stdin.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l quiet -d 'Write the log only to its file, which volunteer logs reads.'
-complete -c volunteer -n '__fish_volunteer_using_command relay' -l listen-host -r -d 'IPv4 address to listen on.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l listen-host -r -d 'Address to listen on, IPv4 or IPv6; all: every address of both.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l listen-port -r -d 'Port to listen on; 0: any free port.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l announce -r -d 'Address to announce instead of the detected ones; may be repeated.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l port-mapping -r -d 'Ask the router to let others in, by UPnP, NAT-PMP or PCP.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l dial-timeout-s -r -d 'Longest wait for the first member of the swarm, in seconds.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l max-links -r -d 'Connections to other volunteers; no more are accepted above this.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l upload-limit-bytes-per-s -r -d 'Upload limit, such as 2MB/s or 20Mbit/s.'
@@ -805,6 +816,7 @@ complete -c volunteer -n '__fish_volunteer_using_command relay' -l relay -r -d '
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l daily-quota-bytes -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l daily-quota -r -d 'Bytes sent and received per day, such as 50GB; then pause until midnight.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l control-group -r -d 'Group whose members may also watch the volunteer; for a system service.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l nickname -r -d 'Name that other members see beside this volunteer'\''s id.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l data-dir -r -d 'Folder for identity, swarms and checkpoints.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l threads -r -d 'CPU threads to compute with; 0: this machine'\''s cores, shared with its other vol…'
@@ -827,6 +839,8 @@ complete -c volunteer -n '__fish_volunteer_using_command relay' -l checkpoint-ke
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l checkpoint-milestone-every -r -d 'Keep every checkpoint whose version is a multiple of this forever; 0: none.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l metrics-port -r -d 'Port for Prometheus metrics on loopback; 0: none.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-dir -r -d 'Folder to write every step to: metrics.jsonl, and TensorBoard'\''s event files.'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-to -r -d 'Experiment tracker that gets every step, too: wandb or trackio, with a project …'
+complete -c volunteer -n '__fish_volunteer_using_command relay' -l samples -r -d 'Let newer and newer models go on from the founder'\''s prompts, on this machine.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-level -x -a 'debug info warning error' -d 'Lowest level of messages to show.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l log-format -x -a 'text json' -d 'Format of messages on stderr.'
 complete -c volunteer -n '__fish_volunteer_using_command relay' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
