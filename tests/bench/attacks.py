@@ -23,12 +23,14 @@ had nothing left to show when its auditor asked. What computes nothing was found
 member was expelled once. With two replicas a stage (2x2) no majority exists: norms bound what a
 liar does, and nobody is expelled.
 
-The row of three of eight that contribute numbers out of range is of code before a mend: each
-attempt of a round showed one of them, the honest owners refused it, and the leader blamed those
-that refuse, until all had set each other aside. Now clipping leaves such numbers out, and where it
-does not, nobody is blamed for a refusal (``tests/sim/test_sim_lying_minority.py``). Rows of commit
-0c5bdf7 were measured while other programs took most of both cores; there compare losses, and the
-CPU time.
+Two runs stood and were measured again on mended code. Three of eight that contribute numbers out of
+range: each attempt of a round showed one of them, and the leader blamed those that refused it
+(``tests/sim/test_sim_lying_minority.py``). A replica that divides every boundary tensor by 2^40,
+2x2: its neighbours banned it, it named its sibling and itself as the only electors of a step that
+it led, and took the run back to the last checkpoint again and again
+(``tests/unit/client/train/test_train_cut_off.py``). Rows of commit 0c5bdf7, and those from 4196168
+on, were measured while other programs took most of both cores: there the losses and the expulsions
+count, the rates and their shares do not.
 """
 
 from __future__ import annotations

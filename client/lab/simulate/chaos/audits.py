@@ -19,7 +19,7 @@ from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
-from protocol.evidence.proof import check, contradiction
+from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.view import Contradicted
@@ -133,10 +133,9 @@ class Audits:
     def _contradicted(self, by: Volunteer, of: Contradicted) -> None:
         proof = contradiction(of.held, of.other)
         expect(proof is not None, f"A3: {short(by.peer)} has a proof of nothing")
-        if proof is not None:
-            culprit = self._swarm.volunteers[check(proof, SWARM)]
-            words = f"A3: {short(culprit.peer)} contributes something else than it signed"
-            expect(culprit.lies, words)
+        culprit = self._swarm.volunteers[PeerId(of.held.signer)]
+        words = f"A3: {short(culprit.peer)} contributes something else than it signed"
+        expect(culprit.lies, words)
 
     def _convicted(self, by: Volunteer, out: Convicted) -> None:
         self._swarm.note(by, f"expels {short(out.member)}: {out.words}")

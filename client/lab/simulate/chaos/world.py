@@ -374,8 +374,9 @@ class ChaosWorld(ChaosSwarm):
 
     def _states(self, peer: Volunteer, message: Message) -> bool:
         """Whether an honest volunteer signs a message; commitments are signed already."""
-        decisive = isinstance(message, Decisive) and not isinstance(message, Commitment)
-        said = statement_of(message) if decisive else None
+        if not isinstance(message, Decisive) or isinstance(message, Commitment):
+            return True
+        said = statement_of(message)
         if said is None or peer.lies:
             return True
         if not self.states(peer, *said):
