@@ -61,9 +61,9 @@ class Stage(nn.Module):
             x = block(x)  # (B, T, C)
         if self.head is None:
             return x
-        if self.embed is not None and self.spec.tied is True:
-            return self.head(x, self.embed.token.weight)  # (B, T, V)
-        return self.head(x)  # (B, T, V)
+        given = (self.get_parameter("embed.token.weight"),) if self.spec.tied is True else ()
+        logits: Tensor = self.head(x, *given)  # (B, T, V)
+        return logits
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
