@@ -83,7 +83,6 @@ class Stage(nn.Module):
         itself."""
         if self.head is None:
             return x
-<<<<<<< HEAD
         tied = self._tied_embedding()
         logits: Tensor = self.head(x) if tied is None else self.head(x, tied)  # (B, T, V)
         return logits
@@ -101,11 +100,6 @@ class Stage(nn.Module):
             return None
         embedding: nn.Parameter = self.embed.get_parameter("token.weight")
         return embedding
-=======
-        given = (self.get_parameter("embed.token.weight"),) if self.spec.tied is True else ()
-        logits: Tensor = self.head(x, *given)  # (B, T, V)
-        return logits
->>>>>>> t18
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:

@@ -98,12 +98,13 @@ class Sampling:
                 continue
             await trio.sleep(SAVED_S)
             began = trio.current_time()
-            await self._sample()
-            done = due
-            await trio.sleep(max(LEAST_REST_S, REST * (trio.current_time() - began)))
+            if await self._sample():
+                done = due
+                await trio.sleep(REST * (trio.current_time() - began))
+            await trio.sleep(LEAST_REST_S)
 
-    async def _sample(self) -> None:
-        """Let the newest version write; a failure is told once."""
+    async def _sample(self) -> bool:
+        """Let the newest version write; return whether it did. A failure is told once."""
         try:
             with trio.fail_after(LIMIT_S):
                 done = await trio.run_process(
@@ -116,7 +117,7 @@ class Sampling:
                 )
         except (OSError, trio.TooSlowError) as error:
             self._tell_failure(str(error) or f"it took more than {LIMIT_S:.0f} s")
-            return
+            return False
         try:
             found = msgspec.json.decode(done.stdout, type=PromptSamples)
         except msgspec.MsgspecError:
@@ -124,13 +125,14 @@ class Sampling:
                 said = done.stderr.decode(errors="replace").strip().splitlines()
                 told = [line for line in said if line.startswith("volunteer: ")] or said
                 self._tell_failure(told[-1] if told else f"it ended with {done.returncode}")
-            return
+            return False
         self._failed = ""
+        if self._kept and found.version <= max(one.version for one in self._kept):
+            return False  # not saved everywhere yet
         self._take(found)
+        return True
 
     def _take(self, found: PromptSamples) -> None:
-        if self._kept and found.version <= max(one.version for one in self._kept):
-            return  # not saved everywhere yet: the next one
         views = [
             KeptSample(
                 version=found.version,

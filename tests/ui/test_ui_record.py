@@ -112,8 +112,8 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     )
     assert [point.loss for point in record.held_out_curve()] == [5.5, 3.5]
     record.snapshot = replace(record.snapshot, held_out=told)
-    lines = loss(record, Box(70, 12))
-    assert "3.500 held out at step 4, 5.050 bits a byte, told by 2 of 3" in plain(lines)
+    lines = loss(record, Box(70, 16))
+    assert "3.500 held out at 4, told by 2 of 3, 5.050 bits/byte" in plain(lines)
     assert any(span.tone == "second" for line in lines[2:] for span in line)
     alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
     record.snapshot = alone

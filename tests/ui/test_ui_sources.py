@@ -296,7 +296,8 @@ def test_updates_and_the_curve_come_by_subscription(path: Path, tmp_path: Path) 
     recorder = Recorder(tmp_path / "run.jsonl", "0.1.0", "demo", 5.0)
     with attached(path, recorder) as (_, mailbox):
         curve = taken(mailbox, lambda one: bool(one.curve)).curve
-        assert [point.step for point in curve] == [1]
+        assert curve is not None
+        assert [point.step for point in curve.points] == [1]
         until(lambda: mailbox.link.state == "live")
         node.update(update(1, event(1), step=4))
         found = taken(mailbox, lambda one: one.update is not None)

@@ -51,18 +51,18 @@ def _held_out(record: Record, box: Box) -> list[Line]:
     if known is None:
         return []
     told = ""
-    if known.vouchers == 1 and known.claims == 1:
-        told = ", one member's claim"
+    if known.claims == 1:
+        told = "one member's claim, "
     elif known.claims > known.vouchers:
-        told = f", told by {known.vouchers} of {known.claims}"
+        told = f"told by {known.vouchers} of {known.claims}, "
     shown = line(
         (f"{known.loss:.3f}", "second"),
-        (" held out at step ", "muted"),
+        (" held out at ", "muted"),
         f"{words.count(known.version)}",
-        (", ", "muted"),
+        (f", {told}", "muted"),
         f"{known.bits_per_byte:.3f}",
-        (" bits a byte", "muted"),
-        (told, "muted"),
+        (" bits/byte", "muted"),
+        (f" of {words.count(known.tokens)} tokens" if box.width >= 60 else "", "muted"),
     )
     return [cut(shown, box.width)]
 

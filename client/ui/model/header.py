@@ -59,7 +59,7 @@ def reason(now: Snapshot) -> str:
     mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
     bare = sum(all(r.state != "serving" for r in stage.replicas) for stage in now.stages)
     rest = "every stage has a volunteer" if not bare else f"{bare} without a volunteer"
-    left = f"about {words.duration(now.eta_s)} left; " if now.eta_s is not None else ""
+    left = f"about {words.about(now.eta_s)} left; " if now.eta_s is not None else ""
     return f"{left}{mine}; {rest}"
 
 

@@ -18,6 +18,8 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 BRAILLE = 0x2800
 SMOOTHED = 30
 """Sections of the smoothed line over many points."""
+JOINED = 10
+"""Rows from which a second curve is joined; in fewer its line would hide the first."""
 OVER: Tone = "second"
 """Tone of a second curve."""
 ABSURD = 1e9
@@ -59,7 +61,7 @@ def curve(
     frame = columns, rows, (left, right), (low, high)
     canvas = _draw(smooth(seen, high) if many else seen, *frame)
     behind = _draw(seen, *frame, joined=False) if many else None
-    front = _draw(above, *frame, joined=len(above) > 1) if above else None
+    front = _draw(above, *frame, joined=len(above) > 1 and rows >= JOINED) if above else None
     lines: list[Line] = [
         (
             Span(fit(labels[row], margin - 1, right=True) + " ", "muted"),

@@ -19,7 +19,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     if now is None:
         return [line(("not connected yet", "muted"))]
     share = now.step / now.steps if now.steps else 0.0
-    cells = max(10, min(60, box.width - 50))
+    cells = max(10, min(60, box.width - 58))
     count = now.counters
     good: Tone = "good" if not count.doubled_microbatches else "bad"
     volunteers = len({replica.peer for stage in now.stages for replica in stage.replicas})
@@ -88,10 +88,10 @@ def samples(record: Record, box: Box) -> list[Line]:
 
 
 def samples_height(record: Record, room: int) -> int:
-    """Return the lines that the samples' panel takes of so many; 0: there is none."""
+    """Return the lines that the samples take of ``room``; 0: there are none."""
     number = len(record.snapshot.samples) if record.snapshot else 0
-    return min(room // 2, 1 + 3 * number) if number else 0
+    return max(2, min(room // 2, 1 + 2 * number)) if number else 0
 
 
 def _rest(now: Snapshot) -> str:
-    return "" if now.eta_s is None else f"   about {words.duration(now.eta_s)} left"
+    return "" if now.eta_s is None else f"   about {words.about(now.eta_s)} left"

@@ -107,6 +107,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def about(seconds: float) -> str:
+    """Return a duration that is not known to the second: ``45 s``, ``10 min``, ``2 h 10 min``."""
+    found = duration(seconds)
+    return found.partition(" min ")[0] + " min" if " min " in found else found
+
+
 def clock(at: float, seconds: bool = True) -> str:
     """Return the local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(moment(at)))

@@ -12,6 +12,10 @@ from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 
 
+OTHERS, FRAME = 18, 2
+"""Lines of the screen that are neither stages nor samples; lines of a frame."""
+
+
 class SwarmPane(Pane):
     """The run, and the stages with all their replicas."""
 
@@ -26,8 +30,8 @@ class SwarmPane(Pane):
         """Make room for what the model is for and for samples, where there are any."""
         now = self.record.snapshot
         self.query_one("#swarm-head").styles.height = 8 if now is not None and now.purpose else 7
-        panel, lines = self.query_one("#samples"), swarm.samples_height(self.record, 24)
+        panel = self.query_one("#samples")
+        lines = swarm.samples_height(self.record, self.app.size.height - OTHERS)
         panel.display = lines > 0
-        if lines:
-            panel.styles.height = min(lines + 2, max(5, self.app.size.height // 3))
+        panel.styles.height = lines + FRAME
         super().show()
