@@ -81,7 +81,7 @@ def sample(
     if json:
         print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
         return
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     print(prompt, end="", flush=True)
     for text in pieces:
         print(printable(text), end="", flush=True)

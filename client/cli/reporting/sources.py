@@ -39,6 +39,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import MAX_POINTS, StepPoint
 from client.errors import UserError
+from client.store.amendments import known_amendments
 from client.store.audits import load_audits
 from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
@@ -76,14 +77,14 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
     manifest = swarm.manifest
     events = _events(node)
     earlier = _logged(home, swarm.swarm, events[0].time if events else time.time())
-    left = (manifest.steps - now.step) * _tokens_per_step(manifest)
+    left = (now.steps - now.step) * _tokens_per_step(manifest)
     training = now.state == "training" and now.tokens_per_s > 0
     return Report(
         made=time.time(),
         version=__version__,
         source="running",
         state=f"{now.state}: {now.reason}",
-        run=run_facts(swarm, now.step),
+        run=run_facts(swarm, now.step, now.steps),
         curve=node.history(),
         tokens_per_s=now.tokens_per_s,
         own_tokens_per_s=now.own_tokens_per_s,
@@ -126,12 +127,14 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     audits = load_audits(folders.audits(swarm.swarm))
     judged = {one.peer: one for one in audits.members} if audits else {}
     own = _own_peer(home)
+    step = max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])
+    book = known_amendments(folders.amendments(swarm.swarm), manifest, swarm.swarm)
     return Report(
         made=time.time(),
         version=__version__,
         source="disk",
         state=_ending(home, swarm.swarm),
-        run=run_facts(swarm, max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])),
+        run=run_facts(swarm, step, book.steps),
         curve=thinned(curve, MAX_POINTS),
         tokens_per_s=None,
         own_tokens_per_s=None,
@@ -180,8 +183,8 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     )
 
 
-def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
-    """Return what is trained, after so many steps."""
+def run_facts(swarm: SwarmFile, step: int, steps: int | None = None) -> RunFacts:
+    """Return what is trained, after so many steps of ``steps``; None: of the manifest's."""
     manifest = swarm.manifest
     model, data, tokens = manifest.model, manifest.data, step * _tokens_per_step(manifest)
     samples = step * manifest.microbatches_per_step * manifest.sequences_per_microbatch
@@ -207,9 +210,9 @@ def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
         epochs=times_read(data, tokens),
         parts=parts,
         step=step,
-        steps=manifest.steps,
+        steps=steps or manifest.steps,
         tokens=tokens,
-        tokens_of=manifest.steps * _tokens_per_step(manifest),
+        tokens_of=(steps or manifest.steps) * _tokens_per_step(manifest),
     )
 
 
