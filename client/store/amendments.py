@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from client.store.packed import DamagedFile, load_packed, save_packed
-from protocol.amendments.book import Kept
+from protocol.amendments.book import Amendments, Kept
+from protocol.ids import SwarmId
+from protocol.manifest import Manifest
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 SET_ASIDE: Final = ".unusable"
@@ -27,6 +29,12 @@ def load_amendments(path: Path) -> tuple[Kept, str]:
         with contextlib.suppress(OSError):
             os.replace(path, path.with_name(path.name + SET_ASIDE))
         return Kept(), f"{error}; it was set aside: members tell the founder's amendments again"
+
+
+def known_amendments(path: Path, manifest: Manifest, swarm: SwarmId) -> Amendments:
+    """Return the amendments of a swarm that are on this disk, for those who only read."""
+    kept, _ = load_amendments(path)
+    return Amendments(manifest, swarm, kept)
 
 
 def save_amendments(path: Path, kept: Kept) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from client.control.matches import Explanation, PayingMove, SeatMatch, StewardshipView
-from client.control.snapshot import LimitsView, WorkerView
+from client.control.snapshot import AmendmentView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.ui.model import dashboard, matching, settings
 from client.ui.model.diagnostics import redacted, report
@@ -193,6 +194,23 @@ def test_all_views_fit_every_width_all_through_the_run() -> None:
                 lines = view(record, box)
                 assert len(lines) <= 9, view
                 assert all(line_width(line) <= width for line in lines), view
+
+
+AMENDED = AmendmentView(
+    number=1, words="the run is extended from 200 to 400 steps", steps=400, asked_step=0
+)
+
+
+def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
+    def head(**changes: object) -> str:
+        return plain(swarm_head(recorded_from(update(1, **changes)), BOX))
+
+    assert "amended" not in head()
+    assert f"{AMENDED.words} (not agreed on yet)" in head(amendments=[AMENDED])
+    agreed = structs.replace(AMENDED, from_step=212)
+    assert f"{AMENDED.words} (from step 212 on)" in head(amendments=[agreed])
+    two = head(amendments=[agreed], contradicted_amendment=2)
+    assert "the founder has signed two different amendments 2: neither counts" in two
 
 
 # --- settings and diagnostics ----------------------------------------------------------------

@@ -100,7 +100,7 @@ def chat(
         talk = Conversation(
             model, tokenizer, sampling, max_tokens=max_tokens, seed=seed, system=system
         )
-        say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+        say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
         say(IN_MESSAGES if talk.in_messages else IN_TEXT)
         if sys.stdin.isatty() and sys.stdout.isatty() and not json:
             return _with_a_person(talk)

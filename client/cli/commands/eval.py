@@ -101,7 +101,7 @@ def eval(
     if json:
         print_json(answer)
         return
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     print("\n".join(_lines(answer)))
 
 

@@ -138,7 +138,7 @@ def export(
     if json:
         print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
         return
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     unknown = NO_TEXT if trained.model is not None else NO_BASE
     say("held-out loss: " + (unknown if loss is None else f"{loss:.4f} nats a token"))
     if bits is not None:
@@ -272,6 +272,7 @@ def write_card(
         swarm=trained.swarm,
         manifest=trained.manifest,
         version=trained.version,
+        amendments=trained.amendments,
         has_tokenizer=trained.tokenizer is not None or trained.manifest.data.brought is None,
         loss=loss,
         bits=bits,

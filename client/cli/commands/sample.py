@@ -115,7 +115,7 @@ def sample(
     if json:
         print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
         return
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     _print(prompt, pieces)
 
 
@@ -129,7 +129,7 @@ def _write_all(trained: Trained, write: Callable[[str], Iterator[str]], *, as_js
         samples = [Written(one, printable("".join(write(one)))) for one in given]
         print_json(PromptSamples(trained.swarm, trained.version, samples))
         return
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     for one in given:
         _print(one, write(one))
         print()

@@ -6,13 +6,13 @@ they are shown as code and never as markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, Struct
 
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.output import human_bytes
-from client.control.snapshot import ContributorView
+from client.control.snapshot import AmendmentView, ContributorView
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import PeerId, SwarmId
@@ -73,6 +73,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Held out, nats per token."""
     bits: float | None
     """The same in bits per byte of text."""
+    amendments: Sequence[AmendmentView] = ()
+    """What the founder has changed in the run."""
     adapter_alone: bool = False
     """Whether the adapter is exported without its base."""
     gguf: bool = False
@@ -154,7 +156,7 @@ def _training(facts: Facts) -> Iterator[str]:
             f"{', '.join(lora.targets)}; all else is frozen, in {lora.base}"
         )
     yield (
-        f"{facts.version:,} of {manifest.steps:,} steps of {batch:,} tokens, "
+        f"{facts.version:,} of {_steps(facts):,} steps of {batch:,} tokens, "
         f"{facts.version * batch:,} tokens"
     )
     yield (
@@ -163,6 +165,9 @@ def _training(facts: Facts) -> Iterator[str]:
     )
     if manifest.precision != "fp32":
         yield f"passes in {manifest.precision}, parameters and updates in fp32"
+    for one in facts.amendments:
+        when = "" if one.from_step is None else f", from step {one.from_step:,} on"
+        yield f"changed by the founder{when}: {one.words}"
     yield (
         f"between stages {manifest.boundary_codec}; gradients averaged in "
         f"{manifest.averaging_codec} by {manifest.aggregation_name}"
@@ -170,6 +175,10 @@ def _training(facts: Facts) -> Iterator[str]:
     loss = "not measured" if facts.loss is None else f"{facts.loss:.4f} nats a token"
     bits = "" if facts.bits is None else f", {facts.bits:.4f} bits per byte of text"
     yield f"held-out loss: {loss}{bits}"
+
+
+def _steps(facts: Facts) -> int:
+    return facts.amendments[-1].steps if facts.amendments else facts.manifest.steps
 
 
 def _rate(rule: OptimizerSpec) -> str:

@@ -21,6 +21,7 @@ from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
 from client.compute.samples import find_kept
 from client.compute.starting import read_start
+from client.control.snapshot import AmendmentView
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.leaves import DataFolder, LeafCache, WrongFolder
@@ -63,6 +64,13 @@ class Trained:
     not on this machine."""
     tokenizer: Bpe | None = None
     """What made the tokens, if it is at hand; None as well where tokens are bytes."""
+    amendments: Sequence[AmendmentView] = ()
+    """What the founder has changed in the run, as far as this machine knows."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return self.amendments[-1].steps if self.amendments else self.manifest.steps
 
 
 def load_newest(

@@ -15,8 +15,10 @@ import trio
 from client.cli.models.model_source import Trained, kept_tokenizer, load_newest
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
+from client.control.amended import amendment_views
 from client.errors import ExitCode, UserError
 from client.node.gather import TOKENIZER_FILE, gather
+from client.store.amendments import known_amendments
 from client.store.texts import TextStore
 from client.store.vouches import load_vouches
 from model_zoo.datasets.folder import checked_tokenizer
@@ -34,6 +36,9 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
         UserError: no version is complete anywhere, or nobody answers.
     """
     trained = _newest(home, target, folders)
+    path = home.folders.amendments(trained.swarm)
+    book = known_amendments(path, trained.manifest, trained.swarm)
+    trained = replace(trained, amendments=amendment_views(book))
     kept = kept_tokenizer(trained.manifest, TextStore(home.folders.texts))
     return replace(trained, tokenizer=kept) if kept else trained
 

@@ -42,6 +42,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import MAX_POINTS, HeldOutPoint, StepPoint
 from client.errors import UserError
+from client.store.amendments import known_amendments
 from client.store.audits import load_audits
 from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
@@ -88,7 +89,7 @@ def from_node(home: Home, swarm: SwarmFile, node: ControlClient) -> Report:
         version=__version__,
         source="running",
         state=f"{now.state}: {now.reason}",
-        run=run_facts(swarm, now.step),
+        run=run_facts(swarm, now.step, now.steps),
         curve=curve.points,
         tokens_per_s=now.tokens_per_s,
         own_tokens_per_s=now.own_tokens_per_s,
@@ -137,12 +138,13 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     own = _own_peer(home)
     names = load_contributions(folders.contributions(swarm.swarm)).names
     step = max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])
+    book = known_amendments(folders.amendments(swarm.swarm), manifest, swarm.swarm)
     return Report(
         made=time.time(),
         version=__version__,
         source="disk",
         state=_ending(home, swarm.swarm),
-        run=run_facts(swarm, step),
+        run=run_facts(swarm, step, book.steps),
         curve=thinned(curve, MAX_POINTS),
         tokens_per_s=None,
         own_tokens_per_s=None,
@@ -222,8 +224,8 @@ def sample_facts(home: Home, swarm: SwarmId) -> list[SampleFacts]:
     ]
 
 
-def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
-    """Return what is trained, after so many steps."""
+def run_facts(swarm: SwarmFile, step: int, steps: int | None = None) -> RunFacts:
+    """Return what is trained, after so many steps of ``steps``; None: of the manifest's."""
     manifest = swarm.manifest
     model, data, tokens = manifest.model, manifest.data, step * _tokens_per_step(manifest)
     samples = step * manifest.microbatches_per_step * manifest.sequences_per_microbatch
@@ -250,9 +252,9 @@ def run_facts(swarm: SwarmFile, step: int) -> RunFacts:
         epochs=times_read(data, tokens),
         parts=parts,
         step=step,
-        steps=manifest.steps,
+        steps=steps or manifest.steps,
         tokens=tokens,
-        tokens_of=manifest.steps * _tokens_per_step(manifest),
+        tokens_of=(steps or manifest.steps) * _tokens_per_step(manifest),
     )
 
 

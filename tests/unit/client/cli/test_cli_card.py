@@ -10,6 +10,7 @@ from client.cli.consent import introduction
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
+from client.control.snapshot import AmendmentView
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
@@ -61,6 +62,19 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         'pipeline("text-generation", model=".")',
     ):
         assert words in text, words
+
+
+def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
+    longer = AmendmentView(
+        number=1, words="the run is extended from 200 to 400 steps", steps=400, asked_step=0
+    )
+    hotter = msgspec.structs.replace(
+        longer, number=2, words="learning rate 0.003 in place of 0.002", from_step=212
+    )
+    text = card(msgspec.structs.replace(facts, amendments=[longer, hotter]))
+    assert "50 of 400 steps" in text
+    assert "changed by the founder: the run is extended from 200 to 400 steps\n" in text
+    assert "changed by the founder, from step 212 on: learning rate 0.003 in place of" in text
 
 
 def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:

@@ -329,6 +329,15 @@ def test_without_a_running_volunteer_the_disk_tells(
     assert "ghijkl" not in told, "a fault of another swarm"
 
 
+def test_the_page_has_the_steps_that_the_founder_has_added(
+    swarm: SwarmFile, within: Within, tmp_path: Path
+) -> None:
+    assert within("extend", "--steps", "777", "--yes").returncode == ExitCode.OK
+    out = tmp_path / "page.html"
+    assert within("report", "--swarm", "mine", "--out", str(out)).returncode == ExitCode.OK
+    assert "0 of 777" in read(out.read_text())
+
+
 def made(within: Within, path: Path, name: str) -> str:
     """Found another swarm; return its file's text."""
     assert within("create", "--no-measure", "--name", name, "--out", str(path)).returncode == 0
@@ -379,6 +388,7 @@ class Busy(FakeProvider):
         return example_snapshot(
             swarm=self._swarm.swarm,
             swarm_name=self._text,
+            steps=self._swarm.manifest.steps,
             reason=self._text,
             peers=[PeerView(peer=self._text, state=self._text)],
             expelled=[ExpelledView(peer=self._text, reason=self._text)],

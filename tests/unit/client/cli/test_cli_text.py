@@ -13,7 +13,7 @@ from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
 from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
-from client.control.snapshot import ExpelledView, HeldView, LimitsView, SeatView
+from client.control.snapshot import AmendmentView, ExpelledView, HeldView, LimitsView, SeatView
 from client.events import LogLine, StepCommitted
 from tests.support.control_fakes import example_snapshot
 
@@ -63,6 +63,16 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
     assert "this volunteer (serving, 1.5 microbatches/s)" in text
     assert "nobody" in text
     assert "0 counted twice" in text
+
+
+def test_the_report_names_what_the_founder_has_changed() -> None:
+    assert "amended" not in status_report(example_snapshot())
+    one = AmendmentView(number=1, words="more steps", steps=20, asked_step=0, from_step=9)
+    two = AmendmentView(number=2, words="another rate", steps=20, asked_step=12)
+    text = status_report(example_snapshot(amendments=[one, two], contradicted_amendment=3))
+    assert "amended   more steps (from step 9 on)\n" in text
+    assert "amended   another rate (not agreed on by the stages yet)\n" in text
+    assert "amended   the founder has signed two different amendments 3: neither counts\n" in text
 
 
 def test_the_report_names_who_was_expelled_last_and_why() -> None:
