@@ -22,6 +22,11 @@ from client.ui.text import clean, wrap
 
 WAITING = "the matching starts when this machine has been measured"
 STABLE = "none would help both a volunteer and a stage"
+LEGEND = line(
+    ("main, second", "strong"), (": stages you hold   ", "muted"),
+    ("steward", "strong"), (": decides who holds a stage   ", "muted"),
+    ("v", "key"), (": plain words", "muted"),
+)  # fmt: skip
 _PROOFS: dict[str, str] = {
     "valid": "agreed, signed by both sides",
     "earlier": "agreed with the stage's previous steward",
