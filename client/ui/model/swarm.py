@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from client.control.snapshot import Snapshot
 from client.ui.model import words
 from client.ui.model.plot import progress, spark
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Tone, cut, line, pair
-from client.ui.text import clean
+from client.ui.text import clean, wrap
 
 
 def swarm_head(record: Record, box: Box) -> list[Line]:
@@ -21,7 +22,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     volunteers = len({replica.peer for stage in now.stages for replica in stage.replicas})
     lines = [
         pair("swarm", line((clean(now.swarm_name, 60), "strong"), (f" {now.swarm[:12]}", "muted"))),
-        *([pair("for", line((now.purpose, "plain")))] if now.purpose else []),
+        *purpose_lines(now, box.width),
         pair(
             "progress",
             line(
@@ -52,6 +53,12 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
         ),
     ]  # fmt: skip
     return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def purpose_lines(now: Snapshot, cells: int) -> list[Line]:
+    """Return what the model is for in at most two lines of ``cells``; none if that is not said."""
+    parts = wrap(clean(now.purpose), max(1, cells - 10), 2)
+    return [pair("" if number else "for", part) for number, part in enumerate(parts)]
 
 
 def remaining_s(record: Record) -> float | None:

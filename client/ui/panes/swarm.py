@@ -22,7 +22,8 @@ class SwarmPane(Pane):
         yield Panel(view=lambda box: [stages.LEGEND], id="legend")
 
     def show(self) -> None:
-        """Give the head a line for what the model is for, if that is known."""
+        """Give the head lines for what the model is for, if that is known."""
         now = self.record.snapshot
-        self.query_one("#swarm-head").styles.height = 8 if now is not None and now.purpose else 7
+        purpose = swarm.purpose_lines(now, self.app.size.width - 4) if now is not None else []
+        self.query_one("#swarm-head").styles.height = 7 + len(purpose)
         super().show()
