@@ -96,7 +96,7 @@ class VolunteerApp(App[int]):
 
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
-    #legend { height: 1; border: none; padding: 0 2; }
+    #legend, #words { height: 1; border: none; padding: 0 2; }
     #parts { height: 1fr; }
     #seats { height: 6; }
     #preferences { height: 3fr; }
@@ -117,7 +117,7 @@ class VolunteerApp(App[int]):
     .-ascii Listing:focus { border: ascii $primary; }
     .-ascii Dialog #frame > Panel { border: ascii $primary; }
     .-ascii #header { border: none; }
-    .-ascii #legend { border: none; }
+    .-ascii #legend, .-ascii #words { border: none; }
     """
     """The visible panels and their places, by the size of the terminal."""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012

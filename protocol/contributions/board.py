@@ -2,9 +2,10 @@
 
 A member's own word about itself does not count. Of several the median counts, of two the lower. So
 one liar cannot raise anybody; in a stage of three it can lower another, and a majority can say
-anything. What was vouched for once stays when its vouchers are gone, until others vouch again.
+anything. What was vouched for once stays when its vouchers are gone, until others vouch again. What
+one alone says is shown as such, and kept of members only: anybody could invent others.
 
-State: the last vouched counts. No clock, no IO.
+State: the last counts. No clock, no IO.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from protocol.ids import PeerId
 
 LEAST_VOUCHERS: Final = 2
 MAX_KEPT: Final = 4096
-"""Vouched counts that are remembered; of more, the smallest are forgotten."""
+"""Counts that are remembered; of more, those of one voice go first, then the smallest."""
 
 MayVouch = Callable[[int, PeerId], bool]
 """Whether a member may speak about a stage."""
@@ -33,6 +34,11 @@ class Vouched:
     stage: int
     microbatches: int
     vouchers: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether so many say it that it counts."""
+        return self.vouchers >= LEAST_VOUCHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,19 @@ class Board:
 
     def __init__(self, kept: Iterable[Vouched] = ()) -> None:
         self._kept = {(one.peer, one.stage): one for one in kept}
-        self._alone: dict[tuple[PeerId, int], int] = {}
 
-    def update(self, said: Mapping[PeerId, Counts], may_vouch: MayVouch) -> None:
+    def update(
+        self,
+        said: Mapping[PeerId, Counts],
+        may_vouch: MayVouch,
+        is_member: Callable[[PeerId], bool],
+    ) -> None:
         """Take the present records.
 
         Args:
             said: by author, our own among them.
             may_vouch: who may speak about which stage.
+            is_member: whether a peer is a member now.
         """
         words: dict[tuple[PeerId, int], list[int]] = {}
         for author, counts in said.items():
@@ -69,11 +80,11 @@ class Board:
                     if member.peer != author:
                         key = PeerId(member.peer), of.stage
                         words.setdefault(key, []).append(member.microbatches)
-        self._alone = {key: found[0] for key, found in words.items() if len(found) == 1}
         for (peer, stage), found in words.items():
-            if len(found) >= LEAST_VOUCHERS:
-                vouched = Vouched(peer, stage, lower_median(found), len(found))
-                self._kept[peer, stage] = vouched
+            now = Vouched(peer, stage, lower_median(found), len(found))
+            known = self._kept.get((peer, stage))
+            if now.counts or (not known.counts if known else is_member(peer)):
+                self._kept[peer, stage] = now
         self._forget_least()
 
     def kept(self) -> tuple[Vouched, ...]:
@@ -86,21 +97,24 @@ class Board:
         Args:
             without: the members that are left out, because they are expelled.
         """
-        alone = {key: n for key, n in self._alone.items() if key not in self._kept}
-        found = []
-        for peer in sorted({peer for peer, _ in (*self._kept, *alone)}):
-            if without(peer):
-                continue
-            stages = [one for one in self._kept.values() if one.peer == peer]
-            total = sum(one.microbatches for one in stages)
-            vouchers = min((one.vouchers for one in stages), default=0)
-            unvouched = sum(n for (who, _), n in alone.items() if who == peer)
-            found.append(Contributor(peer, total, vouchers, unvouched))
+        stages: dict[PeerId, list[Vouched]] = {}
+        for one in self._kept.values():
+            if not without(one.peer):
+                stages.setdefault(one.peer, []).append(one)
+        found = [_contributor(peer, of) for peer, of in stages.items()]
         return sorted(found, key=lambda one: (-one.microbatches, -one.unvouched, one.peer))
 
     def _forget_least(self) -> None:
         surplus = len(self._kept) - MAX_KEPT
         if surplus > 0:
-            least = sorted(self._kept.values(), key=lambda one: (one.microbatches, one.peer))
+            least = sorted(self._kept.values(), key=lambda o: (o.counts, o.microbatches, o.peer))
             for one in least[:surplus]:
                 del self._kept[one.peer, one.stage]
+
+
+def _contributor(peer: PeerId, stages: list[Vouched]) -> Contributor:
+    counting = [one for one in stages if one.counts]
+    total = sum(one.microbatches for one in counting)
+    vouchers = min((one.vouchers for one in counting), default=0)
+    alone = sum(one.microbatches for one in stages if not one.counts)
+    return Contributor(peer, total, vouchers, alone)

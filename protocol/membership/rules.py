@@ -39,6 +39,8 @@ from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
 MAX_ADVERTS: Final = 8192
 MAX_STORED: Final = 1024
 """Records of stored checkpoints; in a larger swarm some copies are not advertised."""
+MAX_COUNTED_RECORDS: Final = 1024
+"""Records of who contributed; in a larger swarm some are not heard, those of linked peers are."""
 MAX_WAYPOINTS: Final = 512
 MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
@@ -110,7 +112,7 @@ def record_kinds(
         PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
         HELD_OUT: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_held_out),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
-        COUNTED: Kind(max_adverts, MAX_COUNTED_BYTES, check_counted),
+        COUNTED: Kind(min(max_adverts, MAX_COUNTED_RECORDS), MAX_COUNTED_BYTES, check_counted),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
         WAYPOINT: Kind(min(max_adverts, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, check_waypoint),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},

@@ -13,7 +13,7 @@ from client.control.snapshot import InvitedMember
 def members(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """List the members of a swarm that is entered by invitation, each below who invited it."""
     with connect(find_home().folders, swarm) as node:
-        found, me = node.members(), node.greeting.peer
+        found, me, names = node.members(), node.greeting.peer, node.status().names
     if json:
         print_json(found)
         return
@@ -21,9 +21,15 @@ def members(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
         say("anybody who has an invite is a member of this swarm: see volunteer peers")
         return
     rows = [
-        [_name(one, me), "yes" if one.linked else "no", _standing(one)] for one in found.members
+        [
+            _name(one, me),
+            names.get(one.peer, "-"),
+            "yes" if one.linked else "no",
+            _standing(one),
+        ]
+        for one in found.members
     ]
-    for line in aligned(["member", "here", "standing"], rows):
+    for line in aligned(["member", "name", "here", "standing"], rows):
         print(printable(line))
 
 

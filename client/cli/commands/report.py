@@ -36,7 +36,7 @@ def report(
 
     The page needs no network and no other file. It is made from what the running volunteer knows,
     or else from what it left on this disk, and says which. Addresses and secrets are left out;
-    peer ids, which members know, are not.
+    peer ids and names, which members know, are not.
 
     Parameters
     ----------

@@ -126,7 +126,8 @@ class Contributions:
             if (account := self._accounts.get(stage)) is not None:
                 account.take_over(_of_stage(self._records, stage, self._me, may_vouch))
         self._publish(served, now, wall)
-        self._board.update(self._records, may_vouch)
+        roster = self._membership.roster
+        self._board.update(self._records, may_vouch, lambda peer: roster.member(peer) is not None)
         self._learn_names()
 
     def contributors(self) -> list[Contributor]:

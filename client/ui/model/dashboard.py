@@ -143,8 +143,8 @@ def _is_news(event: EventView) -> bool:
     """Whether an event deserves a line beside the other panels."""
     if event.kind in QUIET or event.level == "debug":
         return False
-    if event.topic == "matching":
-        return decision_kind(event.words)[0] != "review"
+    if event.topic == "matching" and event.level == "info":
+        return decision_kind(event.words)[0] in ("hold", "place", "settled")  # the rest is theory
     # of microbatches only failures: most are backups for slow ones
     return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
+from client.control.names import Shorts, with_names
 from client.ui.model import words
 from client.ui.model.record import Record
 from client.ui.model.span import (
@@ -22,6 +23,10 @@ from client.ui.text import clean, wrap
 
 WAITING = "the matching starts when this machine has been measured"
 STABLE = "none would help both a volunteer and a stage"
+LEGEND = line(
+    ("main, second", "strong"), (": stages you hold   ", "muted"),
+    ("steward", "strong"), (": member that decides who holds it", "muted"),
+)  # fmt: skip
 _PROOFS: dict[str, str] = {
     "valid": "agreed, signed by both sides",
     "earlier": "agreed with the stage's previous steward",
@@ -72,7 +77,10 @@ def preferences(record: Record, box: Box) -> tuple[Line, list[Row]]:
     for rank, stage in enumerate(found.stages, start=1):
         verdict, tone = _verdict(stage)
         numbers = cells_of(columns, _numbers(rank, stage, verdict, tone))
-        why = [line(("         ", "muted"), (part, "muted")) for part in _why(stage, box.width - 9)]
+        why = [
+            line(("         ", "muted"), (part, "muted"))
+            for part in _why(stage, box.width - 9, record.shorts)
+        ]
         rows.append(Row(f"stage-{stage.stage}", (numbers, *why)))
     return head_of(columns), rows
 
@@ -82,11 +90,11 @@ def decisions(record: Record, box: Box) -> list[Row]:
     found = record.matches
     if found is None or not found.explanations:
         return [Row("none", (line(("nothing was proposed, held or rejected yet", "muted")),))]
-    rows = []
+    rows, names = [], record.shorts
     for number, told in enumerate(found.explanations):
         kind, tone = decision_kind(told.words)
         tone = _TONES[told.level] if told.level in ("warning", "error") else tone
-        parts = wrap(clean(told.words), max(10, box.width - 20), 3)
+        parts = wrap(clean(with_names(told.words, names)), max(10, box.width - 20), 3)
         first = line(
             (f"{words.clock(told.time)} ", "muted"),
             (f"{kind:<10} ", tone),
@@ -179,11 +187,11 @@ def _verdict(stage: StageMatch) -> tuple[str, Tone]:
     return "would propose", "accent"
 
 
-def _why(stage: StageMatch, cells: int) -> list[str]:
+def _why(stage: StageMatch, cells: int, names: Shorts) -> list[str]:
     held = "your main stage" if stage.seat == 0 else "you hold it beside your main stage"
     reason = (
         held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
     )
     urgent = "it lacks replicas and goes first; " if stage.urgent else ""
     steward = f"; its steward {words.short(stage.steward)} decides ({clean(stage.phase, 16)})"
-    return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)
+    return wrap(clean(with_names(f"{urgent}{reason}{steward}", names)), cells, 2)

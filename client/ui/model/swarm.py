@@ -25,7 +25,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     volunteers = len({replica.peer for stage in now.stages for replica in stage.replicas})
     lines = [
         pair("swarm", line((clean(now.swarm_name, 60), "strong"), (f" {now.swarm[:12]}", "muted"))),
-        *([pair("for", line((now.purpose, "plain")))] if now.purpose else []),
+        *purpose_lines(now, box.width),
         pair(
             "progress",
             line(
@@ -71,6 +71,12 @@ def _amended(now: Snapshot) -> list[Line]:
     if newest.from_step is not None:
         when = f"from step {newest.from_step} on"
     return [pair("amended", line(clean(newest.words, 200), (f" ({when})", "muted")))]
+
+
+def purpose_lines(now: Snapshot, cells: int) -> list[Line]:
+    """Return what the model is for in at most two lines of ``cells``; none if that is not said."""
+    parts = wrap(clean(now.purpose), max(1, cells - 10), 2)
+    return [pair("" if number else "for", part) for number, part in enumerate(parts)]
 
 
 def samples(record: Record, box: Box) -> list[Line]:

@@ -7,7 +7,7 @@ from functools import partial
 from textual.app import ComposeResult
 
 from client.ui.model import matching, parts
-from client.ui.model.span import Box, Line, Row
+from client.ui.model.span import Box, Line, Row, cut
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
@@ -33,6 +33,7 @@ class MatchingPane(Pane):
         yield Listing(
             "Proposals, acceptances, rejections and why", self._decisions, id="decisions", tail=True
         )
+        yield Panel(view=lambda box: [cut(matching.LEGEND, box.width)], id="words")
 
     def next_view(self) -> None:
         """Change between plain words and numbers."""
@@ -43,7 +44,7 @@ class MatchingPane(Pane):
         """Show one view; give its first panel the lines that it has."""
         numbers = self.other_view == PLAIN
         self.query_one("#parts").display = not numbers
-        for name in ("#seats", "#preferences", "#decisions"):
+        for name in ("#seats", "#preferences", "#decisions", "#words"):
             self.query_one(name).display = numbers
         found = self.record.matches
         lines = 1 + (max(1, len(found.seats)) if found else 1)

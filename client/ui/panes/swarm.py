@@ -28,7 +28,8 @@ class SwarmPane(Pane):
     def show(self) -> None:
         """Make room for what the model is for and for samples, where there are any."""
         now = self.record.snapshot
-        self.query_one("#swarm-head").styles.height = 8 if now is not None and now.purpose else 7
+        purpose = swarm.purpose_lines(now, self.app.size.width - 4) if now is not None else []
+        self.query_one("#swarm-head").styles.height = 7 + len(purpose)
         panel = self.query_one("#samples")
         lines = swarm.samples_height(self.record, self.app.size.height - OTHERS)
         panel.display = lines > 0

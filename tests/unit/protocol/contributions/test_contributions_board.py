@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.contributions.account import MAX_MEMBERS, StageAccount
-from protocol.contributions.board import Board, Vouched
+from protocol.contributions.board import MAX_KEPT, Board, Vouched
 from protocol.contributions.record import Counted, Counts, StageCounts
 from protocol.ids import PeerId
 from tests.support.protocol_examples import peer
@@ -22,7 +22,7 @@ def board_of(said: dict[PeerId, dict[PeerId, int]], board: Board | None = None) 
     """Return (vouched, vouchers, unvouched) by member."""
     board = board or Board()
     records = {author: Counts((counts(100, of),)) for author, of in said.items()}
-    board.update(records, lambda _stage, author: author in said)
+    board.update(records, lambda _stage, author: author in said, lambda one: one in (A, B, C, D, E))
     lines = board.contributors(lambda _peer: False)
     return {one.peer: (one.microbatches, one.vouchers, one.unvouched) for one in lines}
 
@@ -126,10 +126,30 @@ def test_a_pair_has_one_voucher_each_and_a_lone_member_none() -> None:
     assert board_of({A: {A: 5}}) == {}
 
 
+def test_what_one_says_of_a_pair_stays_when_the_other_is_gone_and_counts_for_less() -> None:
+    board = Board()
+    board_of({A: {A: 5, B: 7}, B: {A: 5, B: 7}}, board)
+    assert board_of({A: {A: 6, B: 7}}, board) == {A: (0, 0, 5), B: (0, 0, 7)}
+    three = {A: 9, B: 9, C: 1}
+    assert board_of({A: three, B: three, C: three}, board)[A] == (9, 2, 0)
+    assert board_of({B: {A: 50}}, board)[A] == (9, 2, 0), "one alone lifts nobody"
+
+
+def test_inventing_contributors_without_end_displaces_nobody() -> None:
+    board, honest = Board(), {A: 1, B: 1, C: 1}
+    board_of({A: honest, B: honest, C: honest}, board)
+    invented = {peer(100 + n): 600 // 90 for n in range(90)}
+    assert set(board_of({D: invented}, board)) == {A, B, C}
+    many = Board([*board.kept(), *(Vouched(peer(1000 + n), 0, 9, 1) for n in range(MAX_KEPT))])
+    board_of({A: honest, B: honest, C: honest}, many)
+    assert len(many.kept()) == MAX_KEPT
+    assert {A, B, C} <= {one.peer for one in many.kept()}
+
+
 def test_only_who_serves_the_stage_is_heard() -> None:
     board = Board()
     lie = Counts((counts(100, {E: 500}),))
-    board.update({C: lie, D: lie}, lambda _stage, _author: False)
+    board.update({C: lie, D: lie}, lambda _stage, _author: False, lambda _peer: True)
     assert board.contributors(lambda _peer: False) == []
 
 
@@ -140,7 +160,7 @@ def test_stages_add_up_and_the_fewest_vouchers_are_told() -> None:
                        (counts(9, {E: 4}),))
         for author in (A, B, C)
     }  # fmt: skip
-    board.update(records, lambda _stage, _author: True)
+    board.update(records, lambda _stage, _author: True, lambda _peer: True)
     (line,) = board.contributors(lambda _peer: False)
     assert (line.microbatches, line.vouchers) == (9, 2)
 
