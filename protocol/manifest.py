@@ -47,6 +47,9 @@ MAX_IMPORTED_STAGES = 128
 """More, and the manifest would be too long."""
 
 
+MALFORMED = "manifest-malformed"
+
+
 class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     """The cost of one stage, measured by the founder; the units matching reckons in."""
 
@@ -247,13 +250,22 @@ def decode_manifest(encoded: bytes) -> Manifest:
     try:
         manifest = _decoder.decode(encoded)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise RemoteProtocolError("manifest-malformed", str(error)) from error
+        raise RemoteProtocolError(MALFORMED, str(error)) from error
     if encode_manifest(manifest) != encoded:
         raise RemoteProtocolError("manifest-not-canonical")
     problem = inconsistency(manifest)
     if problem:
         raise RemoteProtocolError("manifest-inconsistent", problem)
     return manifest
+
+
+def needs_newer(error: RemoteProtocolError) -> bool:
+    """Whether a manifest was refused for a field or value that this version does not know.
+
+    Most likely a newer version has made it; nobody has checked its signature yet.
+    """
+    unknown = ("unknown field", "Invalid enum value")
+    return error.reason == MALFORMED and any(words in str(error) for words in unknown)
 
 
 def inconsistency(manifest: Manifest) -> str | None:

@@ -17,8 +17,9 @@ from client.store.checkpoints import DAMAGED
 from client.store.identity import KEY_FILE, LOCK_FILE, load_identity, load_next
 from client.store.last_run import RunRecord
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
-from client.store.swarms import SwarmStore
-from protocol.ids import SwarmId
+from protocol.errors import ProtocolError, RemoteProtocolError
+from protocol.invite import MAX_SWARM_FILE_CHARS, parse_swarm_file
+from protocol.manifest import needs_newer
 
 
 def check_identity(data: Path) -> Check:
@@ -72,18 +73,25 @@ def check_runtime_folder(folder: Path) -> Check:
 
 def check_swarm_files(folder: Path) -> Iterator[Check]:
     """Every remembered swarm can be read."""
-    store = SwarmStore(folder)
     for path in sorted(folder.glob(f"*{SWARM_SUFFIX}")):
         try:
-            readable = store.load(SwarmId(path.stem)) is not None
+            with path.open(encoding="utf-8") as file:
+                parse_swarm_file(file.read(MAX_SWARM_FILE_CHARS + 1))
         except OSError as error:
             words = f"{path}: {error.strerror}"
             yield Check("swarm files", "fail", words, f"make it readable: chmod 600 {path}")
-            continue
-        if not readable:
-            words = f"{path} is damaged, so its swarm counts as unknown"
-            step = f"rm {path}, then join again with an invite or the .swarm file; the rest is kept"
-            yield Check("swarm files", "fail", words, step)
+        except (UnicodeDecodeError, ProtocolError) as error:
+            yield _unusable(path, error)
+
+
+def _unusable(path: Path, error: Exception) -> Check:
+    if isinstance(error, RemoteProtocolError) and needs_newer(error):
+        words = f"{path} is of a newer version of this program: {error}"
+        step = "upgrade this program, or go back to the newer one; keep the file"
+        return Check("swarm files", "fail", words, step)
+    words = f"{path} is damaged, so its swarm counts as unknown"
+    step = f"rm {path}, then join again with an invite or the .swarm file; the rest is kept"
+    return Check("swarm files", "fail", words, step)
 
 
 def check_checkpoints(folder: Path) -> Iterator[Check]:

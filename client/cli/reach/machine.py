@@ -231,7 +231,7 @@ def _home_of(who: Listener, path: Path) -> str:
     import psutil
 
     try:
-        return psutil.Process(who.pid).environ().get(HOME_VARIABLE, "")
+        return str(psutil.Process(who.pid).environ().get(HOME_VARIABLE, ""))
     except (psutil.Error, OSError, ValueError):
         return _home_by_path(path)
 

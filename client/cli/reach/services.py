@@ -101,8 +101,9 @@ def service_place(scope: Scope, instance: str = "") -> ServicePlace:
         return _agent(scope, instance)
     name = f"volunteer@{instance}.service" if instance else "volunteer.service"
     beside = f"-{instance}" if instance else ""
+    manager: tuple[str, ...] = ("systemctl",)
     if scope == "system":
-        units, settings, manager = SYSTEM_UNITS, SYSTEM_SETTINGS, ("systemctl",)
+        units, settings = SYSTEM_UNITS, SYSTEM_SETTINGS
         home: Path | None = SYSTEM_HOME.with_name(SYSTEM_HOME.name + beside)
     else:
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")

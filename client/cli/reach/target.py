@@ -20,6 +20,9 @@ from protocol.invite import (
     Target,
     parse_target,
 )
+from protocol.manifest import needs_newer
+
+UPGRADE = "the swarm was founded by a newer version of this program: upgrade this one"
 
 
 def read_target(text: str) -> Target:
@@ -38,6 +41,8 @@ def read_target(text: str) -> Target:
     except InviteError as error:
         raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
     except RemoteProtocolError as error:
+        if needs_newer(error):
+            raise UserError(f"--swarm: {error}", UPGRADE, ExitCode.REFUSED) from error
         raise UserError(
             f"--swarm: the manifest is not genuine: {error}",
             "ask the founder for the .swarm file or a fresh invite",

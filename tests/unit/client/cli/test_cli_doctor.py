@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -28,8 +29,10 @@ from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.reach import machine, services
 from client.cli.reach.home import find_home
 from client.cli.reach.machine import Volunteer
+from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
+from client.errors import UserError
 from client.net.libp2p_network import open_network
 from client.net.network import PeerUp
 from client.node.greeting import OURS
@@ -177,6 +180,30 @@ def damaged_swarm(scene: Scene) -> None:
     scene.remember()
     (file,) = home_folders(scene.home).swarms.glob("*.swarm")
     file.write_bytes(file.read_bytes()[:100])
+
+
+@case("swarm files", "fail", "is of a newer version.*unknown field `zeal`", "keep the file")
+def swarm_of_a_newer_version(scene: Scene) -> None:
+    folder = home_folders(scene.home).swarms
+    folder.mkdir()
+    (folder / f"{'ab' * 32}.swarm").write_text(of_a_newer_version(scene.home))
+
+
+def of_a_newer_version(folder: Path) -> str:
+    """A .swarm file whose manifest has one field more; nobody comes to check its signature."""
+    text = folder / "text"
+    text.write_text("to be or not to be " * 100)
+    document = json.loads(str(little_swarm(text)))
+    document["manifest"] = document["manifest"][:-1] + ',"zeal":1}'
+    return json.dumps(document)
+
+
+def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
+    file = scene.home / "x.swarm"
+    file.write_text(of_a_newer_version(scene.home))
+    with pytest.raises(UserError, match="unknown field `zeal`") as raised:
+        read_target(str(file))
+    assert "upgrade this one" in raised.value.next_step
 
 
 @case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
