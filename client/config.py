@@ -170,9 +170,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Addresses, About("Address to announce instead of the detected ones; may be repeated.")
     ] = ()
     """Such as /ip4/203.0.113.7/tcp/4001 of a forward."""
-    port_mapping: Annotated[
-        bool, About("Ask the router to let others in, by UPnP, NAT-PMP or PCP.")
-    ] = True
+    no_port_mapping: Annotated[
+        bool, About("Do not ask the router, by UPnP, NAT-PMP and PCP, to let others in.")
+    ] = False
     dial_timeout_s: Annotated[
         float,
         Meta(gt=0, le=600),

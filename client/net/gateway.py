@@ -124,7 +124,10 @@ async def _answer(router: trio.socket.SocketType, request: bytes, read: Callable
 async def _in_thread(work: Callable[[], T]) -> T:
     """Run what blocks; a thread that does not end is left alone."""
     with trio.move_on_after(UPNP_S):
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(
+            work,
+            abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+        )
     raise MappingRefused("no answer from the router")
 
 

@@ -53,7 +53,7 @@ class PortMapper:
                         self._perform(effect, nursery)
                     await trio.sleep(LOOK_S)
         finally:
-            with trio.move_on_after(END_S, shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
                 for effect in self.machine.close():
                     if isinstance(effect, EndMapping):
                         await gateway.end(effect, self._nonce)

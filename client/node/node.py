@@ -476,7 +476,7 @@ class Node:
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
-            if self._options.settings.port_mapping:
+            if not self._options.settings.no_port_mapping:
                 nursery.start_soon(self._map_port)
             if self._options.relay_only:
                 nursery.start_soon(self._take_part_as_relay)

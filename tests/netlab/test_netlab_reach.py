@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import pytest
+import trio
 
 from client.net import tcp
+from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
@@ -15,6 +20,16 @@ pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here:
 no_mapper = why_not(port_mapper=True)
 needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 OPEN = Place(ipv6=IPv6.OPEN)
+COUNTERS = """
+table inet probes {{
+  counter dialled {{ }}
+  chain out {{
+    type filter hook output priority filter; policy accept;
+    oifname "wan" meta nfproto ipv4 tcp sport != {own} counter name dialled
+  }}
+}}
+"""
+"""Counts what a host sends from other ports than that of its links."""
 PROBERS = {"one": OPEN, "two": OPEN, "three": OPEN}
 
 
@@ -76,6 +91,30 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")
             assert mine not in member.reach.advertised(member.addresses)
+
+
+@pytest.mark.parametrize("kind", [Router.PORT_RESTRICTED, Router.ANSWERING, None])
+def test_a_prober_sends_fewer_bytes_than_it_is_asked_with(kind: Router | None) -> None:
+    """Whoever shares an address with the asker gets no more from us than the asker sends."""
+    with Internet({"home": Place(kind), "one": OPEN}) as net, reaching_swarm(net) as swarm:
+        one = swarm.start("one")
+        four = next(address for address in one.addresses if "/ip4/" in address)
+        home = swarm.start("home", four)
+        home.wait(lambda _: bool(home.reach.machine.outer_hosts()))
+        port = home.network.listening[0].port if kind is None else 9
+        counted = net.command("one", ["nft", "-f", "-"])
+        ground.run(counted, COUNTERS.format(own=PORT))
+        request = ProbeRequest(7, port, bytes(PROBE_FILLER_BYTES))
+        trio.from_thread.run_sync(home.send, one.network.peer_id, request, trio_token=home.token)
+        home.wait(lambda _: 7 in home.answered)
+        shown = subprocess.run(
+            net.command("one", ["nft", "list", "counter", "inet", "probes", "dialled"]),
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found = re.search(r"bytes (\d+)", shown.stdout)
+        assert found is not None
+        assert 0 < int(found[1]) <= PROBE_FILLER_BYTES
+        assert home.answered[7] == (kind is None)
 
 
 @needs_mapper

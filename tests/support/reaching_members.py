@@ -36,6 +36,9 @@ class ReachingMember:
         self._dial, self._port_mapping = dial, port_mapping
         self.addresses: tuple[str, ...] = ()
         self.words: list[str] = []
+        self.answered: dict[int, bool | None] = {}
+        """What probers have answered, by the number of the request."""
+        self.token: trio.lowlevel.TrioToken
         self.reach: Reach
         self.network: Libp2pNetwork
         self.ready, self._stop = threading.Event(), threading.Event()
@@ -63,6 +66,7 @@ class ReachingMember:
             trio.open_nursery() as nursery,
         ):
             self.network = network
+            self.token = trio.lowlevel.current_trio_token()
             self.reach = Reach(self, network, lambda peer: True, nursery)
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
@@ -89,6 +93,7 @@ class ReachingMember:
                 case Inbound(peer, ProbeRequest() as message):
                     self.reach.requested(peer, message)
                 case Inbound(peer, Probed() as message):
+                    self.answered[message.number] = message.reached
                     self.reach.probed(peer, message)
 
     def stop(self) -> None:

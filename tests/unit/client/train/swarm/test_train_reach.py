@@ -1,0 +1,180 @@
+"""The driver of reachability: whom it tells, whom it dials back, and what the owner reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from client.net.network import LinkEnds
+from client.train.swarm import reach as reach_module
+from client.train.swarm.reach import Reach
+from protocol.address import Address
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.port_mapping.mapped import Mapped
+from protocol.reachability.prober import BURST
+from protocol.wire.messages import (
+    PROBE_FILLER_BYTES,
+    Message,
+    Observed,
+    Probed,
+    ProbeRequest,
+)
+
+ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
+FILLER = bytes(PROBE_FILLER_BYTES)
+HOME = "192.168.1.2"
+
+
+class World:
+    """A driver whose links and engine are the test."""
+
+    def __init__(self) -> None:
+        self.peer_id = ME
+        self.listening = [Address("ip4", "0.0.0.0", PORT)]
+        self.links: dict[PeerId, LinkEnds] = {}
+        self.dialled: list[tuple[PeerId, int]] = []
+        self.sent: list[tuple[PeerId, Message]] = []
+        self.told: list[Explain] = []
+        self.outer: list[str] = []
+        self.members: set[PeerId] = set()
+        self.reach: Reach
+
+    def meet(self, number: int, host: str | None = None) -> PeerId:
+        """A link to a member of another network, dialled by us."""
+        peer = PeerId(f"p{number}")
+        self.links[peer] = LinkEnds(host or f"11.0.{number + 1}.2", PORT, 40_000, dialled=True)
+        self.members.add(peer)
+        self.reach.linked(peer)
+        return peer
+
+    # --- the network ----------------------------------------------------------------------------
+
+    def ends(self, peer: PeerId) -> LinkEnds | None:
+        return self.links.get(peer)
+
+    def seen_at(self, hosts: list[str]) -> None:
+        self.outer = hosts
+
+    async def probe(self, peer: PeerId, port: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        self.dialled.append((peer, port))
+        return True
+
+    # --- the engine -----------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self.sent.append((peer, message))
+
+    def perform(self, effect: Explain) -> None:
+        self.told.append(effect)
+
+
+@asynccontextmanager
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [HOME])
+    made = World()
+    async with trio.open_nursery() as nursery:
+        made.reach = Reach(made, made, lambda peer: peer in made.members, nursery)  # type: ignore[arg-type]
+        nursery.start_soon(made.reach.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def _answered(made: World, peers: list[PeerId], reached: bool) -> None:
+    for peer in peers:
+        made.reach.observed(peer, Observed(US, 50_000))
+    for peer, message in list(made.sent):
+        if isinstance(message, ProbeRequest):
+            made.reach.probed(peer, Probed(message.number, reached))
+
+
+async def test_a_linked_peer_is_told_where_we_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as made:
+        peer = made.meet(1)
+        assert made.sent == [(peer, Observed("11.0.2.2", PORT))]
+        made.reach.linked(PeerId("behind a relay"))
+        assert len(made.sent) == 1
+
+
+async def test_members_are_dialled_back_within_a_budget_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as made:
+        peer = made.meet(1)
+        stranger = made.meet(2)
+        made.members.discard(stranger)
+        made.sent.clear()
+        made.reach.requested(stranger, ProbeRequest(1, 22, FILLER))
+        made.reach.requested(PeerId("behind a relay"), ProbeRequest(2, 22, FILLER))
+        at_home = made.meet(3, host="192.168.1.9")
+        made.reach.requested(at_home, ProbeRequest(3, 22, FILLER))
+        for number in range(50):
+            made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(made.dialled) == [(peer, 4000 + number) for number in range(BURST)]
+        answers = [message for _, message in made.sent if isinstance(message, Probed)]
+        assert sum(answer.reached is True for answer in answers) == BURST
+        assert sum(answer.reached is None for answer in answers) == 53 - BURST
+
+
+async def test_what_was_reached_is_advertised_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as made:
+        moved: list[None] = []
+        made.reach.moved = lambda: moved.append(None)
+        own = [f"/ip4/{HOME}/tcp/{PORT}/p2p/{ME}", "/some/other/grammar"]
+        assert made.reach.advertised(own) == own
+        await _answered(made, [made.meet(number) for number in range(3)], reached=True)
+        assert made.reach.advertised(own) == [f"/ip4/{US}/tcp/{PORT}/p2p/{ME}", *own]
+        assert made.reach.summary().state == "reachable"
+        assert made.outer == [US]
+        assert moved
+        assert [effect.level for effect in made.told] == ["info"]
+
+
+async def test_who_is_not_reached_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as made:
+        assert made.reach.summary().state == "unknown"
+        await _answered(made, [made.meet(number) for number in range(3)], reached=False)
+        found = made.reach.summary()
+        assert found.state == "unreachable"
+        assert f"forward TCP port {PORT} of the router to {HOME}" in found.next_step
+        assert made.reach.advertised([]) == []
+        made.reach.map(Mapped("100.64.0.7", PORT, 3600))
+        assert "shares one IPv4 address" in made.reach.summary().next_step
+        made.reach.map(Mapped("11.9.9.9", PORT, 3600))
+        assert "shares one IPv4 address" in made.reach.summary().next_step
+
+
+async def test_an_announced_address_that_nobody_reaches_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as made:
+        made.reach.announced = [Address("ip4", US, 9000)]
+        made.reach.map(None)
+        peers = [made.meet(number) for number in range(3)]
+        await _answered(made, peers, reached=False)
+        warned = [effect.words for effect in made.told if effect.level == "warning"]
+        assert len(warned) == 1
+        assert "port 9000, which it announces" in warned[0]
+
+
+async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as made:
+        assert made.reach.wants_mapping() == PORT
+        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [HOME, US])
+        assert made.reach.wants_mapping() is None
+        made.listening = [Address("ip4", "127.0.0.1", PORT)]
+        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [host])
+        assert made.reach.wants_mapping() is None
+        assert made.reach.summary().state == "local"
+        made.listening = [Address("ip6", "::", PORT)]
+        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: ["2a11::1"])
+        assert made.reach.wants_mapping() is None
