@@ -73,6 +73,13 @@ class Pong(Wire, frozen=True):
     nonce: Annotated[int, Meta(ge=0, le=2**62)]
 
 
+class Moving(Wire, frozen=True):
+    """The sender is about to dial the receiver, beside a connection through a relay: what comes
+    takes over without ending the link. The receiver answers the same with ``answer``."""
+
+    answer: bool = False
+
+
 class Goodbye(Wire, frozen=True):
     """The sender leaves or refuses the link; it finishes none of the work it holds."""
 
@@ -532,7 +539,7 @@ class Chunk(Wire, frozen=True):
 
 
 Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
-Upkeep = Hello | Ping | Pong | Goodbye | Admitting
+Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening

@@ -44,6 +44,7 @@ from protocol.wire.messages import (
     ManifestReply,
     ManifestRequest,
     Message,
+    Moving,
     NoBlob,
     Opening,
     PassedOn,
@@ -118,6 +119,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         RotationList: Route("node", "on_rotations", "peer"),
         Ping: Route("link", ""),
         Pong: Route("link", ""),
+        Moving: Route("link", ""),
         # membership and matching
         RecordDigest: Route("node", "on_membership"),
         Records: Route("node", "on_membership"),

@@ -23,7 +23,7 @@ disconnect at once with the reason. 2: plans without dropped microbatches, ``Ret
 author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits,
 ``PassedOn``. 5: waypoints, ``ChainLink``. 6: ``Commitment``, sums in ``Ready``. 7: the list of a
 blob's digests is a chunk. 8: ``RotationList``, rotations in chains, who was audited
-in heartbeats. 9: relays in adverts."""
+in heartbeats. 9: relays in adverts, ``Moving``."""
 
 
 @dataclass(slots=True)
