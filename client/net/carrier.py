@@ -30,6 +30,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
 from protocol.wire.messages import (
     Message,
+    Moving,
     Ping,
     Pong,
     decode_message,
@@ -103,6 +104,8 @@ class CarrierHooks:
     admitted: waits until the peer's Hello has been accepted.
     sent: some frames have been handed to the connection.
     relay: a stream came that is no lane, but about circuits.
+    moving: the peer is about to dial us beside a relayed connection, or answers that it knows of
+        our dial (the argument).
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
@@ -111,6 +114,7 @@ class CarrierHooks:
     admitted: Callable[[], Awaitable[None]]
     sent: Callable[[], None]
     relay: Callable[[Connection, YamuxStream], Awaitable[None]]
+    moving: Callable[[bool], None]
 
 
 class Carrier:
@@ -296,6 +300,11 @@ class Carrier:
             case Pong(nonce):
                 self._count_upkeep()
                 self._on_pong(nonce)
+            case Moving(answer):
+                self._count_upkeep()
+                self._hooks.moving(answer)
+                if not answer:
+                    self._offer(Moving(answer=True))
             case message:
                 await self._hooks.deliver(message, frame.payload)
         self.frames_in += 1

@@ -68,6 +68,10 @@ STEADY_S = 5.0
 """A link that ended sooner counts as a failure to connect."""
 MAX_RELAYED = 2
 """Addresses of one member that are tried through relays."""
+DIRECT_S = 2.0
+"""Longest dial of a peer that is reached through a relay at the same time."""
+IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
+"""Seconds between attempts to reach directly who is reached through a relay."""
 RELAY_ASK_S = 10.0
 """Longest wait for what a stream about circuits is about."""
 
@@ -207,6 +211,7 @@ class Libp2pNetwork:
         self._wanted = {
             peer: tuple(addresses) for peer, addresses in peers.items() if peer != self.peer_id
         }
+        self._changed.unpark_all()
         for peer in set(self._keepers) - set(self._wanted):
             self._keepers.pop(peer).cancel()
         for peer in set(self._wanted) - set(self._keepers):
@@ -371,6 +376,7 @@ class Libp2pNetwork:
             admitted=link.admitted.wait,
             sent=link.frames_sent,
             relay=self._about_circuits,
+            moving=link.moving,
         )
         if self._hello_s is None:
             link.admitted.set()
@@ -483,13 +489,40 @@ class Libp2pNetwork:
                 if not self._is_up(peer):
                     await self.dial_any(self._wanted.get(peer, ()))
                 began = trio.current_time()
-                while self._is_up(peer):
-                    await self._changed.park()
+                await self._while_up(peer)
                 if trio.current_time() - began >= STEADY_S:
                     backoff_s = BACKOFF_FIRST_S
                 else:
                     await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+
+    async def _while_up(self, peer: PeerId) -> None:
+        """Wait while a wanted peer's link is up; of a relayed one, try to make a direct one."""
+        pause_s, known, due = IMPROVE_FIRST_S, self._wanted.get(peer), -math.inf
+        while self._is_up(peer):
+            addresses, now = self._wanted.get(peer), trio.current_time()
+            if due == -math.inf or addresses != known:
+                pause_s, known = IMPROVE_FIRST_S, addresses
+                due = now + self._rng.uniform(0.1, 1.0) * pause_s
+            with trio.move_on_at(math.inf if self.direct(peer) is not None else due) as waiting:
+                await self._changed.park()
+            if waiting.cancelled_caught:
+                await self._make_direct(peer)
+                pause_s = min(2 * pause_s, IMPROVE_MOST_S)
+                due = trio.current_time() + self._rng.uniform(0.5, 1.0) * pause_s
+
+    async def _make_direct(self, peer: PeerId) -> None:
+        """Dial a peer beside a relayed connection, which the new one then takes over from."""
+        found = (await self._resolved(self._wanted.get(peer, ()))).values()
+        now = trio.current_time()
+        addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
+        link = self._links.get(peer)
+        if not addresses or link is None or not await link.announce_move():
+            return
+        async with self._dials.setdefault(peer, trio.Lock()):
+            if self.direct(peer) is None:
+                with suppress(NetworkError, trio.TooSlowError), trio.fail_after(DIRECT_S):
+                    await self._dial(self._in_order(addresses), None)
 
     async def dial_any(self, addresses: Sequence[str]) -> None:
         """Dial a peer at those of its addresses that may be called now."""

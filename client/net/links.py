@@ -4,7 +4,8 @@ State: one bounded outbound queue per lane and the carriers at work, of which at
 frames from the queues. When both sides dial each other at once, both keep the connection dialled by
 the smaller peer id. The other is retired only once our lanes on the first are negotiated: by then
 the peer knows both connections, and does not take the end of one for the end of the link. A direct
-connection is kept rather than one through a relay.
+connection is kept rather than one through a relay: when one side has announced that it dials the
+other, the new connection takes over from the relayed one in the midst of the link.
 
 A peer that returns has lost its link, even if we have not noticed: it gets a new one, and the rest
 of the client is told the end of the old one first.
@@ -12,14 +13,17 @@ of the client is told the end of the old one first.
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+
 import trio
 
-from client.net.carrier import LANES, Carrier, Outgoing
+from client.net.carrier import LANES, Carrier, Outgoing, outgoing
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, lane
+from protocol.wire.messages import Message, Moving, lane
 
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {
@@ -30,6 +34,8 @@ QUEUE_BYTES = {
 """Outbound bounds: about a second of traffic; beyond it, the sender waits."""
 CROSSING_S = 15.0
 """Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
+MOVE_ANSWER_S = 5.0
+"""Longest wait until the peer knows that we are about to dial it."""
 _REPLACED = "replaced by another connection"
 
 
@@ -50,6 +56,8 @@ class Link:
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
         self._up_at = 0.0
+        self._moving_until = -math.inf
+        self._move_answered = trio.Event()
         self.admitted = trio.Event()
         """Set once the peer's Hello has been accepted; before, little that it says is taken."""
         self.sent = trio.lowlevel.ParkingLot()
@@ -90,6 +98,8 @@ class Link:
         live = [carrier for carrier in self._carriers if carrier.live]
         if not live or not self.up.is_set() or self._active not in live:
             return not live
+        if self._moves_to(connection):
+            return False
         if connection.dialled == self._active.connection.dialled:
             return True
         # Our own dial began when we had no link. The peer's may have, for a while.
@@ -105,7 +115,7 @@ class Link:
     def attach(self, carrier: Carrier) -> None:
         """Add a connection; one by the same dialler that has not come up is given up."""
         for other in self._carriers:
-            if other.live and other.connection.dialled == carrier.connection.dialled:
+            if other.live and _way(other.connection) == _way(carrier.connection):
                 other.connection.close(_REPLACED)
         self._carriers.append(carrier)
 
@@ -122,13 +132,33 @@ class Link:
         for other in others:
             other.retire(_REPLACED)
         if best is not self._active:
-            self._active = best
+            self._active, self._up_at = best, trio.current_time()
             best.begin(tuple(other.connection.ended for other in others))
         if self.up.is_set():
             return False
-        self._up_at = trio.current_time()
         self.up.set()
         return True
+
+    def moving(self, answer: bool) -> None:
+        """The peer is about to dial us, or knows that we are about to dial it."""
+        self._moving_until = trio.current_time() + CROSSING_S
+        if answer:
+            self._move_answered.set()
+
+    async def announce_move(self) -> bool:
+        """Tell the peer that we are about to dial it; return whether it knows."""
+        self._move_answered = trio.Event()
+        with suppress(LinkFull, PeerUnreachable):
+            self.send_nowait(Moving(), outgoing(Moving(), b""))
+        with trio.move_on_after(MOVE_ANSWER_S):
+            await self._move_answered.wait()
+        return self._move_answered.is_set()
+
+    def _moves_to(self, connection: Connection) -> bool:
+        """Whether a new connection takes over from a relayed one, as announced. Without the
+        announcement, a peer that comes directly has begun anew."""
+        relayed = self._active is not None and self._active.connection.relay is not None
+        return relayed and connection.relay is None and trio.current_time() < self._moving_until
 
     def detach(self, carrier: Carrier) -> bool:
         """Remove a connection that ended; return whether it was the last."""
@@ -190,6 +220,10 @@ class Link:
         """Both sides prefer the same connection: a direct one, then that of the smaller id."""
         connection = carrier.connection
         return connection.relay is None, connection.dialled == (self._own < self.peer)
+
+
+def _way(connection: Connection) -> tuple[bool, bool]:
+    return connection.dialled, connection.relay is None
 
 
 def _size(frame: Outgoing) -> int:

@@ -15,6 +15,8 @@ LEAST_BYTES: Final = 96 * 1024
 """Stays open. Windows are opened by quarters, so less could close one for good."""
 HELD_S: Final = 0.5
 MEASURE_S: Final = 0.25
+FADE: Final = 0.8
+"""Of the rate, from one measurement to the next: a short pause says little of the line."""
 
 
 class Holding:
@@ -22,14 +24,15 @@ class Holding:
 
     def __init__(self, now: float) -> None:
         self._kept_bytes, self._open_bytes = 0, WINDOW_BYTES
+        self._rate = 0.0  # bytes/s
         self._since, self._moved_bytes = now, 0
 
     def passed(self, size_bytes: int, now: float) -> int:
         """Count bytes that were passed on; return those by which to open the window."""
         self._moved_bytes += size_bytes
         if (elapsed_s := now - self._since) >= MEASURE_S:
-            wanted = int(HELD_S * self._moved_bytes / elapsed_s)
-            self._open_bytes = min(WINDOW_BYTES, max(LEAST_BYTES, wanted))
+            self._rate = max(self._moved_bytes / elapsed_s, FADE * self._rate)
+            self._open_bytes = min(WINDOW_BYTES, max(LEAST_BYTES, int(HELD_S * self._rate)))
             self._since, self._moved_bytes = now, 0
         self._kept_bytes += size_bytes
         opened = max(0, self._kept_bytes - (WINDOW_BYTES - self._open_bytes))

@@ -74,6 +74,13 @@ class Pong(Wire, frozen=True):
     nonce: Annotated[int, Meta(ge=0, le=2**62)]
 
 
+class Moving(Wire, frozen=True):
+    """The sender is about to dial the receiver, beside a connection through a relay: what comes
+    takes over without ending the link. The receiver answers the same with ``answer``."""
+
+    answer: bool = False
+
+
 class Goodbye(Wire, frozen=True):
     """The sender leaves or refuses the link; it finishes none of the work it holds."""
 
@@ -598,7 +605,7 @@ class Probed(Wire, frozen=True):
 Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
 Amending = AmendmentList | AmendmentRequest
 Reaching = Observed | ProbeRequest | Probed
-Upkeep = Hello | Ping | Pong | Goodbye | Admitting | Amending | Reaching
+Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening

@@ -47,6 +47,7 @@ from protocol.wire.messages import (
     ManifestReply,
     ManifestRequest,
     Message,
+    Moving,
     NoBlob,
     Observed,
     Opening,
@@ -129,6 +130,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Probed: Route("node", "on_probed", "peer"),
         Ping: Route("link", ""),
         Pong: Route("link", ""),
+        Moving: Route("link", ""),
         # membership and matching
         RecordDigest: Route("node", "on_membership"),
         Records: Route("node", "on_membership"),

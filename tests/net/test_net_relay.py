@@ -17,7 +17,7 @@ from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
-from protocol.wire.messages import Goodbye
+from protocol.wire.messages import Backward, Goodbye
 from tests.support.arrivals import backward, next_inbound
 
 if TYPE_CHECKING:
@@ -282,3 +282,60 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
         assert sent < 8 * 1024 * 1024
         assert linked(a, relay)
         assert linked(b, relay)
+
+
+async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of_tensors(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost, doubled or out of order, and the rest of the client notices nothing."""
+    monkeypatch.setattr("client.net.libp2p_network.IMPROVE_FIRST_S", 0.2)
+    async with circuit(networks) as (a, b, relay), trio.open_nursery() as nursery:
+        got: dict[Libp2pNetwork, list[int]] = {a: [], b: []}
+        over = trio.Event()
+
+        async def send(one: Libp2pNetwork, other: Libp2pNetwork) -> None:
+            number = 0
+            while not over.is_set():
+                await one.send(other.peer_id, backward(number), bytes(50_000))
+                number += 1
+            while len(got[other]) < number:
+                await trio.sleep(0.01)
+
+        async def take(one: Libp2pNetwork, other: Libp2pNetwork) -> None:
+            async for event in one.events:
+                assert not isinstance(event, PeerDown)
+                if isinstance(event, PeerUp):
+                    assert not got[one]
+                if isinstance(event, Inbound) and isinstance(event.message, Backward):
+                    assert event.peer == other.peer_id
+                    got[one].append(event.message.microbatch)
+
+        nursery.start_soon(take, a, b)
+        nursery.start_soon(take, b, a)
+        async with trio.open_nursery() as senders:
+            senders.start_soon(send, a, b)
+            senders.start_soon(send, b, a)
+            await until(lambda: len(got[a]) > 20 and len(got[b]) > 20)
+            assert a.statistics().relays
+            a.want({b.peer_id: b.addresses})
+            await until(lambda: not a.statistics().relays and not b.statistics().relays)
+            before = len(got[a]), len(got[b])
+            await until(lambda: len(got[a]) > before[0] + 20 and len(got[b]) > before[1] + 20)
+            over.set()
+        for numbers in got.values():
+            assert numbers == list(range(len(numbers)))
+        await until(lambda: not relay.passing.machine.circuits)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_comes_directly_without_a_word_has_begun_anew(networks: Networks) -> None:
+    """The old process's circuit may still stand; the new one knows nothing of the link."""
+    seed = os.urandom(32)
+    async with networks() as a, networks() as relay, networks(seed) as old:
+        await reserve(a, relay)
+        await old.connect(a.reaching.addresses[0])
+        await until(lambda: linked(a, old))
+        async with networks(seed) as new:
+            await new.connect(a.addresses[0])
+            down = await next_down(a, new)
+            assert not down.by_peer

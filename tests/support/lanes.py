@@ -56,6 +56,8 @@ class Lane:
                 up=lambda: None,
                 admitted=trio.lowlevel.checkpoint,
                 sent=lambda: None,
+                relay=_no_circuits,
+                moving=lambda answer: None,
             ),
             Pacing(Rates(download_bytes_per_s=download_bytes_per_s)),
             UnfinishedFrames(),
@@ -78,3 +80,7 @@ class Lane:
             await self._carrier._read_frames(name, self.stream)
         except RemoteProtocolError as error:
             self.refused, self.ended_at = error, trio.current_time()
+
+
+async def _no_circuits(connection: Connection, stream: YamuxStream) -> None:
+    """Nothing is asked of a relay."""
