@@ -211,7 +211,8 @@ def _tail(file: BinaryIO) -> list[LogRecord]:
 
 
 def _parsed(line: bytes) -> LogRecord | None:
-    for kind in (StepRecord, HeldOutRecord, SampleRecord):
+    kinds: tuple[type[LogRecord], ...] = (StepRecord, HeldOutRecord, SampleRecord)
+    for kind in kinds:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(line, type=kind)
     return None

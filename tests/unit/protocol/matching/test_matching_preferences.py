@@ -60,9 +60,9 @@ def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
     assert abs(bucket) <= preferences.MAX_BUCKET
 
 
-@pytest.mark.parametrize(("delayed", "bytes_"), [(False, 12), (True, 16)])
+@pytest.mark.parametrize(("delayed", "bytes_"), [(False, 12), (True, 20)])
 def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: int) -> None:
-    """With delayed updates a newcomer downloads the parameters of the version before, too."""
+    """With delayed updates a newcomer downloads the points of two steps, too."""
     example = manifest(2)
     delayed_update = True if delayed else msgspec.UNSET
     example = msgspec.structs.replace(example, delayed_update=delayed_update)

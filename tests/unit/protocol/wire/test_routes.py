@@ -28,6 +28,7 @@ PARTS = {
 MAY_LOOK = {
     "client/net/carrier.py": "Ping, Pong and Moving end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
+    "client/node/greeting.py": "whether a member greets us, before we are anything to it",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/recovery/buddies.py": "whether a blob is one of its copies",
     "client/train/stage/failpoints.py": "where a test wants a process to die",
