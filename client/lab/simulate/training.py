@@ -21,6 +21,7 @@ from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.manifest import Evaluation
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -51,6 +52,8 @@ class WorldConfig:
     """Whether the run uses the one-step-delayed update."""
     secret: bool = False
     """Whether no replica sees another's contribution."""
+    evaluation: Evaluation | None = None
+    """How versions are evaluated; None: they are not."""
 
 
 class TrainingWorld(SeatWorld[SimPeer]):
@@ -161,6 +164,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             serving=serving,
             delayed=config.delayed,
             secret=self.random.randbytes(32) if config.secret else b"",
+            evaluation=config.evaluation,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
