@@ -2,8 +2,9 @@
 
 A task takes 0.3 s, give or take a third, a held-out one as well; 24 microbatches a step, so an
 evaluation has six. Measured with the seeds below, five steps, the run with an evaluation of *every*
-version beside the run without; of the work they are then up to a quarter. At the default interval
-of 50 steps the cost is a fiftieth of that.
+version beside the run without takes 1.10 and 1.12 times as long with one replica for each of two
+stages (one path), and 1.22 and 1.25 times with three (three paths). At the default interval of 50
+steps that is a fiftieth: 0.2 % and 0.5 %.
 """
 
 from __future__ import annotations
