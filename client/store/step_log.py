@@ -132,6 +132,7 @@ class SampleRecord(Struct, frozen=True, kw_only=True):
 
 _Key = tuple[str | int | float, ...]
 LogRecord = StepRecord | HeldOutRecord | SampleRecord
+_KINDS: Final[tuple[type[LogRecord], ...]] = StepRecord, HeldOutRecord, SampleRecord
 
 
 class StepLog:
@@ -211,8 +212,7 @@ def _tail(file: BinaryIO) -> list[LogRecord]:
 
 
 def _parsed(line: bytes) -> LogRecord | None:
-    kinds: tuple[type[LogRecord], ...] = (StepRecord, HeldOutRecord, SampleRecord)
-    for kind in kinds:
+    for kind in _KINDS:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(line, type=kind)
     return None

@@ -23,6 +23,7 @@ from client.lab.simulate.worker import OpenWorker
 from protocol.amendments.book import Amendments, Beginning
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, SwarmId, peer_id_from_key, short
+from protocol.manifest import Evaluation
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -65,6 +66,8 @@ class WorldConfig:
     """Whether no replica sees another's contribution."""
     amended: Beginning | None = None
     """What the founder may amend; None: the run is never amended."""
+    evaluation: Evaluation | None = None
+    """How versions are evaluated; None: they are not."""
 
 
 class TrainingWorld(SeatWorld[SimPeer]):
@@ -178,6 +181,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             delayed=config.delayed,
             secret=self.random.randbytes(32) if config.secret else b"",
             amendments=peer.amendments,
+            evaluation=config.evaluation,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
