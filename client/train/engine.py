@@ -441,9 +441,7 @@ class Engine:
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
-        self.waypoints.machine.steps = self.amending.book.longest
-        if self.history is not None:
-            self.history.machine.steps = self.amending.book.steps
+        self._note_steps()
         if self.held_stages is not None:
             self.held_stages.amended()
         self._view_dirty = True
@@ -451,6 +449,13 @@ class Engine:
     def agreed_on(self, said: AgreedOn) -> None:
         """A stage of ours has agreed on an amendment."""
         self.amending.agreed()
+        self._note_steps()  # where it was one of two that contradict each other, it counts now
+
+    def _note_steps(self) -> None:
+        """Tell the machines that go by it how long the run is."""
+        self.waypoints.machine.steps = self.amending.book.longest
+        if self.history is not None:
+            self.history.machine.steps = self.amending.book.steps
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.

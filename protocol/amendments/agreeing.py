@@ -2,10 +2,10 @@
 
 The first stage decides: the plan of a step adds what its leader knows to the list of agreed
 amendments, each with the first step for which it holds (``Amendments.propose``), and the commit
-makes it so. Every message in which a replica reports what the stage before has counted
-(``Returned``) carries the sender's list, and no stage closes a step before it has those of that
-step. So the next stage has the list for its plan of two steps later at most, and so on to the last:
-all have agreed before the first step for which it counts. Whoever is away learns it with the state.
+makes it so. Heartbeats carry the list that a replica's version was made with. The next stage takes
+over what most replicas of the stage before have agreed on: they have all that they need for a step
+only when their version of it is known, so a stage knows the list in time for its plan of two steps
+later at most, and so on to the last. Whoever is away learns it with the state.
 
 An amendment can therefore not come too late. It holds from the step that it names or, if that is
 too near, from the first one that every stage can reach with it. Pure functions.
@@ -13,47 +13,11 @@ too near, from the first one that every stage can reach with it. Pure functions.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from protocol.amendments.book import AgreedList, Amendments
+from protocol.agreed import AgreedList
+from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
-from protocol.wire.parts import AgreedAmendment
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the stage before has told of its list, for one step.
-
-    Fields:
-        usual: what most of those say that have told us anything; a leader goes by it.
-        sure: what most replicas of that stage say; empty: nothing. Only that can make us refuse a
-            plan, or one replica could keep a stage from closing steps.
-        entries: all that anybody has told.
-    """
-
-    usual: AgreedList = ()
-    sure: AgreedList = ()
-    entries: Collection[AgreedAmendment] = frozenset()
-
-
-NOTHING_TOLD = Told()
-
-
-def told_by(amendments: Amendments, lists: Iterable[AgreedList], replicas: int) -> Told:
-    """Return what lists of the stage before come to; those that nobody could have agreed on do not
-    count.
-
-    Args:
-        amendments: what we know.
-        lists: one of each replica that has told us anything.
-        replicas: how many replicas that stage has.
-    """
-    said = Counter(one for one in lists if amendments.knows(one))
-    usual = max(said, key=lambda one: (said[one], len(one), one), default=())
-    sure = usual if 2 * said[usual] > replicas else ()
-    return Told(usual, sure, frozenset(entry for one in said for entry in one))
 
 
 def common(one: AgreedList, other: AgreedList) -> int:
@@ -62,65 +26,75 @@ def common(one: AgreedList, other: AgreedList) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
+def goes_beyond(one: AgreedList, other: AgreedList) -> bool:
+    """Whether a list has all of another one, and perhaps more."""
+    return one[: len(other)] == other
+
+
 def takes_back(own: AgreedList, other: AgreedList, step: int) -> bool:
     """Whether a list lacks something that already holds at a step by ours."""
     return any(entry.from_step <= step for entry in own[common(own, other) :])
 
 
-def merged(own: AgreedList, told: Told, step: int) -> AgreedList:
-    """Return the list that a later stage plans a step with: what the stage before has told, if it
-    goes beyond ours and takes nothing back.
+def told_by(amendments: Amendments, lists: Sequence[AgreedList], replicas: int) -> AgreedList:
+    """Return the longest list with which most replicas of a stage agree, of what we know; empty:
+    there is none. One replica of two, or two of four, are not believed.
 
     Args:
-        own: our stage's list.
-        told: that of the stage before.
-        step: the step.
+        amendments: what we know.
+        lists: of its replicas, as far as they are at our step.
+        replicas: how many it has.
     """
-    theirs = told.usual
-    if len(theirs) < len(own) or takes_back(own, theirs, step):
-        return own
-    return theirs
+    for theirs in sorted(set(lists), key=lambda one: (-len(one), one)):
+        for length in range(len(theirs), 0, -1):
+            part = theirs[:length]
+            agree = sum(goes_beyond(one, part) for one in lists)
+            if 2 * agree > replicas and amendments.knows(part):
+                return part
+    return ()
+
+
+def to_agree_on(
+    amendments: Amendments, own: AgreedList, told: AgreedList | None, step: int, unsure: bool
+) -> AgreedList:
+    """Return the list that a leader plans a step with.
+
+    Args:
+        amendments: what we know.
+        own: our stage's list, as the last commit made it.
+        told: that of the stage before; None: ours is the first, which decides.
+        step: the step.
+        unsure: whether we have closed no step since we began from a copy.
+    """
+    if told is None:
+        return amendments.propose(own, step)
+    other = unsure and len(told) >= len(own) and not takes_back(own, told, step)
+    return told if goes_beyond(told, own) or other else own
 
 
 def may_follow(
     amendments: Amendments,
     own: AgreedList,
     named: AgreedList,
-    told: Told | None,
+    told: AgreedList | None,
     step: int,
+    unsure: bool,
 ) -> Answer:
-    """Whether a plan's list is one that its leader may name.
-
-    Args:
-        amendments: what we know.
-        own: our stage's list, as the last commit made it.
-        named: the plan's.
-        told: that of the stage before; None: ours is the first, which decides.
-        step: the step.
-    """
+    """Whether a plan's list is one that its leader may name; see ``to_agree_on``."""
     if not amendments.knows(named):
         return no("a plan names an amendment of the founder that we have not got yet")
     if takes_back(own, named, step):
         return no("a plan takes back an amendment of the founder that holds already")
-    if told is None:
-        return YES if named == own else _decided(amendments, own, named, step)
-    differs = common(named, told.sure) < min(len(named), len(told.sure))
-    if differs or takes_back(told.sure, named, step):
-        return no("a plan contradicts what the stage before has agreed on")
-    new = named[common(own, named) :]
-    if any(entry.from_step <= step and entry not in told.entries for entry in new):
-        return no("a plan names an amendment on which the stage before has not agreed")
-    return YES
-
-
-def _decided(amendments: Amendments, own: AgreedList, named: AgreedList, step: int) -> Answer:
-    """Whether the first stage's leader has chosen the steps as everybody would."""
-    kept = common(own, named)
-    chosen = amendments.propose(own[:kept], step)
-    if named == chosen[: len(named)]:
+    if unsure:
         return YES
-    again = kept < len(own) and len(named) <= len(chosen)
-    pairs = zip(named[kept:], chosen[kept:], strict=False)
-    if again and all(step < entry.from_step <= by.from_step for entry, by in pairs):
-        return YES  # after a roll-back, some had agreed on it before and others not
-    return no("a plan lets an amendment hold from another step than it may")
+    if not goes_beyond(named, own):
+        return no("a plan leaves out an amendment on which our stage has agreed")
+    if told is None:
+        chosen = amendments.propose(own, step)
+        right = goes_beyond(chosen, named)
+        return YES if right else no("a plan lets an amendment hold from another step than it may")
+    if not goes_beyond(told, named) and named != own:
+        return no("a plan names an amendment on which the stage before has not agreed")
+    if goes_beyond(told, own) and takes_back(told, named, step):
+        return no("a plan leaves out an amendment that holds in the stage before")
+    return YES

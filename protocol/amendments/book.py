@@ -25,13 +25,12 @@ from msgspec import Meta, Struct
 from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
+from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import Amendment, digest_of, parse_amendment
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.fields import Envelope
-from protocol.wire.parts import AgreedAmendment
 
-AgreedList = tuple[AgreedAmendment, ...]
 MAX_CHAINS = 64
 """Remembered, of the lists that others name."""
 MAX_OF_A_NUMBER = 2

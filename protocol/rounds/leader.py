@@ -22,6 +22,7 @@ from operator import or_
 from typing import Literal
 
 from protocol import limits
+from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
@@ -37,7 +38,6 @@ from protocol.rounds.reports import Report, unfinished, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
-from protocol.wire.parts import AgreedAmendment
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
@@ -54,7 +54,7 @@ RESEND_S = 1.0
 VOTE_S = 0.25
 """How often a quorum that is missing is looked for again: it changes with every heartbeat."""
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
-Amended = Callable[[], tuple[AgreedAmendment, ...]]
+Amended = Callable[[], AgreedList]
 
 
 Restart = Literal[

@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from protocol import limits
+from protocol.agreed import AgreedList
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Admit
-from protocol.wire.parts import AgreedAmendment
 
 JOIN_TTL_S: Final = 15.0
 """A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
@@ -86,7 +86,7 @@ class Newcomers:
         state: bytes,
         quorum: Quorum,
         now: float,
-        amended: tuple[AgreedAmendment, ...] = (),
+        amended: AgreedList = (),
     ) -> list[Effect]:
         """Admit peers that ask, as long as all holders of the stage fit into one round, and few of
         them are new.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.amendments.book import AgreedList
+from protocol.agreed import AgreedList
 from protocol.audit.record import Grade
 from protocol.effects import Effect
 from protocol.ids import PeerId

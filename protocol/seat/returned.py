@@ -16,8 +16,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.amendments.agreeing import Told, told_by
-from protocol.amendments.book import AgreedList, Amendments
 from protocol.answer import YES, Answer, no
 from protocol.effects import Penalise, Send
 from protocol.errors import RemoteProtocolError
@@ -44,20 +42,13 @@ class Telling:
         """When to look again."""
 
     def tell(
-        self,
-        view: SwarmView,
-        ledgers: Mapping[int, bytes],
-        amended: AgreedList = (),
-        *,
-        idle: bool,
-        now: float,
+        self, view: SwarmView, ledgers: Mapping[int, bytes], *, idle: bool, now: float
     ) -> list[Send]:
         """Report newly counted microbatches, and repeat reports that may have been lost.
 
         Args:
             view: the live replicas.
             ledgers: bitmaps of what we have counted, for our step and the previous one.
-            amended: the amendments on which our stage has agreed.
             idle: whether no more results of our step are expected for now.
             now: monotonic seconds.
         """
@@ -75,8 +66,7 @@ class Telling:
                 new = count != known
                 due = now if new and (idle or of < newest) else at + (TELL_S if new else REPEAT_S)
                 if due <= now:
-                    said = Returned(self._place.stage + 1, of, ids, amended=amended)
-                    effects.append(Send(to[0], said))
+                    effects.append(Send(to[0], Returned(self._place.stage + 1, of, ids)))
                     known, at, due = count, now, now + REPEAT_S
                 told[to] = known, at
                 self.due = due if self.due is None or due < self.due else self.due
@@ -90,15 +80,12 @@ class Confirmed:
     def __init__(self, place: Place, step: int) -> None:
         self._place, self._step = place, step
         self._ids: dict[int, set[int]] = {}
-        self._amended: dict[int, dict[PeerId, AgreedList]] = {}
-        """By step and sender: on what it says that its stage has agreed."""
         self._view = SwarmView(((),) * place.stages)
 
     def start_step(self, step: int) -> None:
         """Begin a step; what came early counts."""
         self._step = step
         self._ids = {of: ids for of, ids in self._ids.items() if of >= step}
-        self._amended = {of: said for of, said in self._amended.items() if of >= step}
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view."""
@@ -113,20 +100,7 @@ class Confirmed:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._ids.setdefault(message.step, set()).update(ids)
-        self._amended.setdefault(message.step, {})[sender] = message.amended
         return []
-
-    def told(self, amendments: Amendments) -> Told:
-        """Return on what the stage before has agreed, as its replicas say that have counted
-        anything of our step.
-
-        Args:
-            amendments: what we know of them.
-        """
-        there = {replica.peer for replica in self._view.serving(self._place.stage - 1)}
-        said = self._amended.get(self._step, {})
-        lists = [amended for peer, amended in said.items() if peer in there]
-        return told_by(amendments, lists, len(there))
 
     def whole(self) -> bool:
         """Whether everything of the step has been returned."""

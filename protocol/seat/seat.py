@@ -21,8 +21,9 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.amendments.agreeing import may_follow, merged
-from protocol.amendments.book import AgreedList, Amendments
+from protocol.agreed import AgreedList
+from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
+from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
@@ -108,6 +109,8 @@ from protocol.wire.parts import SeatStatus
 from protocol.wire.routes import ROUTES, State
 
 Handler = Callable[[float], Sequence[SeatEffect]]
+ASK_S = 1.0
+"""How often an amendment is asked for that others name and we lack."""
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -178,6 +181,10 @@ class Seat:
         self._amendments = amendments
         self._agreed: AgreedList = amendments.agreed if amendments else ()
         """The amendments on which our stage has agreed at our version."""
+        self._unsure = serving and step > 0
+        """We have closed no step since we began from a copy: siblings may have agreed on another
+        list than we knew of then."""
+        self._asked_at = -math.inf
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
@@ -261,7 +268,7 @@ class Seat:
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited)
+        return replace(told, audited=audited, amended=self._agreed)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -352,6 +359,7 @@ class Seat:
         self._confirmed.update_view(view)
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
+        effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
         effects += self.auditing.update_view(view, self._seen, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
@@ -546,19 +554,35 @@ class Seat:
         """Return the amendments that we plan our step with."""
         if self._amendments is None:
             return ()
-        if self.place.first:
-            return self._amendments.propose(self._agreed, self.step)
-        return merged(self._agreed, self._confirmed.told(self._amendments), self.step)
+        return to_agree_on(self._amendments, self._agreed, self._told(), self.step, self._unsure)
 
     def _may_hold(self, plan: Plan) -> Answer:
         """Whether the amendments that a plan names may hold."""
         if self._amendments is None:
             return YES if not plan.amended else no("a plan names amendments, and we know of none")
-        told = None if self.place.first else self._confirmed.told(self._amendments)
-        return may_follow(self._amendments, self._agreed, plan.amended, told, plan.step)
+        lists = self._agreed, plan.amended, self._told()
+        return may_follow(self._amendments, *lists, plan.step, self._unsure)
+
+    def _told(self) -> AgreedList | None:
+        """Return on what most replicas of the stage before have agreed; None: ours decides."""
+        if self._amendments is None or self.place.first:
+            return None
+        before = self._view.serving(self.place.stage - 1)
+        lists = [r.amended for r in before if r.version >= self.step - 1]
+        return told_by(self._amendments, lists, len(before))
+
+    def _look_for_amendments(self, now: float) -> list[SeatEffect]:
+        """Ask whoever names an amendment that we lack, now and then."""
+        if self._amendments is None or now < self._asked_at + ASK_S:
+            return []
+        for replica in self._view.serving(self.place.stage - 1):
+            if not self._amendments.knows(replica.amended):
+                self._asked_at = now
+                return [Send(replica.peer, AmendmentRequest())]
+        return []
 
     def _ask_for_amendments(self, sender: PeerId, named: AgreedList) -> list[SeatEffect]:
-        """Ask for the amendments that a peer names and we lack."""
+        """Ask for the amendments that a plan names and we lack."""
         if self._amendments is None or self._amendments.knows(named):
             return []
         return [Send(sender, AmendmentRequest())]
@@ -624,8 +648,7 @@ class Seat:
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note gradients that the stage before has received; a plan may have waited for them."""
-        refused: list[SeatEffect] = [*self._confirmed.returned(sender, message)]
-        refused += self._ask_for_amendments(sender, message.amended)
+        refused = self._confirmed.returned(sender, message)
         return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
     def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
@@ -801,7 +824,7 @@ class Seat:
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""
-        self._agreed = amended
+        self._agreed, self._unsure = amended, False
         if self._amendments is None or not self._amendments.settle(amended):
             return []
         return [AgreedOn(self.place.stage, amended)]
@@ -884,8 +907,7 @@ class Seat:
         if not self.finished and (to := self.current_leader()) is not None:
             in_flight = self.pipeline.in_flight()
             ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
-            told = self._seen, ledgers, self._agreed
-            effects += self._telling.tell(*told, idle=not in_flight, now=now)
+            effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
             effects += self._report(to, busy=bool(in_flight), now=now)
         return effects
 

@@ -297,8 +297,6 @@ class Returned(Wire, frozen=True):
     step: StepIndex
     ids: Bitmap
     era: Era = 0
-    amended: AgreedAmendments = ()
-    """The amendments on which the sender's stage has agreed."""
 
 
 class Plan(Wire, frozen=True):

@@ -7,19 +7,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.agreed import AgreedList
 from protocol.wire.fields import (
     Attempt,
     Bitmap,
     Count,
     Envelope,
     Era,
-    Hash32,
     NonNegative,
     PeerText,
     StageIndex,
     StepIndex,
 )
 
+AgreedAmendments = Annotated[AgreedList, Meta(max_length=limits.MAX_AMENDMENTS)]
 Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
@@ -72,18 +73,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     the electors has lost them."""
     audited: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Replicas of the stage whose work the sender has audited in agreement."""
-
-
-class AgreedAmendment(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """An amendment of the founder on which a stage has agreed (``amendments/``)."""
-
-    digest: Hash32
-    from_step: StepIndex
-    """The first step for which it holds."""
-
-
-AgreedAmendments = Annotated[tuple[AgreedAmendment, ...], Meta(max_length=limits.MAX_AMENDMENTS)]
-"""In the order of their numbers, from the first one."""
+    amended: AgreedAmendments = ()
+    """The amendments on which its stage had agreed at this version."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from client.lab.simulate.training import SWARM, TrainingWorld
 from model_zoo.reference import TrainingPlan
 from model_zoo.specs.course import Turn
 from protocol.wire.fields import Envelope
+from protocol.wire.parts import SeatStatus
 from tests.support.amended_runs import amendment, run_of
 from tests.support.tensor_swarms import LIMIT_S, Lab, largest_difference, plan_for, write_text
 
@@ -151,8 +152,9 @@ def test_deaths_and_late_members_change_no_loss(lab: Lab, delayed: bool, seed: i
     assert largest_difference(found, reference) < CLOSE, f"seed {seed}"
 
 
-def test_a_finished_run_goes_on(lab: Lab) -> None:
-    plan = plan_for("gpt", 2, 12)
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_finished_run_goes_on(lab: Lab, delayed: bool) -> None:
+    plan = plan_for("gpt", 2, 12, delayed=delayed)
     run = run_of(plan)
     world = lab.world(plan, 2, amended=run)
     losses(world, 12)
@@ -197,3 +199,56 @@ def test_what_was_agreed_before_a_contradiction_stays(lab: Lab, seed: int) -> No
     found = losses(world, STEPS)
     expected = turned(plan, world, HOT)
     assert largest_difference(found, lab.reference(expected)) < CLOSE
+
+
+class TestLiars:
+    """One replica of a stage says false things about amendments whenever it can."""
+
+    def test_a_leader_that_lets_it_hold_from_another_step_is_not_followed(self, lab: Lab) -> None:
+        plan = plan_for("gpt", 2, STEPS)
+        run = run_of(plan)
+        world = lab.world(plan, 3, amended=run)
+        liar = next(peer for peer in alive(world) if peer.stage == 0)
+        assert liar.seat is not None
+        true = liar.seat._to_agree_on
+        liar.seat.leader._amended = lambda: tuple(
+            structs.replace(entry, from_step=entry.from_step + 9) for entry in true()
+        )
+        hear(world, alive(world), amendment(run, SWARM, **HOT))
+        found = losses(world, STEPS)
+        expected = turned(plan, world, HOT)
+        assert expected.turns[0].from_step <= 6 + 9
+        assert largest_difference(found, lab.reference(expected)) < CLOSE
+
+    @pytest.mark.parametrize("lie", [0, 4, 10**6])
+    def test_what_one_of_three_tells_the_next_stage_is_outvoted(self, lab: Lab, lie: int) -> None:
+        plan = plan_for("gpt", 2, STEPS)
+        run = run_of(plan)
+        world = lab.world(plan, 3, amended=run)
+        liar = next(peer for peer in alive(world) if peer.stage == 0)
+        assert liar.seat is not None
+        status = liar.seat.status
+
+        def lying(rate: float) -> SeatStatus:
+            said = status(rate)
+            false = tuple(structs.replace(one, from_step=lie) for one in said.amended)
+            return structs.replace(said, amended=false)
+
+        liar.seat.status = lying  # type: ignore[method-assign]
+        when(world, 4, partial(hear, world, alive(world), amendment(run, SWARM, **HOT)))
+        found = losses(world, STEPS)
+        expected = turned(plan, world, HOT)
+        assert largest_difference(found, lab.reference(expected)) < CLOSE
+
+    @pytest.mark.parametrize("stage", [0, 1])
+    def test_who_says_that_it_was_never_agreed_on_stops_nobody(self, lab: Lab, stage: int) -> None:
+        plan = plan_for("gpt", 2, STEPS)
+        run = run_of(plan)
+        world = lab.world(plan, 3, amended=run)
+        liar = next(peer for peer in alive(world) if peer.stage == stage)
+        assert liar.seat is not None
+        liar.seat.leader._amended = tuple
+        hear(world, alive(world), amendment(run, SWARM, **HOT))
+        found = losses(world, STEPS)
+        expected = turned(plan, world, HOT)
+        assert largest_difference(found, lab.reference(expected)) < CLOSE

@@ -58,5 +58,7 @@ class SimPeer:
             serves = status.state == "serving"
             said = (status.version, serves, status.attempt, status.digest, status.rate)
             missing = tuple(map(PeerId, status.missing))
-            replicas[status.stage].append(Replica(peer, *said, missing=missing))
+            replicas[status.stage].append(
+                Replica(peer, *said, missing=missing, amended=status.amended)
+            )
         return SwarmView.of(replicas)

@@ -69,6 +69,7 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),
+        amended=seat.amended,
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
     )

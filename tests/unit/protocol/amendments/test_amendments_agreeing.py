@@ -3,12 +3,12 @@
 import pytest
 
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.amendments.agreeing import NOTHING_TOLD, Told, may_follow, merged, told_by
+from protocol.agreed import AgreedAmendment, AgreedList
+from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.amendment import digest_of
-from protocol.amendments.book import AgreedList, Amendments
+from protocol.amendments.book import Amendments
 from protocol.ids import SwarmId
 from protocol.wire.fields import Envelope
-from protocol.wire.parts import AgreedAmendment
 from tests.support.amended_runs import Run, amendment
 
 SWARM = SwarmId("ab" * 32)
@@ -46,12 +46,9 @@ FIRST = (
     (listed((ONE, 12)), listed((ONE, 12)), True),
     (listed((ONE, 12)), listed((ONE, 12), (TWO, STEP + NOTICE)), True),
     (listed((ONE, 9)), (), False),  # what holds is not taken back
-    (listed((ONE, 10)), (), False),
     (listed((ONE, 9)), listed((ONE, 12)), False),
-    (listed((ONE, 12)), (), True),  # after a roll-back most may not know of it
-    (listed((ONE, 12)), listed((ONE, 14)), True),
-    (listed((ONE, 12)), listed((ONE, 99)), False),
-    (listed((ONE, 12)), listed((ONE, 10)), False),
+    (listed((ONE, 12)), (), False),  # nor what is agreed on: a liar could put it off for ever
+    (listed((ONE, 12)), listed((ONE, 14)), False),
 )
 
 
@@ -59,73 +56,100 @@ FIRST = (
 def test_the_first_stage_decides_as_everybody_would(
     known: Amendments, own: AgreedList, named: AgreedList, followed: bool
 ) -> None:
-    answer = may_follow(known, own, named, None, STEP)
+    answer = may_follow(known, own, named, None, STEP, unsure=False)
     assert bool(answer) is followed
     assert followed or answer.reason
 
 
-SURE = Told(listed((ONE, 12)), listed((ONE, 12)), frozenset(listed((ONE, 12))))
-HOLDS = Told(listed((ONE, 9)), listed((ONE, 9)), frozenset(listed((ONE, 9))))
-SAID_BY_ONE = Told(listed((ONE, 9)), (), frozenset(listed((ONE, 9))))
 LATER = (
     # own, named, told by the stage before, whether it is followed at step 10
-    ((), (), NOTHING_TOLD, True),
-    ((), listed((ONE, 12)), SURE, True),
-    ((), listed((ONE, 12)), NOTHING_TOLD, True),  # the leader has heard it before us
-    ((), (), SURE, True),  # we have heard it before the leader: there is time
-    ((), listed((ONE, 13)), SURE, False),
-    ((), (), HOLDS, False),
-    ((), listed((ONE, 9)), HOLDS, True),  # late, but all of the stage before have it
-    ((), listed((ONE, 9)), SAID_BY_ONE, True),
-    ((), (), SAID_BY_ONE, True),  # one replica cannot make us refuse
-    ((), listed((ONE, 9)), NOTHING_TOLD, False),
-    (listed((ONE, 9)), (), NOTHING_TOLD, False),
-    (listed((ONE, 9)), listed((ONE, 9)), NOTHING_TOLD, True),
-    (listed((ONE, 12)), listed((ONE, 14)), NOTHING_TOLD, True),
-    ((), listed((UNKNOWN, 12)), NOTHING_TOLD, False),
+    ((), (), (), True),
+    ((), listed((ONE, 12)), listed((ONE, 12)), True),
+    ((), listed((ONE, 12)), listed((ONE, 12), (TWO, 15)), True),
+    ((), listed((ONE, 12)), (), False),  # until we have heard it, too
+    ((), (), listed((ONE, 12)), True),  # we have heard it before the leader: there is time
+    ((), listed((ONE, 13)), listed((ONE, 12)), False),
+    ((), (), listed((ONE, 9)), False),
+    ((), listed((ONE, 9)), listed((ONE, 9)), True),  # late, but most of the stage before have it
+    ((), listed((ONE, 9)), (), False),
+    (listed((ONE, 9)), (), (), False),
+    (listed((ONE, 9)), listed((ONE, 9)), (), True),
+    (listed((ONE, 9)), listed((ONE, 9)), listed((ONE, 12)), True),  # what holds stays
+    (listed((ONE, 12)), listed((ONE, 14)), listed((ONE, 14)), False),
+    ((), listed((UNKNOWN, 12)), (), False),
 )
 
 
 @pytest.mark.parametrize(("own", "named", "told", "followed"), LATER)
 def test_later_stages_follow_the_stage_before(
-    known: Amendments, own: AgreedList, named: AgreedList, told: Told, followed: bool
+    known: Amendments, own: AgreedList, named: AgreedList, told: AgreedList, followed: bool
 ) -> None:
-    assert bool(may_follow(known, own, named, told, STEP)) is followed
+    assert bool(may_follow(known, own, named, told, STEP, unsure=False)) is followed
+
+
+UNSURE = (
+    # own, named, whether it is followed by who has just begun from a copy
+    (listed((ONE, 12)), (), True),
+    ((), listed((ONE, 4)), True),
+    (listed((ONE, 12)), listed((ONE, 14)), True),
+    (listed((ONE, 9)), (), False),
+    (listed((ONE, 9)), listed((ONE, 14)), False),
+    ((), listed((UNKNOWN, 4)), False),
+)
+
+
+@pytest.mark.parametrize("told", [None, ()])
+@pytest.mark.parametrize(("own", "named", "followed"), UNSURE)
+def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
+    known: Amendments,
+    own: AgreedList,
+    named: AgreedList,
+    followed: bool,
+    told: AgreedList | None,
+) -> None:
+    assert bool(may_follow(known, own, named, told, STEP, unsure=True)) is followed
 
 
 class TestTold:
     def test_most_are_believed(self, known: Amendments) -> None:
         lists = [listed((ONE, 12)), listed((ONE, 12)), listed((ONE, 99))]
-        told = told_by(known, lists, 3)
-        assert told.usual == told.sure == listed((ONE, 12))
+        assert told_by(known, lists, 3) == listed((ONE, 12))
 
-    def test_of_two_that_differ_neither_is_sure(self, known: Amendments) -> None:
-        told = told_by(known, [(), listed((ONE, 12))], 2)
-        assert told.usual == listed((ONE, 12))
-        assert told.sure == ()
+    def test_what_they_have_in_common_counts(self, known: Amendments) -> None:
+        lists = [listed((ONE, 12)), listed((ONE, 12), (TWO, 15)), ()]
+        assert told_by(known, lists, 3) == listed((ONE, 12))
+        assert told_by(known, lists[1:2] * 2, 3) == listed((ONE, 12), (TWO, 15))
 
-    def test_those_that_say_nothing_count_as_well(self, known: Amendments) -> None:
-        assert told_by(known, [listed((ONE, 12))], 2).sure == ()
+    def test_of_two_that_differ_neither_is_believed(self, known: Amendments) -> None:
+        assert told_by(known, [(), listed((ONE, 12))], 2) == ()
+
+    def test_those_that_are_not_at_our_step_count_as_well(self, known: Amendments) -> None:
+        assert told_by(known, [listed((ONE, 12))], 2) == ()
 
     def test_what_nobody_can_have_agreed_on_is_not_heard(self, known: Amendments) -> None:
-        lies = [listed((UNKNOWN, 0)), listed((TWO, 0)), (AgreedAmendment(bytes(32), 0),)]
-        assert told_by(known, lies, 3) == NOTHING_TOLD
+        for lie in (listed((UNKNOWN, 0)), listed((TWO, 0)), (AgreedAmendment(bytes(32), 0),)):
+            assert told_by(known, [lie] * 3, 3) == ()
 
     def test_nobody_said_anything(self, known: Amendments) -> None:
-        assert told_by(known, [], 0) == NOTHING_TOLD
+        assert told_by(known, [], 0) == ()
 
 
-class TestMerged:
-    def test_what_goes_beyond_ours_is_taken(self) -> None:
-        told = Told(listed((ONE, 12), (TWO, 15)))
-        assert merged(listed((ONE, 12)), told, STEP) == told.usual
+class TestLeading:
+    def test_the_first_stage_proposes(self, known: Amendments) -> None:
+        chosen = to_agree_on(known, (), None, STEP, unsure=False)
+        assert chosen == listed((ONE, STEP + NOTICE), (TWO, STEP + NOTICE))
 
-    def test_a_shorter_one_is_not(self) -> None:
-        assert merged(listed((ONE, 12)), NOTHING_TOLD, STEP) == listed((ONE, 12))
+    def test_later_ones_take_over_what_goes_beyond_theirs(self, known: Amendments) -> None:
+        told = listed((ONE, 12), (TWO, 15))
+        assert to_agree_on(known, listed((ONE, 12)), told, STEP, unsure=False) == told
 
-    def test_nor_one_that_takes_back_what_holds(self) -> None:
-        own = listed((ONE, 10))
-        assert merged(own, Told(listed((ONE, 20), (TWO, 30))), STEP) == own
+    def test_and_nothing_else(self, known: Amendments) -> None:
+        own = listed((ONE, 12))
+        assert to_agree_on(known, own, (), STEP, unsure=False) == own
+        assert to_agree_on(known, own, listed((ONE, 14)), STEP, unsure=False) == own
 
-    def test_another_step_is_taken_while_nothing_holds(self) -> None:
-        assert merged(listed((ONE, 12)), Told(listed((ONE, 14))), STEP) == listed((ONE, 14))
+    def test_from_a_copy_what_others_have_agreed_on_counts(self, known: Amendments) -> None:
+        told = listed((ONE, 14))
+        assert to_agree_on(known, listed((ONE, 12)), told, STEP, unsure=True) == told
+        held = listed((ONE, 10))
+        assert to_agree_on(known, held, told, STEP, unsure=True) == held

@@ -9,13 +9,13 @@ from msgspec import UNSET, structs
 from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol import limits
+from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import AMENDMENT, Amendment, digest_of, sign_amendment
-from protocol.amendments.book import AgreedList, Amendments, Kept
+from protocol.amendments.book import Amendments, Kept
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import SwarmId
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
-from protocol.wire.parts import AgreedAmendment
 from tests.support.amended_runs import FOUNDER, Run, amendment
 
 SWARM, OTHER = SwarmId("ab" * 32), SwarmId("cd" * 32)

@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
+from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
-from protocol.amendments.book import AgreedList, Amendments
+from protocol.amendments.book import Amendments
 from protocol.effects import Send
 from protocol.pipeline.effects import ApplyLocalTask, Compute, Outcome
 from protocol.pipeline.place import Place
@@ -15,7 +16,7 @@ from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AmendmentRequest, Commit, Plan, Ready, Returned
-from protocol.wire.parts import AgreedAmendment, PlanMember
+from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
 from tests.support.protocol_examples import SWARM, peer
 
@@ -43,18 +44,19 @@ def seat(book: Amendments) -> Seat:
         serving=True,
         amendments=book,
     )
-    before = [Replica(UPSTREAM, STEP, True), Replica(OTHER, STEP, True)]
-    ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
-    made.update_view(SwarmView.of([before, ours]), 0.0)
     made.allow_training(0.0)
+    made._unsure = False  # it has closed steps
     return made
 
 
-def told(seat: Seat, *senders: str, amended: AgreedList = ()) -> list[SeatEffect]:
-    effects: list[SeatEffect] = []
-    for sender in senders:
-        message = Returned(STAGE, STEP, b"\x0f", amended=amended)
-        effects += seat.receive(sender, message, 0.0)  # type: ignore[arg-type]
+def told(seat: Seat, *lists: AgreedList, now: float = 0.0) -> list[SeatEffect]:
+    """The replicas of the stage before have agreed on these, and got all gradients of the step."""
+    both = zip((UPSTREAM, OTHER), lists, strict=True)
+    before = [Replica(sender, STEP, True, amended=amended) for sender, amended in both]
+    ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
+    effects = seat.update_view(SwarmView.of([before, ours]), now)
+    for sender in (UPSTREAM, OTHER):
+        effects += seat.receive(sender, Returned(STAGE, STEP, b"\x0f"), now)
     return effects
 
 
@@ -76,7 +78,7 @@ def asked(effects: list[SeatEffect]) -> list[str]:
 
 
 def test_what_it_lacks_it_asks_for_and_follows_then(seat: Seat, book: Amendments) -> None:
-    told(seat, UPSTREAM, OTHER)
+    told(seat, LATER, LATER)
     assert asked(list(seat.receive(LEADER, plan(LATER), 0.5))) == [LEADER]
     assert seat.member.plan_followed is None
     book.take(ONE)
@@ -84,41 +86,52 @@ def test_what_it_lacks_it_asks_for_and_follows_then(seat: Seat, book: Amendments
     assert seat.member.plan_followed == plan(LATER)
 
 
-def test_what_the_stage_before_names_it_asks_for(seat: Seat) -> None:
-    assert asked(told(seat, UPSTREAM, amended=LATER)) == [UPSTREAM]
-    assert asked(told(seat, UPSTREAM)) == []
+def test_what_the_stage_before_names_it_asks_for_now_and_then(seat: Seat) -> None:
+    assert len(asked(told(seat, LATER, LATER))) == 1
+    assert asked(told(seat, LATER, LATER, now=0.5)) == []
+    assert len(asked(told(seat, LATER, LATER, now=1.5))) == 1
+
+
+def test_it_waits_until_it_has_heard_what_the_leader_has_heard(
+    seat: Seat, book: Amendments
+) -> None:
+    book.take(ONE)
+    told(seat, (), LATER)
+    assert not follows(seat, LATER)
+    told(seat, LATER, LATER)
+    assert seat.member.plan_followed == plan(LATER)
 
 
 def test_nothing_holds_that_nobody_before_has_agreed_on(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, UPSTREAM, OTHER)
+    told(seat, (), ())
     assert not follows(seat, NAMED)
-    assert follows(seat, LATER, 2)
+    assert follows(seat, (), 2)
 
 
 def test_a_leader_that_leaves_it_out_is_not_followed(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, UPSTREAM, OTHER, amended=NAMED)
+    told(seat, NAMED, NAMED)
     assert not follows(seat, ())
     assert follows(seat, NAMED, 2)
 
 
 def test_one_replica_of_two_keeps_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, UPSTREAM)
-    told(seat, OTHER, amended=NAMED)
+    told(seat, (), NAMED)
     assert follows(seat, ())
 
 
 def test_invented_amendments_keep_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, UPSTREAM, OTHER, amended=(AgreedAmendment(bytes(32), 0),))
+    lie = (AgreedAmendment(bytes(32), 0),)
+    told(seat, lie, lie)
     assert follows(seat, ())
 
 
 def test_it_passes_the_list_on_when_it_leads(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, UPSTREAM, OTHER, amended=LATER)
+    told(seat, LATER, LATER)
     assert seat._to_agree_on() == LATER
 
 
