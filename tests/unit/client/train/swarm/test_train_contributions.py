@@ -8,8 +8,9 @@ from pathlib import Path
 import trio
 
 from client.store.contributions import load_contributions
-from client.train.swarm.contributions import Contributions
+from client.train.swarm.contributions import LOOK_EVERY_S, Contributions
 from protocol.contributions.board import Contributor
+from protocol.contributions.record import Counted, Counts, StageCounts
 from protocol.ids import PeerId
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -51,6 +52,36 @@ async def test_all_members_show_the_same_board_and_it_is_true(
         assert sum(truth.values()) == 2 * STEPS * swarm.manifest.microbatches_per_step
 
 
+async def test_a_liar_raises_neither_itself_nor_a_friend_at_any_member(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=STEPS) as swarm:
+        for stage in (0, 0, 0, 1):
+            await swarm.add(stage)
+        swarm.start()
+        await swarm.until_done()
+        liar, friend, *others = swarm.volunteers
+        truth = own_counts(swarm)
+        counted = {peer(one) for one in swarm.volunteers[:3] if truth[peer(one)]}
+        await swarm.until(lambda: all(_vouched(one) == counted for one in swarm.volunteers))
+        most = STEPS * swarm.manifest.microbatches_per_step
+        said = sorted({peer(liar): most // 2, peer(friend): most // 2}.items())
+        lie = Counts((StageCounts(0, STEPS, tuple(Counted(*one) for one in said)),))
+        engine = liar.engine
+        engine._members(engine.membership.counted(lie, engine.wall()))
+        heard = [one.engine.contributions for one in (friend, *others)]
+        await swarm.until(lambda: all(one._records.get(peer(liar)) == lie for one in heard))
+        await trio.sleep(2 * LOOK_EVERY_S)
+        for one in (friend, *others):
+            found = {name: line.microbatches for name, line in board(one).items()}
+            assert found.get(peer(liar), 0) == truth[peer(liar)]
+            assert found.get(peer(friend), 0) <= truth[peer(friend)]
+
+
+def _vouched(volunteer: Volunteer) -> set[PeerId]:
+    return {name for name, line in board(volunteer).items() if line.vouchers}
+
+
 async def test_who_is_gone_keeps_its_credit_at_those_who_came_later(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -61,6 +92,8 @@ async def test_who_is_gone_keeps_its_credit_at_those_who_came_later(
         await swarm.add(1)
         swarm.start()
         await swarm.until(lambda: first[0].step(0) >= 4)
+        counts = own_counts(swarm)
+        first.sort(key=lambda one: -counts[peer(one)])
         gone = peer(first[0])
         swarm.vanish(first[0])
         done = own_counts(swarm)[gone]
