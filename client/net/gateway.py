@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from client.net.addresses import reachable_hosts
+from protocol.hosts import is_global
 from protocol.port_mapping import nat_pmp, pcp
 from protocol.port_mapping.machine import AskMapping, EndMapping
 from protocol.port_mapping.mapped import GATEWAY_PORT, Mapped, MappingRefused
@@ -28,8 +30,30 @@ UPNP_S: Final = 20.0
 ABOUT: Final = "volunteer"
 """What the router's owner reads in its list of mappings."""
 _ROUTES: Final = Path("/proc/thread-self/net/route")
+_ROUTES6: Final = Path("/proc/thread-self/net/ipv6_route")
 _UP_AND_GATEWAY: Final = 0x0003
 T = TypeVar("T")
+
+
+Routers = tuple[str | None, tuple[str, int] | None]
+
+
+def routers() -> Routers:
+    """Return the routers for IPv4 and IPv6, by which this network is told from another one."""
+    return default_gateway(), default_gateway6()
+
+
+def default_gateway6() -> tuple[str, int] | None:
+    """Return the IPv6 address of the router of this network and the number of our line to it. See
+    `default_gateway`."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in _ROUTES6.read_text().splitlines():
+            target, bits, _, _, gateway, _, _, _, flags, device = line.split()
+            open_way = int(flags, 16) & _UP_AND_GATEWAY == _UP_AND_GATEWAY
+            if int(target, 16) == 0 and bits == "00" and open_way:
+                number = ipaddress.IPv6Address(bytes.fromhex(gateway))
+                return str(number), socket.if_nametoindex(device)
+    return None
 
 
 def default_gateway() -> str | None:
@@ -58,6 +82,8 @@ async def ask(effect: AskMapping, nonce: bytes) -> Mapped:
             return await _pcp(effect.own_port, effect.outer_port, effect.lease_s, nonce)
         case "nat-pmp":
             return await _nat_pmp(effect.own_port, effect.outer_port, effect.lease_s)
+        case "pinhole":
+            return await _pinhole(effect.own_port, effect.lease_s, nonce)
         case "upnp":
             return await _in_thread(lambda: _upnp_map(effect))
 
@@ -70,6 +96,8 @@ async def end(effect: EndMapping, nonce: bytes) -> None:
                 await _pcp(effect.own_port, effect.outer_port, 0, nonce)
             case "nat-pmp":
                 await _nat_pmp(effect.own_port, effect.outer_port, 0)
+            case "pinhole":
+                await _pinhole(effect.own_port, 0, nonce)
             case "upnp":
                 await _in_thread(lambda: _upnp_end(effect))
 
@@ -78,6 +106,13 @@ async def _pcp(own_port: int, outer_port: int, lease_s: int, nonce: bytes) -> Ma
     with await _router() as router:
         own_host = str(router.getsockname()[0])
         request = pcp.ask_mapping(nonce, own_host, own_port, outer_port, lease_s)
+        return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
+
+
+async def _pinhole(own_port: int, lease_s: int, nonce: bytes) -> Mapped:
+    with await _router6() as router:
+        own_host = str(router.getsockname()[0]).partition("%")[0]
+        request = pcp.ask_mapping(nonce, own_host, own_port, own_port, lease_s)
         return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
 
 
@@ -96,9 +131,33 @@ async def _router() -> trio.socket.SocketType:
     host = default_gateway()
     if host is None:
         raise MappingRefused("the address of the router is not known")
-    opened = trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    return await _connected(socket.AF_INET, (host, GATEWAY_PORT))
+
+
+async def _router6() -> trio.socket.SocketType:
+    """The same over IPv6, from an address that lasts: the router opens a hole to that one."""
+    found = default_gateway6()
+    if found is None:
+        raise MappingRefused("the address of the router is not known")
+    host, line = found
+    return await _connected(socket.AF_INET6, (host, GATEWAY_PORT, 0, line), _own_host6())
+
+
+def _own_host6() -> str:
+    lasting = [host for host in reachable_hosts("::") if is_global(host)]
+    if not lasting:
+        raise MappingRefused("this machine has no IPv6 address of the internet")
+    return lasting[0]
+
+
+async def _connected(
+    family: socket.AddressFamily, router: tuple[object, ...], own_host: str | None = None
+) -> trio.socket.SocketType:
+    opened = trio.socket.socket(family, socket.SOCK_DGRAM)
     try:
-        await opened.connect((host, GATEWAY_PORT))
+        if own_host is not None:
+            await opened.bind((own_host, 0))
+        await opened.connect(router)
     except BaseException as error:
         opened.close()
         if isinstance(error, OSError):

@@ -14,7 +14,7 @@ import trio
 
 from client.net import gateway
 from protocol.port_mapping.machine import AskMapping, EndMapping, MappingEffect, PortMapping
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
+from protocol.port_mapping.mapped import WAYS, Mapped, MappingRefused, Way
 
 LOOK_S: Final = 5.0
 END_S: Final = 3.0
@@ -28,6 +28,7 @@ class PortMapper:
         wanted: returns the port to be reached now; None: none.
         others: outer ports to wish for where that one is somebody else's.
         nonce: 12 random bytes.
+        ways: all that may be asked.
         tell: called with the mapping whenever it has changed; None: there is none.
     """
 
@@ -37,11 +38,12 @@ class PortMapper:
         others: Sequence[int],
         nonce: bytes,
         tell: Callable[[Mapped | None], None],
+        ways: Sequence[Way] = WAYS,
     ) -> None:
         self._wanted, self._nonce, self._tell = wanted, nonce, tell
-        self.machine = PortMapping(others)
+        self.machine = PortMapping(others, ways)
         self._told: Mapped | None = None
-        self._router: str | None = None
+        self._router: gateway.Routers | None = None
         self._asking: dict[Way, trio.CancelScope] = {}
 
     async def run(self) -> None:
@@ -60,7 +62,7 @@ class PortMapper:
 
     def _look(self) -> list[MappingEffect]:
         now = trio.current_time()
-        router, before = gateway.default_gateway(), self._router
+        router, before = gateway.routers(), self._router
         self._router = router
         effects = self.machine.want(self._wanted(), now)
         if before is not None and router != before:

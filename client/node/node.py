@@ -94,6 +94,7 @@ from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
+from protocol.port_mapping.mapped import PINHOLE
 from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import Kept, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
@@ -668,11 +669,15 @@ class Node:
         await keep_power_cap(self._options.settings.power_limit_w, device, self._event_sink.explain)
 
     async def _map_port(self) -> None:
-        """Let the router pass a port on to us, while we run."""
+        """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""
         reach = self._engine.reach
         others = [secrets.randbelow(OUTER_PORTS) + FIRST_OUTER_PORT for _ in range(OTHER_PORTS)]
-        nonce = nacl.utils.random(NONCE_BYTES)
-        await PortMapper(reach.wants_mapping, others, nonce, reach.map).run()
+        four, six = (nacl.utils.random(NONCE_BYTES) for _ in range(2))
+        mapper = PortMapper(reach.wants_mapping, others, four, partial(reach.map, "ip4"))
+        pinhole = PortMapper(reach.wants_pinhole, (), six, partial(reach.map, "ip6"), PINHOLE)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mapper.run)
+            nursery.start_soon(pinhole.run)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

@@ -59,10 +59,11 @@ class PortMapping:
 
     Args:
         others: outer ports to wish for when ours is somebody else's, the first one first.
+        ways: all that may be asked.
     """
 
-    def __init__(self, others: Sequence[int]) -> None:
-        self._others = tuple(others)
+    def __init__(self, others: Sequence[int], ways: Sequence[Way] = WAYS) -> None:
+        self._others, self._ways = tuple(others), tuple(ways)
         self._own_port: int | None = None
         self._held: _Held | None = None
         self._asking: dict[Way, AskMapping] = {}
@@ -150,7 +151,7 @@ class PortMapping:
         self._retry_s = min(2 * self._retry_s, MOST_RETRY_S)
         if self._own_port is None:
             return []
-        return [self._ask(way, self._own_port) for way in WAYS]
+        return [self._ask(way, self._own_port) for way in self._ways]
 
     def _ask(self, way: Way, outer_port: int) -> AskMapping:
         assert self._own_port is not None

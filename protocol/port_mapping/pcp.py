@@ -29,17 +29,19 @@ _CONFLICT: Final = 11
 
 
 def ask_mapping(nonce: bytes, own_host: str, own_port: int, outer_port: int, lease_s: int) -> bytes:
-    """Return the request for a mapping (sections 7.1 and 11.1); a lease of 0 ends it.
+    """Return the request for a mapping (sections 7.1 and 11.1); a lease of 0 ends it. Over IPv6 it
+    asks for a hole in the firewall.
 
     Args:
         nonce: 12 bytes, the same for all requests about one mapping.
-        own_host: IPv4 address from which the request is sent.
+        own_host: address from which the request is sent, a number.
         own_port: ours.
         outer_port: the one that we would like; 0: any.
         lease_s: how long, in seconds.
     """
-    header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, _mapped_ip4(own_host))
-    return header + struct.pack(_BODY, nonce, _TCP, own_port, outer_port, _ANY_IP4)
+    host, any_host = _numbers(own_host)
+    header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, host)
+    return header + struct.pack(_BODY, nonce, _TCP, own_port, outer_port, any_host)
 
 
 def read_mapping(data: bytes, nonce: bytes, own_port: int) -> Mapped:
@@ -66,6 +68,9 @@ def read_mapping(data: bytes, nonce: bytes, own_port: int) -> Mapped:
     return Mapped(str(number.ipv4_mapped or number), outer, lease_s)
 
 
-def _mapped_ip4(host: str) -> bytes:
+def _numbers(host: str) -> tuple[bytes, bytes]:
+    """Return a host in the 16 bytes of its kind, and all hosts of that kind (section 5)."""
     number = ip_address(host)
-    return IPv6Address(f"::ffff:{number}").packed if number.version == 4 else number.packed
+    if isinstance(number, IPv6Address):
+        return number.packed, bytes(16)
+    return IPv6Address(f"::ffff:{number}").packed, _ANY_IP4

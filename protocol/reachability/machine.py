@@ -303,6 +303,8 @@ class Reachability:
             del self._candidates[place]
         for place, source in wanted.items():
             known = self._candidates.setdefault(place, _Candidate(source, since=now, due=now))
+            if known.source != source and source == "mapped":
+                known.due = now  # the router lets others in now
             known.source = source
 
     def _wanted(self) -> dict[Place, Source]:

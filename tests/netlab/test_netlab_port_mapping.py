@@ -15,7 +15,7 @@ import pytest
 from protocol.port_mapping.mapped import WAYS
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.measure import inside
-from tests.netlab.routers import Router
+from tests.netlab.routers import IPv6, Router
 
 reason = why_not(port_mapper=True)
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
@@ -58,7 +58,8 @@ def _mapping(net: Internet, host: str, *arguments: str) -> Iterator[Mapping]:
 
 
 def _gets_in(net: Internet, target: tuple[str, int], host: str = "one") -> bool:
-    with inside(net, host, socket.socket) as dialler:
+    family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+    with inside(net, host, lambda: socket.socket(family)) as dialler:
         dialler.settimeout(1.5)
         try:
             dialler.connect(target)
@@ -102,6 +103,17 @@ def test_the_second_machine_of_a_home_gets_another_port(way: str) -> None:
         assert len(set(ports)) == 2
         for port in ports:
             assert _gets_in(net, (net.public("home"), port))
+
+
+def test_a_hole_in_an_ipv6_firewall_is_made_and_closed() -> None:
+    home = Place(Router.PORT_RESTRICTED, port_mapper=True, ipv6=IPv6.FILTERED)
+    with Internet({"home": home, "one": Place(ipv6=IPv6.OPEN)}) as net:
+        there = (net.address6("home"), PORT)
+        with _mapping(net, "home", "pinhole") as mapping:
+            assert mapping.next_line() == f"mapped {there[0]} {PORT} pinhole"
+            assert _gets_in(net, there)
+            mapping.stop()
+        assert not _gets_in(net, there)
 
 
 def test_without_such_a_router_nothing_is_mapped() -> None:

@@ -133,6 +133,19 @@ def test_a_mapped_port_is_advertised_once_members_have_reached_it() -> None:
 
 
 @needs_mapper
+def test_a_hole_in_an_ipv6_firewall_makes_its_address_public() -> None:
+    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED, port_mapper=True)
+    with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
+        public = [swarm.start(name) for name in PROBERS]
+        called = [a for m in public for a in m.addresses if "/ip6/" in a]
+        member = swarm.start("home", *called, port_mapping=True)
+        found = member.wait(lambda now: now.state == "mapped")
+        assert f"{net.address6('home')} port {PORT}" in found.words
+        where = f"/ip6/{net.address6('home')}/tcp/{PORT}"
+        assert swarm.can_dial("judge", where, member.network.peer_id)
+
+
+@needs_mapper
 def test_a_router_that_has_no_address_of_its_own_makes_nothing_public() -> None:
     home = Place(Router.PORT_RESTRICTED, carrier=Router.PORT_RESTRICTED, port_mapper=True)
     with Internet({"home": home, **PROBERS}) as net, reaching_swarm(net) as swarm:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 
 import trio
 
 from client.net import port_mapper
 from client.net.port_mapper import PortMapper
-from protocol.port_mapping import machine
-from protocol.port_mapping.mapped import Mapped
+from protocol.port_mapping.mapped import PINHOLE, WAYS, Mapped
 
 
 async def main(port: int, way: str | None) -> None:
     """See the module's docstring."""
-    if way is not None:
-        machine.WAYS = (way,)  # type: ignore[misc,assignment]
+    ways = WAYS if way is None else tuple(known for known in (*WAYS, *PINHOLE) if known == way)
     port_mapper.LOOK_S = 0.2  # type: ignore[misc]
 
     def tell(mapped: Mapped | None) -> None:
@@ -31,9 +30,10 @@ async def main(port: int, way: str | None) -> None:
     async def take(stream: trio.SocketStream) -> None:
         await stream.aclose()
 
-    mapper = PortMapper(lambda: port, (20_001, 20_002), os.urandom(12), tell)
+    mapper = PortMapper(lambda: port, (20_001, 20_002), os.urandom(12), tell, ways)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_tcp, take, port)
+        host = "::" if ways == PINHOLE else None
+        nursery.start_soon(partial(trio.serve_tcp, take, port, host=host))
         nursery.start_soon(mapper.run)
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:

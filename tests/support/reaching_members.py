@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -21,6 +22,7 @@ from client.net.port_mapper import PortMapper
 from client.train.swarm.reach import Reach, Summary
 from protocol.effects import Explain
 from protocol.ids import PeerId
+from protocol.port_mapping.mapped import PINHOLE, WAYS
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
 from tests.netlab.internet import Internet
 from tests.netlab.measure import inside
@@ -71,8 +73,13 @@ class ReachingMember:
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
             if self._port_mapping:
-                wanted, tell = self.reach.wants_mapping, self.reach.map
-                nursery.start_soon(PortMapper(wanted, (20_001,), os.urandom(12), tell).run)
+                for wanted, kind, ways in (
+                    (self.reach.wants_mapping, "ip4", WAYS),
+                    (self.reach.wants_pinhole, "ip6", PINHOLE),
+                ):
+                    tell = partial(self.reach.map, kind)
+                    mapper = PortMapper(wanted, (20_001,), os.urandom(12), tell, ways)
+                    nursery.start_soon(mapper.run)
             self.addresses = network.addresses
             for address in self._dial:
                 await network.connect(address)

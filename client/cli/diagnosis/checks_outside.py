@@ -82,8 +82,9 @@ def check_reachability(settings: Settings) -> Check:
         return Check(
             "reachability",
             "warn",
-            f"{hosts[0]} is a private address: members elsewhere cannot dial this machine",
-            "it can dial them; to be dialled, forward a port and set announce and listen_port",
+            f"{hosts[0]} is a private address: members elsewhere may not reach this machine",
+            "start the volunteer: it asks the router to let others in, and then says whether they "
+            "do; else forward a port",
         )
     words = ", ".join(host for host in hosts if is_global(host))
     return Check("reachability", "ok", f"{words}, if no firewall is in the way")

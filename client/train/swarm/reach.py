@@ -74,7 +74,7 @@ class Reach:
         self._prober = Prober()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
-        self._mapped: Mapped | None = None
+        self._mapped: dict[str, Mapped] = {}  # by kind of host
         self.moved: Callable[[], None] = lambda: None
         """Called when the addresses to advertise may have changed."""
         self._hosts: list[str] = []
@@ -127,10 +127,19 @@ class Reach:
         four = [host for host in hosts if kind_of(host) == "ip4" and not is_loopback(host)]
         return ports.get("ip4") if four and not any(map(is_global, four)) else None
 
-    def map(self, mapped: Mapped | None) -> None:
+    def wants_pinhole(self) -> int | None:
+        """Return the port for which a router should open its IPv6 firewall; None: we have no public
+        IPv6 address."""
+        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening if _is_open(a)}
+        hosts = [host for a in self._network.listening for host in reachable_hosts(a.host)]
+        six = any(kind_of(host) == "ip6" and is_global(host) for host in hosts)
+        return ports.get("ip6") if six else None
+
+    def map(self, kind: Literal["ip4", "ip6"], mapped: Mapped | None) -> None:
         """Note what the router has mapped for us; None: nothing, or no longer."""
-        self._mapped = mapped
+        self._mapped.pop(kind, None)
         if mapped is not None:
+            self._mapped[kind] = mapped
             where = f"{mapped.host} port {mapped.port}"
             words = f"the router passes {where} on to this volunteer, as it was asked to"
             self._engine.perform(Explain("swarm", words))
@@ -154,8 +163,9 @@ class Reach:
         announced: dict[Place, Source] = {
             (address.host, address.port): "announced" for address in self.announced
         }
-        held = self._mapped
-        mapped: dict[Place, Source] = {(held.host, held.port): "mapped"} if held else {}
+        mapped: dict[Place, Source] = {
+            (held.host, held.port): "mapped" for held in self._mapped.values()
+        }
         return {**mapped, **announced}
 
     def _go_on(self) -> None:
@@ -208,7 +218,7 @@ class Reach:
 
     def _shares_address(self) -> bool:
         """Whether our router has no address of its own: carrier-grade NAT (RFC 6598)."""
-        held = self._mapped
+        held = self._mapped.get("ip4")
         if held is None:
             return False
         seen = [host for host in self.machine.outer_hosts() if kind_of(host) == "ip4"]

@@ -147,9 +147,9 @@ async def test_who_is_not_reached_is_told_what_to_do(monkeypatch: pytest.MonkeyP
         assert found.state == "unreachable"
         assert f"forward TCP port {PORT} of the router to {HOME}" in found.next_step
         assert made.reach.advertised([]) == []
-        made.reach.map(Mapped("100.64.0.7", PORT, 3600))
+        made.reach.map("ip4", Mapped("100.64.0.7", PORT, 3600))
         assert "shares one IPv4 address" in made.reach.summary().next_step
-        made.reach.map(Mapped("11.9.9.9", PORT, 3600))
+        made.reach.map("ip4", Mapped("11.9.9.9", PORT, 3600))
         assert "shares one IPv4 address" in made.reach.summary().next_step
 
 
@@ -158,7 +158,7 @@ async def test_an_announced_address_that_nobody_reaches_is_a_warning(
 ) -> None:
     async with world(monkeypatch) as made:
         made.reach.announced = [Address("ip4", US, 9000)]
-        made.reach.map(None)
+        made.reach.map("ip4", None)
         peers = [made.meet(number) for number in range(3)]
         await _answered(made, peers, reached=False)
         warned = [effect.words for effect in made.told if effect.level == "warning"]
@@ -170,7 +170,7 @@ async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.Monk
     async with world(monkeypatch) as made:
         assert made.reach.wants_mapping() == PORT
         monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [HOME, US])
-        assert made.reach.wants_mapping() is None
+        assert made.reach.wants_mapping() is made.reach.wants_pinhole() is None
         made.listening = [Address("ip4", "127.0.0.1", PORT)]
         monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [host])
         assert made.reach.wants_mapping() is None
@@ -178,3 +178,4 @@ async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.Monk
         made.listening = [Address("ip6", "::", PORT)]
         monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: ["2a11::1"])
         assert made.reach.wants_mapping() is None
+        assert made.reach.wants_pinhole() == PORT
