@@ -277,7 +277,7 @@ def port_of_the_volunteer_itself(scene: Scene) -> None:
     RunRecord(scene.data).begin("ab" * 32, "little")
 
 
-@case("port", "fail", "not an IPv4 address of this machine", "listen_host 0.0.0.0")
+@case("port", "fail", "not an address of this machine", "listen_host all")
 def address_of_another_machine(scene: Scene) -> None:
     scene.set('listen_host = "203.0.113.9"\nlisten_port = 4001')
 
@@ -384,7 +384,7 @@ def few_descriptors(scene: Scene) -> None:
 
 @case("reachability", "warn", "192.168.1.5 is a private address", "forward a port")
 def private_address(scene: Scene) -> None:
-    scene.patch.setattr(checks_outside, "own_host", lambda: "192.168.1.5")
+    scene.patch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
 
 
 # --- the program ---------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class World:
             self.setting,
             list,
             lambda: self.quota,
+            lambda: self.reached,
             self._explain,
             always=self.always,
         )
