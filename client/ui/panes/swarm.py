@@ -11,7 +11,6 @@ from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 
-
 OTHERS, FRAME = 18, 2
 """Lines of the screen that are neither stages nor samples; lines of a frame."""
 
