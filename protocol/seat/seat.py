@@ -177,7 +177,7 @@ class Seat:
         amendments: Amendments | None = None,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
+        self.unamended_steps, self._tokens_per_step, self._delayed = steps, tokens_per_step, delayed
         self._amendments = amendments
         self._agreed: AgreedList = amendments.agreed if amendments else ()
         """The amendments on which our stage has agreed at our version."""
@@ -912,9 +912,11 @@ class Seat:
         return effects
 
     def _evaluate(self) -> list[Compute]:
-        """Run held-out microbatches, unless the step is being closed."""
+        """Run held-out microbatches, unless the step is being closed; with delayed updates beside
+        that, as those of the next step are."""
         may_begin = self.training_allowed and not self._view.empty_stages()
-        return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
+        free = self._delayed or self.member.plan_followed is None
+        return self.evaluating.work(may_begin=may_begin, free=free)
 
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
