@@ -35,7 +35,12 @@ from tests.support.e2e_local import (
 from tests.support.terminal import Shell
 
 pytestmark = pytest.mark.slow
-HERE = {"VOLUNTEER_LISTEN_HOST": HOST, "VOLUNTEER_THREADS": "1", "OMP_NUM_THREADS": "1"}
+HERE = {
+    "VOLUNTEER_LISTEN_HOST": HOST,
+    "VOLUNTEER_THREADS": "1",
+    "VOLUNTEER_COMPUTE_SHARE": "50%",  # the commands have to get on, too
+    "OMP_NUM_THREADS": "1",
+}
 SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "64")
 WITH_TRANSFORMERS = """
 import json, sys
@@ -107,7 +112,7 @@ def founder(folder: Path) -> Iterator[Person]:
     (person.work / "book.txt").write_text("To be, or not to be, that is the question. " * 400)
     made = person.ok(
         *("create", "--data", "book.txt", "--stages", "1", "--name", "ours", "--steps", "50000"),
-        *("--microbatches", "4", "--microbatch", "2", "--checkpoint-every", "5", *SMALL),
+        *("--microbatches", "8", "--microbatch", "2", "--checkpoint-every", "10", *SMALL),
     )
     assert made.startswith("volunteer:")
     person.ok("join", "--swarm", "ours.swarm", "--detach")

@@ -230,6 +230,8 @@ def _home_of(who: Listener, path: Path) -> str:
     where its socket is."""
     import psutil
 
+    if who.pid is None:
+        return _home_by_path(path)
     try:
         return str(psutil.Process(who.pid).environ().get(HOME_VARIABLE, ""))
     except (psutil.Error, OSError, ValueError):

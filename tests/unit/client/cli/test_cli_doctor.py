@@ -494,18 +494,10 @@ def test_a_disk_that_cannot_be_written_is_named(scene: Scene) -> None:
 
 @needs_root
 def test_a_folder_of_another_user_is_named(scene: Scene) -> None:
-    reading, writing = os.pipe()
     scene.home.parent.chmod(0o755)
     scene.home.chmod(0o755)
-    if (child := os.fork()) == 0:
-        os.setgid(65534)
-        os.setuid(65534)
-        os.write(writing, repr(checks.check_folder("data folder", scene.data)).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as answer:
-        told = answer.read()
+    become = "import os; os.setgroups([]), os.setgid(65534), os.setuid(65534); "
+    told = run_apart(f"{FOLDER}{become}print(c('data folder', Path('{scene.data}')))")
     assert "Permission denied" in told
     assert "chown or chmod" in told
 

@@ -39,6 +39,14 @@ listening.listen(16)
 print("up", flush=True)
 signal.pause()
 """
+AS_NOBODY = """
+import json, os, sys
+import psutil
+from client.cli.reach import machine
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+found = [one for one in machine.find_volunteers() if one.socket == sys.argv[1]]
+print(json.dumps([[one.condition, one.home] for one in found]))
+"""
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list is Linux's")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -178,17 +186,14 @@ def test_a_socket_of_another_user_is_named(folder: Path) -> None:
     path = a_socket(folder / "x")
     with silent(path):
         path.parent.chmod(0o700)
-        reading, writing = os.pipe()
-        if (child := os.fork()) == 0:  # a user who may not enter that folder
-            os.setgid(65534)
-            os.setuid(65534)
-            found = [one for one in machine.find_volunteers() if one.socket == str(path)]
-            os.write(writing, f"{[(one.condition, one.home) for one in found]}".encode())
-            os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading) as answer:
-            assert answer.read() == f"[('no access', '{folder / 'x'}')]"
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert json.loads(done.stdout) == [["no access", str(folder / "x")]]
 
 
 def test_a_service_that_does_not_run_is_listed_and_how_to_start_it(
