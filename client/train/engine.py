@@ -470,6 +470,8 @@ class Engine:
         """Say Hello once more on every link: we can show more than before."""
         for peer in self.network.statistics().peers:
             self.handshake.greet(peer)
+            if (early := self.handshake.early.pop(peer, None)) is not None:
+                self.on_hello(peer, early, b"")
 
     def on_membership(
         self, peer: PeerId, message: Records | RecordDigest | Heartbeat, payload: bytes

@@ -40,7 +40,7 @@ ETH_P_ALL = 3
 
 @contextmanager
 def swarm_of(
-    net: Internet, folder: Path, founder: str, relays: tuple[str, ...], steps: int
+    net: Internet, folder: Path, founder: str, relays: tuple[str, ...], steps: int, *more: str
 ) -> Iterator[LocalSwarm]:
     """Found a swarm on a text that only its founder has, with relays as the members to call."""
     book = folder / "book.txt"
@@ -48,7 +48,7 @@ def swarm_of(
     swarm = folder / "x.swarm"
     create = [sys.executable, "-m", "client.cli.main", "create", "--data", str(book)]
     subprocess.run(
-        [*create, *MODEL, *RUN, "--steps", str(steps), "--name", "far", "--out", str(swarm)],
+        [*create, *MODEL, *RUN, "--steps", str(steps), "--name", "far", "--out", str(swarm), *more],
         env=environment(folder / founder),
         check=True,
         capture_output=True,
@@ -190,3 +190,39 @@ def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
         for member in (a, b):
             assert member.snapshot().counters.doubled_microbatches == 0
         assert took_s < 15
+
+
+def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folder: Path) -> None:
+    """Members vouch for each other, so the newcomer has to show its invite to the inviter, through
+    a relay that would refuse it."""
+    places = {"open": Place(), "a": Place(Router.SYMMETRIC), "b": Place(Router.PORT_RESTRICTED)}
+
+    def invited(inviter: str, newcomer: str) -> LocalSwarm:
+        path = folder / f"{newcomer}.swarm"
+        command = [sys.executable, "-m", "client.cli.main", "invite", "--once", "--out", str(path)]
+        subprocess.run(
+            command,
+            env=environment(folder / inviter),
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        return LocalSwarm(path, folder, folder / "logs")
+
+    with (
+        Internet(places, rtt_ms=20) as net,
+        swarm_of(net, folder, "open", ("open",), 3, "--vouched") as swarm,
+    ):
+        relay = start(net, swarm, "open", relay_only=True)
+        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        with invited("open", "a") as first:
+            a = start(net, first, "a")
+            wait_for(first, "a is relayed", lambda: a.snapshot().relay.through != [])
+            with invited("a", "b") as second:
+                peers = parse_swarm_file((folder / "b.swarm").read_text()).peers
+                assert peers[0].relay == relay.snapshot().peer
+                b = start(net, second, "b")
+                wait_for(second, "a link", lambda: relay_of(b, a) == relay.snapshot().peer)
+                wait_for(second, "b is a member", lambda: b.snapshot().relay.through != [])
+                told = [event.words for event in b.new_events()]
+                assert not [words for words in told if " is down" in words]

@@ -42,6 +42,9 @@ class Handshake:
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
     """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
+    early: dict[PeerId, Hello] = field(default_factory=dict)
+    """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
+    not heard our Hello would wait for it behind that."""
 
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
@@ -51,9 +54,13 @@ class Handshake:
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
         self.admitted.discard(peer)
+        self.early.pop(peer, None)
 
     def hello(self, peer: PeerId, message: Hello) -> bool:
         """Take a peer's Hello; True if it has just been admitted."""
+        if not self.greets(peer):
+            self.early[peer] = message
+            return False
         return self._hello_from(peer, message.protocol, message.swarm, message.admission)
 
     def manifest_request(self, peer: PeerId) -> None:
