@@ -82,6 +82,11 @@ class Seen:
     machine: str = ""
     version: str = ""
 
+    @property
+    def lies(self) -> int:
+        """How many found a lie where nobody lies."""
+        return self.grades.get("LIES", 0)
+
     def note(self, found: Audited) -> None:
         """Count an audit."""
         compared = found.compared
@@ -165,13 +170,19 @@ def markdown(lines: Sequence[Seen]) -> str:
         if bad or not whole.audits
         else f" With 95 % certainty fewer than {3 / whole.audits:.1e} of all would."
     )
+    every, told = whole.audits + older.audits, whole.lies + older.lies
+    of_all = (
+        ""
+        if told or not every
+        else f"Of all {every:,} none found a lie: with 95 % certainty {3 / every:.1e} at most do. "
+    )
     machines = ", ".join(dict.fromkeys(one.machine for one in lines))
     versions = ", ".join(dict.fromkeys(one.version for one in lines))
     return (
         "# Audits of honest members\n\nWritten by `python -m tests.bench.honest_audits`. "
         f"{__doc__}\n**{whole.audits:,} audits, {bad} of which do not agree.**{bound} Before the "
-        f"mends: {older.audits:,}, {_doubts(older)} doubtful and {older.grades.get('LIES', 0)} "
-        f"lies. {_safety(before)} *Nearest*: "
+        f"mends: {older.audits:,}, {_doubts(older)} doubtful and {older.lies} lies. "
+        f"{of_all}{_safety(before)} *Nearest*: "
         "the largest distance of a contribution, or of a tensor that was sent, in tolerances; "
         "*along*: the same along the recomputed sum; then the audits by the larger of the two.\n\n"
         f"Machine: {machines}; commit {versions}. Hardware of another kind was not tried, and the "

@@ -305,12 +305,12 @@ class Shown:
     """The list; empty: the true one."""
 
     def __post_init__(self) -> None:
+        digests = tuple(map(sealed_digest, self.segments))
         self.encoded = self.encoded or contents(
-            {m: tuple(map(self._digest, self._keys(m))) for m in self.work},
-            tuple(map(sealed_digest, self.segments)),
+            {m: tuple(map(self._digest, self._keys(m))) for m in self.work}, digests
         )
-        of = self.of
-        self.statement = Statement(of.stage, of.step, of.attempt, of.era, root_of(self.encoded))
+        of, root = self.of, root_of(self.encoded)
+        self.statement = Statement(of.stage, of.step, of.attempt, of.era, root, digests)
 
     def _keys(self, microbatch: int) -> list[PayloadKey]:
         return [PayloadKey(self.of.step, name, microbatch) for name in self.of.tensors]
