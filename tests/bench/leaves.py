@@ -6,8 +6,8 @@ One stage, two volunteers with one thread each; 256 MiB of tokens that are bytes
 founder has all. Every volunteer uploads at the given rate, contributions included. In the first run
 the second volunteer fetches the parts that its microbatches need; in the other one it is given the
 folder. The two runs are made twice, in turns. The first step is left out of the median and said by
-itself: it is when everything is missing. The look-ahead fills at first, and that takes of the line
-what averaging needs: with 130 steps, those after the 25th are as fast as with the data on disk.
+itself: it is when everything is missing. The look-ahead of 100 MB fills at first, and until it has,
+most microbatches of the second volunteer wait for some of their parts.
 """
 
 from __future__ import annotations

@@ -285,7 +285,9 @@ def describe(manifest: Manifest) -> str:
     layers = " + ".join(map(str, manifest.layers_per_stage))
     return (
         f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
-        f"context {model.context}, {model.parameter_count:,} parameters\n"
+        f"context {model.context}, {model.parameter_count:,} parameters"
+        f"{', whose embedding is the output projection' if model.tied is True else ''}\
+"
         f"{_purpose(manifest)}"
         f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"

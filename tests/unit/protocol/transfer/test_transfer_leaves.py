@@ -73,6 +73,20 @@ def test_what_nobody_waits_for_is_in_flight_as_far_as_it_arrives_soon(
     assert urgent == [(A, index) for index in wanted[:-1]], "what is awaited is asked for at once"
 
 
+def test_behind_a_slow_line_what_is_awaited_comes_soon_while_the_line_never_rests() -> None:
+    """A line of ten leaves a second, as of 20 Mb/s, gives them in the order of their requests."""
+    fetch, now, line_s = begin(A), 0.0, 0.1
+    line = asked(fetch.want([], range(300), 0.0))
+    for arrivals in range(40):
+        assert line, "the line rests"
+        now += line_s
+        line += asked(fetch.chunk(A, leaf(line.pop(0)[1]), "proven", now))
+        if arrivals == 30:
+            line += asked(fetch.want([299], range(299), now))
+            assert line[-1] == (A, 299)
+            assert (len(line) - 1) * line_s <= SOON_S
+
+
 def test_an_answer_without_a_leaf_is_no_sign_of_a_fast_line() -> None:
     fetch = begin(A)
     in_flight = asked(fetch.want([], range(200), 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +18,7 @@ from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
 from protocol.effects import Effect, Explain
-from protocol.transfer.leaves import STARVES_S
+from protocol.transfer.leaves import STARVES_S, LeafFetch
 from tests.support.train_swarm import ADVERT, RecordingEngine, Volunteer, open_swarm
 
 LEAVES = 14
@@ -96,6 +97,30 @@ async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
         assert supply(founder).served_bytes >= (LEAVES - 1) * LEAF_BYTES
         assert not first.engine.penalties
         swarm.assert_exact()
+
+
+async def test_what_tasks_wait_for_is_told_from_what_comes_later(
+    tmp_path: Path,
+    tokens: Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted: list[tuple[set[int], set[int]]] = []
+    want = LeafFetch.want
+
+    def listen(fetch: LeafFetch, awaited: Sequence[int], ahead: Sequence[int], now: float) -> Any:
+        wanted.append((set(awaited), set(ahead)))
+        return want(fetch, awaited, ahead, now)
+
+    monkeypatch.setattr(LeafFetch, "want", listen)
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        await enter(await swarm.add(1))
+        await swarm.add(0, text=False)
+        swarm.start()
+        await swarm.until_done()
+    assert any(awaited for awaited, _ in wanted)
+    assert any(ahead for _, ahead in wanted)
+    assert not any(awaited & ahead for awaited, ahead in wanted)
 
 
 async def test_a_mixture_is_trained_on_as_by_one_process(
