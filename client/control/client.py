@@ -40,7 +40,7 @@ from client.control.wire import (
     decode_update,
 )
 from client.errors import ExitCode, UserError
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 MAX_WAITING = 8
 """Updates that came before an answer and are not read yet."""

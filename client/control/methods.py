@@ -33,7 +33,7 @@ from client.control.updates import (
     Subscribe,
     Subscribed,
 )
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200

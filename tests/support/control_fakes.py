@@ -29,7 +29,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import HeldOutPoint, StepPoint
 from client.events import Entry, LogLine
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 def example_snapshot(**changes: object) -> Snapshot:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from client.cli.founding.amending import change_run
 from client.cli.founding.options import ScheduleName
 from client.cli.terminal.parameters import AsJson
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 def amend(

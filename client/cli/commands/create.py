@@ -286,8 +286,7 @@ def describe(manifest: Manifest) -> str:
     return (
         f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
         f"context {model.context}, {model.parameter_count:,} parameters"
-        f"{', whose embedding is the output projection' if model.tied is True else ''}\
-"
+        f"{', whose embedding is the output projection' if model.tied is True else ''}\n"
         f"{_purpose(manifest)}"
         f"{manifest.stage_count} stages of {layers} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"

@@ -8,7 +8,7 @@ from cyclopts import Parameter, validators
 
 from client.cli.founding.amending import change_run
 from client.cli.terminal.parameters import AsJson
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 def extend(

@@ -25,7 +25,8 @@ from client.store.identity import IdentityLock
 from client.store.paths import make_private
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.invite import SwarmFile
 

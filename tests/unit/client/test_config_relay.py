@@ -16,8 +16,8 @@ from client.errors import ConfigError
         ("off", "off", 0.0),
         ("OFF", "off", 0.0),
         ("0", "off", 0.0),
-        ("2MB/s", "2MB/s", 2e6),
-        ("20 Mbit/s", "2500000", 2.5e6),
+        ("2MB/s", "16Mbit/s", 2e6),
+        ("20 Mbit/s", "20Mbit/s", 2.5e6),
     ],
 )
 def test_what_is_lent_of_ten_megabytes(text: str, spelled: str, lent: float) -> None:

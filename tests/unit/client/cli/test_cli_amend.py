@@ -19,7 +19,8 @@ from client.store.amendments import load_amendments
 from client.store.swarms import SwarmStore
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
