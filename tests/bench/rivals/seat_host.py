@@ -221,6 +221,7 @@ def _hooks(host: SeatHost, committed: Callable[[Committed], None]) -> SeatHooks:
         fault=fail,
         convicted=ignore,
         audited=ignore,
+        evaluated=ignore,
         agreed=ignore,
         worker_died=fail,
         drained=lambda: None,
