@@ -61,7 +61,8 @@ MATCHING = tuple(
 DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves_its_results"
 WORKERS = ("tests/unit/client/compute", "tests/unit/client/train")
 ALL = (
-    Lane("volunteers", ("tests/e2e", "tests/netlab"), (DAEMON,)),
+    Lane("volunteers", ("tests/e2e",), (DAEMON,)),
+    Lane("home networks", ("tests/netlab",)),
     Lane("the rest", (DAEMON, "tests/unit", "tests/net", "tests/ui", "tests/packaging")),
     Lane("simulations", ("tests/sim",), (*MATCHING, *OBSTACLES, *SWEEPS), gives_way=True),
     Lane("obstacles", OBSTACLES, gives_way=True),
