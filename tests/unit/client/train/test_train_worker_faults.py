@@ -68,15 +68,15 @@ async def test_a_worker_short_of_memory_goes_on_in_slices(
     async with open_swarm(tmp_path, steps=8) as swarm:
         _, second, last = await two_replicas_of_stage_0(swarm)
         for volunteer, stage in ((second, 0), (last, 1)):
-            module = replica_of(volunteer, stage).module
-            forward = module.forward
+            module = replica_of(volunteer, stage).module  # both passes run it
+            hidden = module.hidden
 
-            def run(x: torch.Tensor, forward: Any = forward) -> Any:
+            def run(x: torch.Tensor, hidden: Any = hidden) -> Any:
                 if len(x) > 1:
                     raise MemoryError
-                return forward(x)
+                return hidden(x)
 
-            module.forward = run
+            module.hidden = run
         await swarm.until_done()
         swarm.assert_exact()
         assert replica_of(last, 1).sequences_at_once == 1
@@ -92,7 +92,7 @@ async def test_a_seat_that_never_fits_is_given_up_in_words(
         def run(x: torch.Tensor) -> NoReturn:
             raise MemoryError("out of it")
 
-        replica_of(second, 0).module.forward = run
+        replica_of(second, 0).module.hidden = run
         with trio.fail_after(300):
             while second.held_stages.failure is None:
                 await trio.sleep(0.05)
