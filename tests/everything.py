@@ -52,8 +52,14 @@ OBSTACLES = (
     "tests/sim/test_sim_obstruction.py",
     "tests/sim/test_sim_stragglers.py",
 )
-"""As much to compute as the sweeps, as matching and as the other simulations, a quarter each: so
-all end together."""
+"""About as much to compute as the sweeps, as matching, as exactness and as the other simulations:
+so all end together."""
+EXACTNESS = (
+    "tests/sim/test_sim_amendments.py",
+    "tests/sim/test_sim_evaluation.py",
+    "tests/sim/test_sim_exactness.py",
+)
+"""Swarms of real tensors beside the reference trainer."""
 MATCHING = tuple(
     str(path.relative_to(REPOSITORY))
     for path in sorted((REPOSITORY / "tests" / "sim").glob("test_[em]*.py"))
@@ -64,7 +70,10 @@ ALL = (
     Lane("volunteers", ("tests/e2e",), (DAEMON,)),
     Lane("home networks", ("tests/netlab",)),
     Lane("the rest", (DAEMON, "tests/unit", "tests/net", "tests/ui", "tests/packaging")),
-    Lane("simulations", ("tests/sim",), (*MATCHING, *OBSTACLES, *SWEEPS), gives_way=True),
+    Lane(
+        "simulations", ("tests/sim",), (*EXACTNESS, *MATCHING, *OBSTACLES, *SWEEPS), gives_way=True
+    ),
+    Lane("exactness", EXACTNESS, gives_way=True),
     Lane("obstacles", OBSTACLES, gives_way=True),
     Lane("matching", MATCHING, gives_way=True),
     Lane("sweeps of seeds", SWEEPS, gives_way=True),
