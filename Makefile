@@ -22,7 +22,7 @@ help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make check    lint, the unit tests and a short demo; 3 minutes"
-	@echo "make test     all tests; 18 minutes on two idle cores"
+	@echo "make test     all tests; half an hour on two cores"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 250 with a liar; 15 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
