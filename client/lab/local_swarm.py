@@ -12,11 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.matches import MatchesSnapshot
@@ -190,7 +191,7 @@ class LocalSwarm:
         log = self._logs / f"{log_name or name}.log"
         how = ["relay"] if relay_only else ["join", "--headless"]
         command = [*volunteer_command(), *how, "--swarm", str(self._swarm_file)]
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, interrupts_wait():
             process = subprocess.Popen(
                 [*within, *command, *arguments],
                 env={**environment(home), **(variables or {})},
@@ -199,8 +200,8 @@ class LocalSwarm:
                 stderr=stderr,
                 start_new_session=True,
             )
-        member = Member(name, home, log, process)
-        self.members.append(member)
+            member = Member(name, home, log, process)
+            self.members.append(member)
         return member
 
     def stop(self) -> None:
@@ -226,6 +227,32 @@ def environment(home: Path) -> dict[str, str]:
 def volunteer_command() -> list[str]:
     """Return the command that runs this program with this interpreter."""
     return [sys.executable, "-m", "client.cli.main"]
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let an interrupt wait until the end of the block: a process it starts is on the list then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # interrupts reach the main thread only
+        return
+    came: list[tuple[int, FrameType | None]] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    # The handlers of a program only: what is ignored, or ends it at once, stays as it is.
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, remember)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for waiting, frame in came:
+        handlers[signal.Signals(waiting)](waiting, frame)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -121,6 +123,23 @@ def test_a_signal_ends_the_block_as_ctrl_c_does(number: signal.Signals) -> None:
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
+
+
+def test_one_that_is_starting_when_a_signal_comes_is_stopped_too(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def started_then_interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", started_then_interrupted)
+    with pytest.raises(KeyboardInterrupt), terminate_as_interrupt(), swarm:
+        swarm.start("volunteer-1")
+    assert [process.poll() is not None for process in started] == [True]
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
