@@ -15,6 +15,7 @@ import torch
 from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
@@ -39,6 +40,9 @@ class Stage(nn.Module):
         self.spec = spec
         self.part = part
         self.precision: Precision = DEFAULT
+        self.reruns_blocks = False
+        """Whether a graph keeps each block's input alone, and backward runs the block once more:
+        the same numbers from less memory, for a third more work."""
         self.embed = parts.embedding(spec) if part.embeds else None
         # Keyed by the layer's number in the whole model: this makes the names global.
         layers = range(part.first_layer, part.last_layer)
@@ -75,8 +79,15 @@ class Stage(nn.Module):
         if self.embed is not None:
             x = self.embed(x)  # (B, T) -> (B, T, C)
         for block in self.blocks.values():
-            x = block(x)  # (B, T, C)
+            x = self._run(block, x)  # (B, T, C)
         return x
+
+    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+        if not (self.reruns_blocks and torch.is_grad_enabled()):
+            result: Tensor = block(x)
+        else:  # blocks draw no random numbers
+            result = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+        return result
 
     def project(self, x: Tensor) -> Tensor:
         """Run the head, if the stage has it: hidden (B, T, C) to logits (B, T, V), each token by

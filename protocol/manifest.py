@@ -61,7 +61,7 @@ class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes a replica of this stage sends per microbatch (boundaries both ways)."""
     downlink_bytes: NonNegative
     memory_bytes: NonNegative
-    """Memory of a replica at the manifest's microbatch size."""
+    """Memory that a replica needs at least, at the manifest's microbatch size."""
 
 
 class StageStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """The memory that a replica of a stage needs; pure arithmetic, no torch.
 
 Source: RECIPES.md, "Memory of a replica", with the terms of this worker: it trains in fp32, adds
-one scratch gradient (see `replica`), and keeps whole forward graphs instead of one per layer.
+one scratch gradient (see `replica`), and keeps whole forward graphs where memory allows.
 """
 
 import math
@@ -23,6 +23,8 @@ from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 # Buffers as long as the parameters beside the state: a gradient sum for every version that can be
 # worked at, and one scratch gradient.
 _SCRATCH_BUFFERS = 1
+# The graph of the block that is run again, and the gradients of the same size on the way back.
+_BLOCK_COPIES = 2
 # Logits, their log-softmax and the gradients of both.
 _LOGIT_COPIES = 4
 
@@ -36,6 +38,8 @@ class MemoryNeed:
     graph_bytes: int
     graphs: int
     head_bytes: int
+    block_bytes: int = 0
+    """Of the block that is run once more, where graphs keep inputs alone."""
     frozen_bytes: int = 0
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
 
@@ -48,7 +52,8 @@ class MemoryNeed:
     @property
     def fixed_bytes(self) -> int:
         """The peak without graphs."""
-        return self.state_bytes + self.snapshot_bytes + self.head_bytes + self.frozen_bytes
+        passing = self.head_bytes + self.block_bytes
+        return self.state_bytes + self.snapshot_bytes + passing + self.frozen_bytes
 
 
 def required_bytes(
@@ -63,6 +68,7 @@ def required_bytes(
     state: StateSpec,
     aggregation: str = SUM,
     precision: Precision = DEFAULT,
+    reruns_blocks: bool = False,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -77,6 +83,7 @@ def required_bytes(
         state: layout of a version.
         aggregation: name of the aggregation rule.
         precision: in which passes compute.
+        reruns_blocks: whether graphs keep the blocks' inputs alone.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
@@ -88,17 +95,26 @@ def required_bytes(
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
     scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)
-    saved = layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES
+    whole = _graph_bytes(model, layers, batch, parameters, precision)
+    inputs = layers * batch * model.width * NUMBER_BYTES
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         snapshot_bytes=parameters * state.bytes_per_parameter,
-        graph_bytes=math.ceil(SAVED_SHARE[precision] * saved)
-        + MATRIX_BYTES[precision] * parameters,
+        graph_bytes=inputs if reruns_blocks else whole,
+        block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+
+
+def _graph_bytes(
+    model: ModelSpec, layers: int, batch: int, parameters: int, precision: Precision
+) -> int:
+    """What autograd keeps of a forward of so many tokens through so many layers."""
+    saved = layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES
+    return math.ceil(SAVED_SHARE[precision] * saved) + MATRIX_BYTES[precision] * parameters
 
 
 def _head_bytes(model: ModelSpec, batch: int) -> int:

@@ -230,6 +230,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     module = make(spec, part, request.seed)
     module.to(device)
     module.precision = request.precision
+    module.reruns_blocks = request.reruns_blocks
     slots = open_slots(module, 2 if request.delayed else 1)
     flat = slots[0].flat
     wire = Wire(

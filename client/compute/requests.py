@@ -88,6 +88,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     sequences: Positive
     tokens: Positive
     graphs_kept: Count = 4
+    reruns_blocks: bool = False
+    """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
     threads: Positive = 1
     most_threads: Count = 0
     choose_threads: bool = False

@@ -10,6 +10,8 @@ MOST_GRAPHS = 16
 """A replica never keeps more forward graphs than this (``client.train.workers.opening``)."""
 MEMORY_SHARE = 0.85
 """Share of a machine's memory that stages may take (RECIPES, "Memory of a replica")."""
+RERUN_WORK = 4 / 3
+"""Work of a stage that runs its blocks once more for the backward, by that of one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,28 @@ class StageWork:
     """Parameters, optimizer and buffers."""
     graph_bytes: float = 0.0
     """One forward graph, kept from a microbatch's forward to its backward."""
+    usual_bytes: float = 0.0
+    """Memory with a few whole graphs."""
 
     def fits(self, machine: Machine) -> bool:
         """Whether the machine can be a replica, by the matching's rule."""
         return machine.memory_bytes >= self.cost.memory_bytes
 
+    def taken_bytes(self, machine: Machine) -> float:
+        """Return the memory that the machine spends on a replica."""
+        reruns = self._whole_graphs(machine) < 0
+        return self.cost.memory_bytes if reruns else self.usual_bytes
+
     def graphs(self, machine: Machine) -> int:
         """Return the forward graphs that the machine keeps, as in ``client.compute.memory``."""
+        return max(1, self._whole_graphs(machine))
+
+    def _whole_graphs(self, machine: Machine) -> int:
+        """Return the whole graphs that fit beside the one in use; -1 if not even that one fits."""
         if self.graph_bytes <= 0:
             return MOST_GRAPHS
-        fit = (MEMORY_SHARE * machine.memory_bytes - self.fixed_bytes) // self.graph_bytes - 1
-        return int(min(MOST_GRAPHS, max(1, fit)))
+        left = MEMORY_SHARE * machine.memory_bytes - self.fixed_bytes
+        return int(min(MOST_GRAPHS, max(-1, left // self.graph_bytes - 1)))
 
     def rate(self, machine: Machine, slower: float = 1.0) -> float:
         """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
@@ -58,6 +71,8 @@ class StageWork:
         if not self.fits(machine):
             return 0.0
         cost = self.cost
+        if self._whole_graphs(machine) < 0:
+            slower *= RERUN_WORK
         return min(
             _ratio(machine.flop_per_s, cost.flops * slower),
             _ratio(machine.upload_bytes_per_s, cost.uplink_bytes),

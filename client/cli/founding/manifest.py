@@ -66,7 +66,7 @@ TIED = (
 )
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
-_GRAPHS_KEPT = 2
+GRAPHS_KEPT = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 
 
@@ -464,11 +464,12 @@ def stage_cost(
         stage=part.index,
         sequences=sequences,
         tokens=spec.context,
-        graphs_kept=_GRAPHS_KEPT,
+        graphs_kept=GRAPHS_KEPT,
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,
         precision=run.compute_dtype,
+        reruns_blocks=True,
     )
     return StageCost(
         layers=layers[part.index],

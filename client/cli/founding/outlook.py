@@ -39,7 +39,7 @@ def together_s(manifest: Manifest, prices: Sequence[StagePrice]) -> float | None
 def outlook(manifest: Manifest, prices: Sequence[StagePrice]) -> Iterator[str]:
     """Yield lines about time and memory."""
     memory = " + ".join(human_bytes(stage.memory_bytes) for stage in manifest.stages)
-    yield f"memory of a volunteer, by stage: {memory}"
+    yield f"memory of a volunteer, at least, by stage: {memory}"
     alone, together = alone_s(manifest, prices), together_s(manifest, prices)
     if alone is None or together is None:
         yield "nothing was measured; volunteer plan --swarm says how long the run takes"

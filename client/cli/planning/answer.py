@@ -190,7 +190,7 @@ def _tell(
             layers=work.cost.layers,
             parameters=work.cost.parameters,
             machines=[machine.name for machine in members],
-            memory_bytes=work.cost.memory_bytes,
+            memory_bytes=max(map(work.taken_bytes, members)),
             frozen_bytes=frozen_bytes(setting.model, part),
             state_bytes=work.cost.parameters * setting.run.state.bytes_per_parameter,
             averaged_bytes=work.cost.parameters * WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],

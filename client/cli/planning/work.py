@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from client.cli.founding.fitting import stage_too_large
-from client.cli.founding.manifest import stage_cost
+from client.cli.founding.manifest import GRAPHS_KEPT, stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import PART_REPEATS, machine_speed
@@ -94,13 +94,14 @@ class ModelWorks:
             stage=stage,
             sequences=sequences,
             tokens=self._spec.context,
-            graphs_kept=1,
+            graphs_kept=GRAPHS_KEPT,
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
             precision=self._run.compute_dtype,
         )
-        return StageWork(cost, float(need.fixed_bytes), float(need.graph_bytes))
+        sizes = map(float, (need.fixed_bytes, need.graph_bytes, need.total_bytes))
+        return StageWork(cost, *sizes)
 
 
 def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:

@@ -29,7 +29,7 @@ from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.train.machine.capacity import MEMORY_SHARE
-from client.train.workers.opening import stage_fits
+from client.train.workers.opening import fit_stage
 from protocol.invite import SwarmFile, Target
 from protocol.manifest import Manifest
 
@@ -137,7 +137,7 @@ def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
     usable_bytes = settings.memory_limit_bytes or total_bytes
     stages = range(manifest.stage_count)
     smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
-    stage_fits(manifest, smallest, usable_bytes)
+    fit_stage(manifest, smallest, usable_bytes)
 
 
 async def _run(

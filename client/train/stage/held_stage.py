@@ -328,7 +328,7 @@ class HeldStageDriver:
             self._context.terms, self.stage, worker, lambda: self._view, self._waits
         )
         try:
-            size = await acquisition.open(self._fit.graphs if self._fit else 0)
+            size = await acquisition.open(self._fit or Fit(0, 0))
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()

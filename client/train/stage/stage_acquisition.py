@@ -39,7 +39,7 @@ from client.train.transfer.text_search import (
     TOKENIZER,
     TextSearch,
 )
-from client.train.workers.opening import open_stage_request
+from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
 from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
@@ -189,8 +189,8 @@ class StageAcquisition:
 
     # --- the steps ---------------------------------------------------------------------------
 
-    async def open(self, graphs: int) -> int:
-        """Open the stage in the worker, which may keep ``graphs`` forward graphs.
+    async def open(self, fit: Fit) -> int:
+        """Open the stage in the worker; ``fit`` says how it fits into memory.
 
         Returns:
             The elements of the stage's gradient.
@@ -209,7 +209,7 @@ class StageAcquisition:
             terms.swarm,
             self.stage,
             terms.settings,
-            graphs,
+            fit,
             corpus,
             terms.cores.threads,
             terms.cores.most_threads,

@@ -25,12 +25,17 @@ class Fit:
     """Forward graphs that can be kept."""
     size_bytes: int
     """Memory it takes at most, with them."""
+    reruns_blocks: bool = False
+    """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
 
 
-def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
+def stage_need(
+    manifest: Manifest, stage: int, graphs: int = 1, *, reruns_blocks: bool = False
+) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
 
-    ``manifest`` has the model and the cut, ``stage`` is the index of the stage.
+    ``manifest`` has the model and the cut, ``stage`` is the index of the stage; with
+    ``reruns_blocks`` graphs keep the blocks' inputs alone.
     """
     return required_bytes(
         manifest.model,
@@ -43,6 +48,7 @@ def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
         state=manifest.state,
         aggregation=manifest.aggregation_name,
         precision=manifest.precision,
+        reruns_blocks=reruns_blocks,
     )
 
 
@@ -58,34 +64,22 @@ def fit_stage(manifest: Manifest, stage: int, available_bytes: int, spare_bytes:
     Raises:
         UserError: it does not fit.
     """
-    graphs = stage_fits(manifest, stage, available_bytes)
-    frugal = graphs_that_fit(stage_need(manifest, stage), available_bytes - spare_bytes)
-    if 1 <= frugal < graphs:
-        graphs = frugal
-    return Fit(graphs, stage_need(manifest, stage, graphs).total_bytes)
-
-
-def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
-    """Return how many forward graphs can be kept.
-
-    Args:
-        manifest: of the swarm.
-        stage: the stage.
-        available_bytes: memory for it.
-
-    Raises:
-        UserError: the stage does not fit in memory; names the bytes needed.
-    """
-    need = stage_need(manifest, stage)
-    graphs = graphs_that_fit(need, available_bytes)
-    if graphs < 0:
-        raise UserError(
-            f"stage {stage} needs {_mib(need.total_bytes)} of memory, "
-            f"{_mib(available_bytes)} may be used",
-            "raise --memory-limit, close other programs, or join a swarm with more stages",
-            ExitCode.CONFIG,
-        )
-    return min(graphs, MOST_GRAPHS)
+    for reruns_blocks in (False, True):
+        need = stage_need(manifest, stage, reruns_blocks=reruns_blocks)
+        graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
+        if graphs < 0:
+            continue
+        frugal = graphs_that_fit(need, available_bytes - spare_bytes)
+        if 1 <= frugal < graphs:
+            graphs = frugal
+        taken = stage_need(manifest, stage, graphs, reruns_blocks=reruns_blocks)
+        return Fit(graphs, taken.total_bytes, reruns_blocks)
+    raise UserError(
+        f"stage {stage} needs {_mib(need.total_bytes)} of memory, "
+        f"{_mib(available_bytes)} may be used",
+        "raise --memory-limit, close other programs, or join a swarm with more stages",
+        ExitCode.CONFIG,
+    )
 
 
 def check_fits(manifest: Manifest, available_bytes: int) -> None:
@@ -96,7 +90,7 @@ def check_fits(manifest: Manifest, available_bytes: int) -> None:
     """
     for stage in range(manifest.stage_count):
         try:
-            stage_fits(manifest, stage, available_bytes)
+            fit_stage(manifest, stage, available_bytes)
         except UserError:
             if stage == manifest.stage_count - 1:
                 raise
@@ -109,7 +103,7 @@ def open_stage_request(
     swarm: str,
     stage: int,
     settings: Settings,
-    graphs: int,
+    fit: Fit,
     corpus: str,
     threads: int,
     most_threads: int = 0,
@@ -121,7 +115,7 @@ def open_stage_request(
         swarm: its id.
         stage: the stage.
         settings: the owner's limits and device.
-        graphs: forward graphs to keep.
+        fit: how it fits into memory.
         corpus: path of the training text; empty: not needed.
         threads: threads to compute with.
         most_threads: threads that it may be told to use later; 0: no more.
@@ -141,7 +135,8 @@ def open_stage_request(
         delayed=manifest.delayed,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
-        graphs_kept=graphs,
+        graphs_kept=fit.graphs,
+        reruns_blocks=fit.reruns_blocks,
         threads=threads,
         most_threads=most_threads,
         choose_threads=not settings.threads,

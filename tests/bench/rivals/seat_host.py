@@ -22,7 +22,7 @@ from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.outbox import Outbox
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
-from client.train.workers.opening import open_stage_request
+from client.train.workers.opening import Fit, open_stage_request
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
@@ -156,7 +156,8 @@ async def seated(
         trio.open_nursery() as nursery,
     ):
         settings = Settings(threads=1)
-        request = open_stage_request(manifest, "ab" * 32, stage, settings, GRAPHS_KEPT, corpus, 1)
+        fit = Fit(GRAPHS_KEPT, 0)
+        request = open_stage_request(manifest, "ab" * 32, stage, settings, fit, corpus, 1)
         opened, _ = await worker.call(request)
         addresses = await meet(network, index)
         peers = [PeerId(address.rpartition("/")[2]) for address in addresses]

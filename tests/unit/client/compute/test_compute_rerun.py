@@ -1,0 +1,119 @@
+"""Graphs that keep the blocks' inputs alone: the same bits, from the memory that was predicted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from client.compute.memory import MemoryNeed, required_bytes
+from client.compute.requests import Backward, Forward, ForwardBackward
+from client.errors import UserError
+from client.plan.machines import RERUN_WORK, Machine, StageWork
+from client.train.workers.opening import Fit, fit_stage, stage_need
+from model_zoo.specs.precision import Precision
+from model_zoo.specs.state import StateSpec
+from protocol.manifest import StageCost
+from tests.support.compute_stages import (
+    MODELS,
+    SEQUENCES,
+    TOKENS,
+    opened,
+    token_tensors,
+    tokens_of,
+)
+from tests.support.protocol_examples import manifest
+
+CUT = [2, 2]
+TWO = manifest(stages=2)
+DEEP = replace(
+    TWO,
+    model=replace(TWO.model, layers=16),
+    stages=tuple(replace(cost, layers=8) for cost in TWO.stages),
+)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_both_stages_have_the_bits_of_whole_graphs(
+    model: str, keep: bool, precision: Precision
+) -> None:
+    found = []
+    for reruns in (True, False):
+        options = {"model": model, "precision": precision, "reruns_blocks": reruns}
+        first, last = (opened(stage, CUT, **options) for stage in range(2))
+        tokens = tokens_of(3)
+        asked = Forward(step=0, microbatch=3, keep_graph=keep)
+        reply, (boundary, *_) = first.call(asked, tokens)
+        assert reply.graph_kept is keep
+        request = ForwardBackward(step=0, microbatch=3, tokens=tokens)
+        (gradient,) = last.call(request, boundary)[1]
+        first.call(Backward(step=0, microbatch=3), gradient, tokens)
+        found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
+    reran, whole = found
+    assert all(map(torch.equal, reran, whole))
+
+
+def _saved_bytes(reruns_blocks: bool, model: str) -> int:
+    """Bytes that the graph of the first stage's forward keeps, without parameters."""
+    replica = opened(0, [3, 1], model=model, reruns_blocks=reruns_blocks).replica
+    storages = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    inputs, _ = token_tensors(tokens_of(0))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = replica.module(inputs)
+    storages.pop(replica.flat.values.untyped_storage().data_ptr(), None)
+    assert output.requires_grad
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def _need(model: str, *, reruns_blocks: bool) -> MemoryNeed:
+    return required_bytes(
+        MODELS[model],
+        layers_per_stage=[3, 1],
+        stage=0,
+        sequences=SEQUENCES,
+        tokens=TOKENS,
+        graphs_kept=2,
+        averaging_codec="fp32",
+        state=StateSpec(),
+        reruns_blocks=reruns_blocks,
+    )
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+def test_what_a_graph_keeps_is_predicted(model: str) -> None:
+    whole, reran = _saved_bytes(False, model), _saved_bytes(True, model)
+    predicted = _need(model, reruns_blocks=True)
+    # The tokens and positions of the embedding are in both.
+    assert reran <= 1.1 * predicted.graph_bytes
+    assert reran < whole / 5
+    assert predicted.total_bytes < _need(model, reruns_blocks=False).total_bytes
+
+
+def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
+    whole = stage_need(DEEP, 0, 0).total_bytes / 0.85
+    least = stage_need(DEEP, 0, 0, reruns_blocks=True).total_bytes / 0.85
+    assert least < whole
+    assert fit_stage(DEEP, 0, int(whole) + 1).reruns_blocks is False
+    tight = fit_stage(DEEP, 0, int(whole) - 1)
+    assert tight.reruns_blocks is True
+    assert tight.graphs >= 0
+    assert tight.size_bytes <= whole
+    assert fit_stage(DEEP, 0, int(least) + 1) == Fit(0, int(least * 0.85), True)
+    with pytest.raises(UserError, match="of memory"):
+        fit_stage(DEEP, 0, int(least) - 1)
+
+
+def test_a_plan_reckons_with_the_work_done_twice() -> None:
+    work = StageWork(StageCost(1, 1e9, 1, 0.0, 0.0, 100.0), 50.0, 200.0, usual_bytes=650.0)
+    tight, ample = (Machine("m", 1e9, memory, 1e9, 1e9) for memory in (200.0, 1000.0))
+    assert work.rate(ample) == 1.0
+    assert work.rate(tight) == 1 / RERUN_WORK
+    assert (work.taken_bytes(tight), work.taken_bytes(ample)) == (100.0, 650.0)
+    assert work.rate(Machine("m", 1e9, 99.0, 1e9, 1e9)) == 0
