@@ -427,7 +427,7 @@ _volunteer() {
                 done
                 ;;
               --compute-dtype)
-                local -a _c=("fp32" "bf16")
+                local -a _c=("auto" "bf16" "fp32")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

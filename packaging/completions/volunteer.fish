@@ -364,7 +364,7 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -l boundary-cod
 complete -c volunteer -n '__fish_volunteer_using_command create' -l averaging-codec -x -a 's8 bf16 fp32' -d 'Wire format of gradients within a stage.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l aggregation -x -a 'sum centred-clipping trimmed-mean secure' -d 'How the gradients of a stage'\''s volunteers are averaged: their exact sum, the de…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l delayed-update -d 'Compute the next step while a step is averaged. Faster on slow lines with sever…'
-complete -c volunteer -n '__fish_volunteer_using_command create' -l compute-dtype -x -a 'fp32 bf16' -d 'Type of numbers in which passes compute; all volunteers use it. bf16 is for gra…'
+complete -c volunteer -n '__fish_volunteer_using_command create' -l compute-dtype -x -a 'auto bf16 fp32' -d 'Type of numbers in which passes compute; all volunteers use it. bf16 is for gra…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l audit -r -d 'Share of the contributions to steps that another volunteer of the stage compute…'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l redundancy -r -d 'Volunteers that every stage should have.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l checkpoint-every -r -d 'Steps between checkpoints.'

@@ -166,7 +166,7 @@ def _founding(
         ),
         prompts=checked_prompts(run.prompt),
         delayed_update=True if run.delayed_update else UNSET,
-        compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
+        compute=UNSET if run.precision == "fp32" else run.precision,
         purpose=normal(run.purpose) or UNSET,
         policy=Policy(
             run.redundancy,
@@ -468,7 +468,7 @@ def stage_cost(
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,
-        precision=run.compute_dtype,
+        precision=run.precision,
         reruns_blocks=True,
     )
     return StageCost(

@@ -98,7 +98,7 @@ class ModelWorks:
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
-            precision=self._run.compute_dtype,
+            precision=self._run.precision,
         )
         sizes = map(float, (need.fixed_bytes, need.graph_bytes, need.total_bytes))
         return StageWork(cost, *sizes)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import psutil
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,15 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Precision) -> None:
     assert decode_manifest(encoded).precision == chosen
     assert (b'"compute"' in encoded) is (chosen == "bf16")
     assert ("computes in bf16" in describe(manifest)) is (chosen == "bf16")
+
+
+@pytest.mark.parametrize(("card", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_computes_in_what_the_card_is_fast_in(
+    card: bool, chosen: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: card)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert RunChoices(compute_dtype="auto").precision == chosen
 
 
 @pytest.mark.parametrize("name", RULES)
