@@ -120,9 +120,8 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
         rule = RULES[manifest.aggregation_name]
         yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
     if manifest.audits:
-        share = f"{manifest.audits:.0%} of the contributions"
-        yield f"  audits     {share} are computed again by others of your stage,"
-        yield f"{_INDENT}who see what yours was computed from"
+        share = f"{manifest.audits:.0%} of what you computed"
+        yield f"  audits     others of your stage see and recompute {share}"
 
 
 def _admitted(manifest: Manifest) -> str:
@@ -159,6 +158,11 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
     text = human_bytes(_text_bytes(manifest, settings))
+    traffic = human_bytes(traffic_bytes(manifest))
+    limits = (
+        f"at most {human_line(upload)} up" if upload else "",
+        f"{human_bytes(quota)} a day" if quota else "",
+    )
     yield "Taking part uses this machine until you pause, finish or stop:"
     yield (
         f"  processor  {plural_cores(cores)}"
@@ -166,27 +170,25 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         + (", and the graphics card if there is one" if settings.device == "auto" else "")
     )
     yield (
-        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} per stage, at "
-        f"most two stages; {f'limited to {human_bytes(memory)}' if memory else 'no limit is set'}"
+        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} or more per "
+        f"stage, at most two stages; {f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
-        f"stage, as many copies for others, {text} of text, "
-        f"{human_bytes(settings.boundary_disk_bytes)} at most for tensors in transit, in {folder}"
+        f"stage, as many for others, {text} of text, at most "
+        f"{human_bytes(settings.boundary_disk_bytes)} in transit, in {folder}"
     )
     yield (
-        f"  network    about {human_bytes(traffic_bytes(manifest))} in the whole run, if you held "
-        "one stage alone; "
-        + (f"{human_line(upload)} up" if upload else "as fast as the line allows")
-        + (f", {human_bytes(quota)} a day" if quota else ", no daily limit")
+        f"  network    about {traffic} in all if you hold a stage alone; "
+        + (", ".join(filter(None, limits)) or "no limit")
     )
     called = f', and the name "{settings.nickname}"' if settings.nickname else ""
     yield (
         f"Members see this machine's network address{called}, its speed and memory, what it "
-        "contributes, and when it is there. They do not see your files or your other programs, nor "
-        "who you are. What it computes is the model; it runs no program that a member sends."
+        "contributes, and when it is there; not your files, your other programs, nor who you are. "
+        "It runs no program that a member sends."
     )
-    yield "To set limits: volunteer config set threads 2; volunteer join --help lists all limits."
+    yield "To set limits: volunteer config set threads 2; see volunteer join --help."
 
 
 def _remembered(folder: Path) -> list[str]:
