@@ -66,7 +66,7 @@ def scaled(frequencies: Tensor, rope: Rope) -> Tensor:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each pair (x[i], x[i + D/2]) of x (B, H, T, D) by its position's angle.
 
-    `cos` and `sin` are those of the angles, (T, D / 2) or (B, 1, T, D / 2). Returns the shape of `x`.
+    `cos` and `sin` are those of the angles, (T, D / 2) or (B, 1, T, D / 2). The shape stays.
     """
     first, second = x.chunk(2, dim=-1)  # (B, H, T, D / 2) each
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -29,9 +29,7 @@ def shape(spec: ModelSpec, request: pytest.FixtureRequest) -> ModelSpec:
         return WINDOW
     if not isinstance(spec.experts, Experts):
         return spec
-    return msgspec.structs.replace(
-        spec, experts=msgspec.structs.replace(spec.experts, balance=0.0)
-    )
+    return msgspec.structs.replace(spec, experts=msgspec.structs.replace(spec.experts, balance=0.0))
 
 
 def begins_of(lengths: Sequence[Sequence[int]]) -> Tensor:
