@@ -365,7 +365,8 @@ def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
         bytes(row.astype(np.uint8)).rstrip(b"\n") for row in rows_of(alone)
     )
     one, other = alone.index.conversations, packed.index.conversations
-    assert one and other
+    assert one
+    assert other
     assert other.answers.learned == one.answers.learned
     assert packed.index.texts == alone.index.texts == len(SHORT)
     assert packed.index.tokens < alone.index.tokens / 5
