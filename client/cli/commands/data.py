@@ -94,7 +94,7 @@ def build(
     field: str = "text",
     chat: Annotated[bool, Parameter(negative=())] = False,
     context: Positive | None = None,
-    pack: bool = True,
+    no_pack: Annotated[bool, Parameter(negative=())] = False,
     workers: Positive | None = None,
     json: AsJson = False,
 ) -> None:
@@ -117,9 +117,9 @@ def build(
     context
         With --chat, tokens of the swarm's context (default: 1024): a window. Longer conversations
         are cut.
-    pack
-        With --chat, as many conversations in a window as fit, none of which sees another. With
-        --no-pack a window has one, and padding.
+    no_pack
+        With --chat, one conversation in a window, and padding, instead of as many as fit, none of
+        which sees another.
     workers
         Processes (default: one per core).
     """
@@ -127,6 +127,9 @@ def build(
         raise UserError("there is nothing to read", "name files or folders", ExitCode.USAGE)
     if context is not None and not chat:
         problem = "--context is for conversations; texts are cut when they are trained on"
+        raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
+    if no_pack and not chat:
+        problem = "--no-pack is for conversations; texts are cut when they are trained on"
         raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
     from model_zoo.datasets.build import build as make
     from model_zoo.datasets.choice import parse_tokenizer
@@ -138,7 +141,7 @@ def build(
             tokenizer=parse_tokenizer(tokenizer),
             field=field,
             context=(context or CHAT_CONTEXT) if chat else None,
-            packed=chat and pack,
+            packed=chat and not no_pack,
             workers=workers,
             tell=line.show,
             left_out=say_left_out,
