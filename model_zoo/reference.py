@@ -320,4 +320,5 @@ def _across(x: Tensor, wire: Wire, step: int, microbatch: int, boundary: int) ->
 def _split(samples: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, targets, and with which inputs documents begin: (B, T + 1) -> (B, T) each."""
     inputs, targets = inputs_and_targets(samples)
-    return tuple(map(torch.from_numpy, (inputs, targets, beginnings(samples))))
+    begins = beginnings(samples)
+    return torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(begins)

@@ -48,16 +48,15 @@ class Documents:
         """
         sizes = [count * length for count, length in self.groups]
         ordered = [
-            part.transpose(1, 2).flatten(0, 1).index_select(0, self.order).split(sizes)
+            torch.split(part.transpose(1, 2).flatten(0, 1).index_select(0, self.order), sizes)
             for part in (q, k, v)
         ]  # (N L, H, D) of each group
         mixed = []
         for (count, length), *parts in zip(self.groups, *ordered, strict=True):
-            found = attend(*(p.unflatten(0, (count, length)).transpose(1, 2) for p in parts))
+            found = attend(*(p.view(count, length, *p.shape[1:]).transpose(1, 2) for p in parts))
             mixed.append(found.transpose(1, 2).flatten(0, 1))  # (N L, H, D)
-        batch, _, length, _ = q.shape
         back = torch.cat(mixed).index_select(0, self.places)  # (B T, H, D)
-        return back.unflatten(0, (batch, length)).transpose(1, 2)
+        return back.view(q.shape[0], q.shape[2], *back.shape[1:]).transpose(1, 2)
 
 
 def documents_of(begins: Tensor | None, device: torch.device) -> Documents | None:
@@ -77,8 +76,9 @@ def documents_of(begins: Tensor | None, device: torch.device) -> Documents | Non
     starts = lengths.cumsum(0) - lengths
     positions = torch.arange(of.numel()) - starts[of]
     order = lengths[of].argsort(stable=True)
-    found, counts = lengths.unique(return_counts=True)
-    groups = zip(counts.tolist(), found.tolist(), strict=True)
+    counts = lengths.bincount()  # of documents, by length
+    found = counts.nonzero().flatten()
+    groups = zip(counts[found].tolist(), found.tolist(), strict=True)
     return Documents(
         positions.view(begins.shape).to(device),
         order.to(device),

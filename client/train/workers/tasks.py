@@ -109,8 +109,8 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             inputs: Sources = () if place.first else (PayloadKey(step, "input", m),)
             results = () if place.first else (PayloadKey(step, "grad_out", m),)
             sources = (PayloadKey(step, "grad_in", m), *inputs)
-            request = Backward(step=step, microbatch=m)
-            return Call(request, sources, _borders(step, m, place), results)
+            borders = _borders(step, m, place)
+            return Call(Backward(step=step, microbatch=m), sources, borders, results)
         case SubtractTask():
             return _subtract(task, place)
         case EvaluateTask():
