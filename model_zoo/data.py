@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_zoo.specs.data import training_size
-from model_zoo.specs.tokens import DEFAULT, NOT_LEARNED, TOKENIZERS, token_dtype
+from model_zoo.specs.tokens import BEGINS, DEFAULT, NOT_LEARNED, TOKENIZERS, token_dtype
 from model_zoo.tokenizers.tokenizer import Bytes, Tokens, load_tokenizer
 
 BUILT_IN = "stdlib"
@@ -177,8 +177,14 @@ class Corpus:
 
 
 def plain_tokens(tokens: Tokens) -> Tokens:
-    """Return tokens without the bit of those that are not learned."""
-    return tokens & np.uint32(NOT_LEARNED - 1) if tokens.dtype.itemsize == 4 else tokens
+    """Return tokens without their bits: of those that are not learned, of those that begin."""
+    return tokens & np.uint32(BEGINS - 1) if tokens.dtype.itemsize == 4 else tokens
+
+
+def beginnings(samples: Tokens) -> NDArray[np.bool_]:
+    """Return with which inputs (B, T) of samples (B, T + 1) a document begins, beside the first."""
+    inputs = samples[:, :-1]
+    return inputs & np.uint32(BEGINS) > 0 if inputs.dtype.itemsize == 4 else inputs < 0
 
 
 def inputs_and_targets(samples: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from model_zoo.data import NO_TARGET, Corpus, inputs_and_targets
+from model_zoo.data import NO_TARGET, Corpus, beginnings, inputs_and_targets
 from model_zoo.models.family import State
 from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.course import Course, Turn
@@ -186,8 +186,8 @@ def evaluate(
     total, learned = 0.0, 0
     with torch.no_grad():
         for index in range(batches):
-            inputs, targets = _split(corpus.held_out_batch(index, sequences, context))
-            total += summed_loss(model(inputs), targets).item()
+            inputs, targets, begins = _split(corpus.held_out_batch(index, sequences, context))
+            total += summed_loss(model(inputs, begins), targets).item()
             learned += int((targets != NO_TARGET).sum())
     return total / max(1, learned)
 
@@ -235,12 +235,13 @@ def _accumulate(
     first = step * plan.microbatches_per_step
     for microbatch in range(first, first + plan.microbatches_per_step):
         rows = plan.sequences_per_microbatch
-        inputs, targets = _split(corpus.sample(microbatch, rows, plan.spec.context, plan.seed))
+        samples = corpus.sample(microbatch, rows, plan.spec.context, plan.seed)
+        inputs, targets, begins = _split(samples)
         x: Tensor = inputs  # (B, T)
         for index, stage in enumerate(stages):
             if wire is not None and index:
                 x = _across(x, wire, step, microbatch, index - 1)  # (B, T, C)
-            x = stage(x)
+            x = stage(x, begins)
         loss, whole = losses_of(
             x, targets, z_weight=plan.optimizer.z_weight, weight=corpus.loss_weight
         )
@@ -316,6 +317,8 @@ def _across(x: Tensor, wire: Wire, step: int, microbatch: int, boundary: int) ->
     return decoded
 
 
-def _split(samples: Any) -> tuple[Tensor, Tensor]:
-    inputs, targets = inputs_and_targets(samples)  # (B, T + 1) -> (B, T) each
-    return torch.from_numpy(inputs), torch.from_numpy(targets)
+def _split(samples: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets, and with which inputs documents begin: (B, T + 1) -> (B, T) each."""
+    inputs, targets = inputs_and_targets(samples)
+    begins = beginnings(samples)
+    return torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(begins)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
+from model_zoo.models.documents import documents_of
 from model_zoo.models.family import State, family
 from model_zoo.models.lora import freeze, kept
 from model_zoo.specs.model import ModelSpec
@@ -53,14 +54,16 @@ class Stage(nn.Module):
         if spec.lora is not UNSET:
             freeze(self, spec, spec.lora)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
         """Run the stage: tokens (B, T) or hidden (B, T, C) to hidden or logits (B, T, V).
+
+        ``begins`` (B, T) is as `documents_of` takes it.
 
         Raises:
             ValueError: T exceeds the model's context.
         """
         with self.computing(x.device):
-            return self.project(self.hidden(x))
+            return self.project(self.hidden(x, begins))
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Return the context in which passes on ``device`` compute in the stage's precision."""
@@ -68,25 +71,28 @@ class Stage(nn.Module):
         low = self.precision == "bf16"
         return torch.autocast(device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
-    def hidden(self, x: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
         """Run all but the head: tokens (B, T) or hidden (B, T, C) to hidden (B, T, C).
+
+        ``begins`` (B, T) is as `documents_of` takes it.
 
         Raises:
             ValueError: T exceeds the model's context.
         """
         if x.shape[1] > self.spec.context:
             raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
+        documents = documents_of(begins, x.device)
         if self.embed is not None:
-            x = self.embed(x)  # (B, T) -> (B, T, C)
+            x = self.embed(x, documents)  # (B, T) -> (B, T, C)
         for block in self.blocks.values():
-            x = self._run(block, x)  # (B, T, C)
+            x = self._run(block, x, documents)  # (B, T, C)
         return x
 
-    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+    def _run(self, block: nn.Module, x: Tensor, documents: Documents | None) -> Tensor:
         if not (self.reruns_blocks and torch.is_grad_enabled()):
-            result: Tensor = block(x)
+            result: Tensor = block(x, documents)
         else:  # blocks draw no random numbers
-            result = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+            result = checkpoint(block, x, documents, use_reentrant=False, preserve_rng_state=False)
         return result
 
     def project(self, x: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class Auditor:
             like = claimed[0] if claimed else None
             loss_sum, ours = loss_and_gradient(self._replica, slot, request, given, like)
         else:
-            loss_sum, ours = 0.0, self._inner(slot, request.microbatch, given, claimed)
+            loss_sum, ours = 0.0, self._inner(slot, request, given, claimed)
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
             there = len(given) + place
@@ -147,13 +147,13 @@ class Auditor:
         return self._kept
 
     def _inner(
-        self, slot: Slot, microbatch: int, given: Payloads, claimed: Payloads
+        self, slot: Slot, request: Recompute, given: Payloads, claimed: Payloads
     ) -> list[memoryview]:
         """Run a stage that is not the last forward and back.
 
         Args:
             slot: parameters of the audited step.
-            microbatch: which one.
+            request: names the microbatch.
             given: what the member got.
             claimed: what it has sent: the boundary tensor and, unless it is the first, the gradient
                 of its input.
@@ -161,17 +161,17 @@ class Auditor:
         Returns ours of what it has sent, conditioned as there where the last bits decide.
         """
         replica = self._replica
-        payloads, _ = with_samples(replica, microbatch, given, 1)
+        payloads, _ = with_samples(replica, request.microbatch, given, 1)
         sent, at_input = exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
-        x = stage_input(replica, at_input, 1)
+        at = stage_input(replica, at_input, 1, request.tokens)
 
         def run() -> list[memoryview]:
             outputs: list[Tensor] = []
 
             def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
                 for part in parts_of(replica):
-                    graph = run_forward(slot, x[part], with_graph=True)
+                    graph = run_forward(slot, at[part], with_graph=True)
                     outputs.append(graph.output.detach())
                     yield graph, graph.output, gradient[part]
 

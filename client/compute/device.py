@@ -116,11 +116,11 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
-    x, gradient = tokens if replica.part.embeds else boundary, None
+    given, gradient = passes.StageInput(tokens if replica.part.embeds else boundary), None
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, x, tokens)
+        graph, _ = passes.run_loss(replica, slot, given, tokens)
     else:
-        graph = passes.run_forward(slot, x, with_graph=True)
+        graph = passes.run_forward(slot, given, with_graph=True)
         wire.boundary_out(graph.output, "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)

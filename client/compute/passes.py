@@ -9,6 +9,7 @@ Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,6 +49,24 @@ LARGEST_LOSS = 1e24
 """Bound of a microbatch's summed loss; a step's sum stays within the bound of a message."""
 
 
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage is run on.
+
+    Fields:
+        x: tokens (B, T) int64 on the first stage, else (B, T, C).
+        begins: with which tokens documents begin, (B, T) bool on the CPU; None: each sequence is
+            one.
+    """
+
+    x: Tensor
+    begins: Tensor | None = None
+
+    def __getitem__(self, part: slice) -> "StageInput":
+        """The same of some sequences."""
+        return StageInput(self.x[part], None if self.begins is None else self.begins[part])
+
+
 def forward(
     replica: Replica, request: Forward, payloads: Payloads
 ) -> tuple[Forwarded, list[memoryview]]:
@@ -59,8 +78,8 @@ def forward(
     _only_inner(replica)
     payloads, tokens = with_samples(replica, request.microbatch, payloads, 0)
     (payload,) = exactly(payloads, 1)
-    x = stage_input(replica, payload, 0)
-    _check_size(replica, x, request.microbatch)
+    given = stage_input(replica, payload, 0, request.tokens)
+    _check_size(replica, given.x, request.microbatch)
     slot.graphs.pop(request.microbatch, None)
     kept = sum(len(each.graphs) for each in replica.slots)
     keep = request.keep_graph and kept < replica.graphs_kept
@@ -68,7 +87,7 @@ def forward(
     def run() -> tuple[Graph | None, memoryview]:
         parts = parts_of(replica)
         with_graph = keep and len(parts) == 1
-        graphs = [run_forward(slot, x[part], with_graph=with_graph) for part in parts]
+        graphs = [run_forward(slot, given[part], with_graph=with_graph) for part in parts]
         output = joined([graph.output for graph in graphs])
         return graphs[0] if with_graph else None, replica.wire.boundary_out(output, "forward")
 
@@ -114,11 +133,11 @@ def backward(
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
             return False, run_backward(replica, slot, graph, graph.output, gradient)
-        given, _ = with_samples(replica, request.microbatch, payloads, 1)
-        if len(given) == 1:
+        sent, _ = with_samples(replica, request.microbatch, payloads, 1)
+        if len(sent) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
-        x = stage_input(replica, given[1], 1)
-        return True, _recomputed_backward(replica, slot, x, gradient)
+        given = stage_input(replica, sent[1], 1, request.tokens)
+        return True, _recomputed_backward(replica, slot, given, gradient)
 
     recomputed, sent_back = within_memory(replica, run)
     slot.count(request.microbatch)
@@ -139,10 +158,10 @@ def subtract(
         loss_and_gradient(replica, slot, request, payloads)
     else:
         payloads, _ = with_samples(replica, request.microbatch, payloads, 1)
-        sent, given = exactly(payloads, 2)
+        sent, at_input = exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
-        x = stage_input(replica, given, 1)
-        within_memory(replica, lambda: _recomputed_backward(replica, slot, x, gradient))
+        given = stage_input(replica, at_input, 1, request.tokens)
+        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient))
     slot.take_out(request.microbatch)
     return Subtracted(), []
 
@@ -166,16 +185,17 @@ def evaluate(
         exactly(payloads, 0)
         read: list[memoryview] = []
         tokens = tokens if replica.samples is None else replica.samples.read(request.microbatch)
-        x = replica.wire.tokens_in(tokens)[0]
+        given = stage_input(replica, tokens, 0)
     else:
         payloads, read = with_samples(replica, request.microbatch, payloads, 0)
         (payload,) = exactly(payloads, 1)
-        x = stage_input(replica, payload, 0)
+        given = stage_input(replica, payload, 0, tokens)
 
     def run() -> tuple[float, list[memoryview]]:
         parts = parts_of(replica)
-        with torch.no_grad(), stage.computing(x.device):
-            hidden = (stage.hidden(x[each]) for each in parts)  # (B, T, C)
+        with torch.no_grad(), stage.computing(given.x.device):
+            pieces = (given[part] for part in parts)
+            hidden = (stage.hidden(each.x, each.begins) for each in pieces)  # (B, T, C)
             if not part.has_head:
                 return 0.0, [replica.wire.boundary_out(joined(list(hidden)), "forward"), *read]
             targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
@@ -201,14 +221,19 @@ def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:
     return Dropped(graphs=len(dropped) - dropped.count(None)), []
 
 
-def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
-    """Return the input of `replica`'s stage: tokens (B, T) int64 on the first, else (B, T, C).
+def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b"") -> StageInput:
+    """Return the input of a stage.
 
-    `payload` is the received one, at position `part` of its request, which is blamed if it is bad.
+    Args:
+        replica: of the stage.
+        payload: received: tokens on the first stage, else the boundary tensor.
+        part: its position in its request, which is blamed if it is bad.
+        tokens: of another stage than the first; needed where data is packed.
     """
+    wire = replica.wire
     if replica.part.embeds:
-        return replica.wire.tokens_in(payload)[0]
-    return replica.wire.boundary_in(payload, "forward", part)
+        return StageInput(wire.tokens_in(payload)[0], wire.begins_in(payload))
+    return StageInput(wire.boundary_in(payload, "forward", part), wire.begins_in(tokens))
 
 
 def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
@@ -221,32 +246,35 @@ def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
         replica.outliers.check(x, "forward", microbatch)
 
 
-def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
-    """Run the module of `slot` on `x`, recording a graph if `with_graph`; a hidden input becomes
-    the leaf of the graph."""
+def run_forward(slot: Slot, given: StageInput, *, with_graph: bool) -> Graph:
+    """Run the module of `slot` on its input, recording a graph if `with_graph`; a hidden input
+    becomes the leaf of the graph."""
+    x = given.x
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
-        return Graph(leaf, slot.module(x if leaf is None else leaf))
+        return Graph(leaf, slot.module(x if leaf is None else leaf, given.begins))
 
 
-def run_loss(replica: Replica, slot: Slot, x: Tensor, targets: Tensor) -> tuple[Graph, Tensor]:
+def run_loss(
+    replica: Replica, slot: Slot, given: StageInput, targets: Tensor
+) -> tuple[Graph, Tensor]:
     """Run the last stage forward; return the graph, whose output is what is run back, and the
     summed loss.
 
     Args:
         replica: computes.
         slot: parameters of the step.
-        x: input (B, T, C), or tokens (B, T) if the stage is the first one as well.
+        given: input of the stage.
         targets: (B, T) int64.
     """
-    stage = slot.module
+    stage, x = slot.module, given.x
     if stage.head is None:
         raise ShapeError("only the last stage computes a loss")
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     with stage.computing(x.device):
         loss, whole = losses_of_hidden(
             stage,
-            stage.hidden(x if leaf is None else leaf),  # (B, T, C)
+            stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
             targets,
             z_weight=replica.optimizer.spec.z_weight,
             weight=replica.loss_weight,
@@ -302,13 +330,13 @@ def run_back(
 
 
 def _recomputed_backward(
-    replica: Replica, slot: Slot, x: Tensor, gradient: Tensor
+    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor
 ) -> list[memoryview]:
-    """Run forward and back from the stage's input (B, T, C) or (B, T)."""
+    """Run forward and back from the stage's input."""
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
-            graph = run_forward(slot, x[part], with_graph=True)
+            graph = run_forward(slot, given[part], with_graph=True)
             yield graph, graph.output, gradient[part]
 
     return run_back(replica, slot, passes())
@@ -352,14 +380,15 @@ def loss_and_gradient(
     tokens: Buffer = request.tokens
     if replica.samples is not None:
         tokens = replica.samples.read(request.microbatch)
-    x, targets = replica.wire.tokens_in(tokens)  # (B, T) each
+    targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
     if replica.part.embeds:
         exactly(payloads, 0)
+        given = stage_input(replica, tokens, 0)
     else:
         (payload,) = exactly(payloads, 1)
-        x = stage_input(replica, payload, 0)
+        given = stage_input(replica, payload, 0, tokens)
     if isinstance(request, ForwardBackward):
-        _check_size(replica, x, request.microbatch)
+        _check_size(replica, given.x, request.microbatch)
 
     share = shown_share(targets)
 
@@ -368,7 +397,7 @@ def loss_and_gradient(
 
         def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
             for part in parts_of(replica):
-                graph, loss = run_loss(replica, slot, x[part], targets[part])
+                graph, loss = run_loss(replica, slot, given[part], targets[part])
                 whole = graph.output
                 if not whole <= LARGEST_LOSS:
                     raise PoisonedTensor("the loss is not finite or of absurd magnitude")

@@ -242,6 +242,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         request.averaging_codec,
         device,
         masked=request.masked,
+        packed=request.packed,
     )
     parameters = flat.values.clone() if request.delayed else flat.values
     optimizer = flat_optimizer(request.optimizer)(

@@ -113,6 +113,11 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         return self.token_data is not None and self.token_data.masked
 
     @property
+    def packed(self) -> bool:
+        """Whether tokens say if a document begins with them."""
+        return self.token_data is not None and self.token_data.packed
+
+    @property
     def state(self) -> StateSpec:
         """The layout of a version of the stage."""
         return StateSpec(self.optimizer.name, self.delayed)
@@ -136,12 +141,14 @@ class Forward(Request[Forwarded], frozen=True, kw_only=True):
 
     Payload: the boundary tensor; on the first stage the tokens (B, T+1) as `specs.tokens` has them
     sent, or nothing if a corpus was opened: the samples of the id are read, and answered as well.
+    `tokens`: on another stage, the same tokens, where data is packed.
     """
 
     step: Count
     microbatch: Count
     attempt: Count = 0
     keep_graph: bool = True
+    tokens: bytes = b""
 
 
 class ForwardBackward(Request[LossComputed], frozen=True, kw_only=True):
@@ -161,18 +168,19 @@ class Backward(Request[BackwardDone], frozen=True, kw_only=True):
     """Run a microbatch back through a stage that is not the last; accumulate its gradient.
 
     Payloads: the gradient of the output; then, needed only if the graph was not kept, the
-    input as `Forward` got it (not on a first stage with a corpus).
+    input as `Forward` got it (not on a first stage with a corpus). `tokens`: as `Forward` got them.
     """
 
     step: Count
     microbatch: Count
+    tokens: bytes = b""
 
 
 class Evaluate(Request[Evaluated], frozen=True, kw_only=True):
     """Run a held-out microbatch forward at a version; nothing is counted.
 
     Payload: the boundary tensor; on the first stage as for `Forward`. `tokens`: in the last stage,
-    as for `ForwardBackward`.
+    as for `ForwardBackward`, in one between as for `Forward`.
 
     Fields:
         microbatch: negative: held-out microbatches are numbered from -1 down.
@@ -186,8 +194,8 @@ class Evaluate(Request[Evaluated], frozen=True, kw_only=True):
 class Subtract(Request[Subtracted], frozen=True, kw_only=True):
     """Recompute a counted microbatch and take its gradient out of the sum.
 
-    Payloads: as for `Backward`, input included; on the last stage the boundary tensor alone
-    (none if it is the first as well) and `tokens`.
+    Payloads and `tokens`: as for `Backward`, input included; on the last stage the boundary tensor
+    alone (none if it is the first as well) and `tokens`.
     """
 
     step: Count

@@ -16,12 +16,12 @@ from client import at_rest
 from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
-from model_zoo.data import Corpus, DataError, plain_tokens
+from model_zoo.data import Corpus, DataError
 from model_zoo.datasets.corpus import LeafCorpus, open_source
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
-from model_zoo.specs.tokens import DEFAULT, token_dtype
+from model_zoo.specs.tokens import DEFAULT, token_dtype, token_values
 from model_zoo.tokenizers.tokenizer import Tokens
 
 _COPY_BYTES = 4 << 20
@@ -39,6 +39,7 @@ class Samples:
         self._sequences, self._tokens = request.sequences, request.tokens
         self._seed = request.seed
         self._vocab = request.model.vocab
+        self._bits = {"masked": request.masked, "packed": request.packed}
         self._dtype = token_dtype(self._vocab, masked=request.masked)
 
     def read(self, microbatch: int) -> bytes:
@@ -51,7 +52,7 @@ class Samples:
             batch = self._batch(microbatch)
         except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
             raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
-        if int(plain_tokens(batch).max()) >= self._vocab:
+        if int(token_values(batch, **self._bits).max()) >= self._vocab:
             raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
         return batch.astype(self._dtype).tobytes()
 

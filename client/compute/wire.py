@@ -14,8 +14,9 @@ from torch import Tensor
 from client.compute.codec import decode, encode
 from client.compute.errors import ShapeError, blame
 from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
-from model_zoo.data import inputs_and_targets, plain_tokens
-from model_zoo.specs.tokens import token_bytes, token_dtype
+from model_zoo.data import beginnings, inputs_and_targets
+from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
+from model_zoo.tokenizers.tokenizer import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Wire:
     device: torch.device
     masked: bool = False
     """Whether tokens say if they are learned."""
+    packed: bool = False
+    """Whether tokens say if a document begins with them."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
@@ -120,12 +123,25 @@ class Wire:
         Raises:
             ShapeError: the size is wrong or a token is outside the vocabulary.
         """
+        inputs, targets = map(torch.from_numpy, inputs_and_targets(self._tokens(data)))
+        return inputs.to(self.device), targets.to(self.device)
+
+    def begins_in(self, data: Buffer) -> Tensor | None:
+        """With which inputs (B, T) documents begin, on the CPU, from tokens as `tokens_in` takes
+        them; None: the data is not packed, and nothing is read.
+
+        Raises:
+            ShapeError: as there.
+        """
+        return torch.from_numpy(beginnings(self._tokens(data))) if self.packed else None
+
+    def _tokens(self, data: Buffer) -> Tokens:
+        """Tokens (B, T+1) that were sent, checked."""
         shape = (self.sequences, self.tokens + 1)
         if len(data) != token_bytes(self.vocab, masked=self.masked) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
         sent = np.frombuffer(data, dtype=token_dtype(self.vocab, masked=self.masked))
-        largest = int(plain_tokens(sent).max())
+        largest = int(token_values(sent, masked=self.masked, packed=self.packed).max())
         if largest >= self.vocab:
             raise ShapeError(f"token {largest} is outside the vocabulary of {self.vocab}")
-        inputs, targets = map(torch.from_numpy, inputs_and_targets(sent.reshape(shape)))
-        return inputs.to(self.device), targets.to(self.device)
+        return sent.reshape(shape)

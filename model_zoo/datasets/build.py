@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from model_zoo.data import DataError
 from model_zoo.datasets import sources
@@ -59,6 +60,8 @@ PARTS = ".parts"
 TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _BATCH_BYTES = 1 << 20
+_PACKED_WINDOWS = 64
+"""Conversations of so many windows, at a byte a token, are packed together at least."""
 _NEWLINE = b"\n"
 
 
@@ -106,6 +109,8 @@ class _Job:
     chat: ChatFormat | None = None
     context: int = 0
     """Tokens of a window of conversations; 0: texts."""
+    packed: bool = False
+    """Whether a window has several of them."""
 
 
 def build(
@@ -115,6 +120,7 @@ def build(
     tokenizer: Bpe | int | None = None,
     field: str = "text",
     context: int | None = None,
+    packed: bool = False,
     workers: int | None = None,
     tell: Callable[[Progress], None] = lambda _: None,
     left_out: Callable[[list[str]], None] = lambda _: None,
@@ -127,6 +133,7 @@ def build(
         tokenizer: an int trains one of so many tokens on the text; None: tokens are bytes.
         field: of JSON lines and parquet, that has the text.
         context: of conversations, tokens of a window; None: the sources have texts.
+        packed: whether a window has as many conversations as fit.
         workers: processes; None: one per core.
         tell: called with the progress.
         left_out: called with words about files of folders that have no text.
@@ -139,7 +146,7 @@ def build(
     try:
         if context is not None:
             _check_conversations(files, tokenizer, context)
-        plan = _plan_words(files, field, tokenizer, context)
+        plan = _plan_words(files, field, tokenizer, context, packed)
     except (BadTokenizer, BadTemplate) as error:
         raise DataError(str(error)) from error
     with building(out):
@@ -150,9 +157,10 @@ def build(
         chosen = _chosen(out, parts, field, tokenizer)
         named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
         chat = chosen.chat if chosen else None
-        job = _Job(str(out / PARTS), field, *named, chat, context or 0)
+        job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed)
         note = _assemble(out, parts, job, workers or _cores(), tell)
-        return _finish(out, paths, chosen, note, context)
+        answers = Answers(context, max(1, note.tally.learned), packed or UNSET) if context else None
+        return _finish(out, paths, chosen, note, answers)
 
 
 def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
@@ -206,7 +214,11 @@ def _check_conversations(
 
 
 def _plan_words(
-    files: Sequence[Source], field: str, tokenizer: Bpe | int | None, context: int | None
+    files: Sequence[Source],
+    field: str,
+    tokenizer: Bpe | int | None,
+    context: int | None,
+    packed: bool,
 ) -> str:
     """Return what decides the result, as text."""
     chosen = tokenizer.digest if isinstance(tokenizer, Bpe) else tokenizer
@@ -216,6 +228,8 @@ def _plan_words(
     words = {"files": found, "field": field, "tokenizer": chosen, "library": library}
     if chat is not None or context is not None:
         words |= {"chat": msgspec.to_builtins(chat), "context": context}
+    if packed:
+        words["packed"] = True
     return json.dumps(words)
 
 
@@ -339,7 +353,8 @@ def _talked(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[by
     Raises:
         DataError: a row is none; says which.
     """
-    reader = _reader(tokenizer, job.context)
+    reader = _reader(tokenizer, job.context, job.packed)
+    enough = max(_BATCH_BYTES, job.packed * _PACKED_WINDOWS * job.context)
     batch: list[Conversation] = []
     size = 0
     for place, row in sources.rows(piece):
@@ -348,25 +363,30 @@ def _talked(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[by
         except BadRow as error:
             raise DataError(f"{sources.row_name(piece.path, place)} {error}") from error
         size += len(batch[-1].text)
-        if size >= _BATCH_BYTES:
+        if size >= enough:
             yield from _windows(reader, batch)
             batch, size = [], 0
     yield from _windows(reader, batch)
 
 
 @lru_cache(maxsize=1)
-def _reader(tokenizer: Bpe | None, context: int) -> Reader:
-    return Reader(tokenizer, context)
+def _reader(tokenizer: Bpe | None, context: int, packed: bool) -> Reader:
+    return Reader(tokenizer, context, packed=packed)
 
 
 def _windows(reader: Reader, batch: list[Conversation]) -> Iterator[tuple[bytes, Tally]]:
-    for one, window in zip(batch, reader.windows(batch), strict=True):
-        if not window.learned:
-            yield b"", Tally(left_out=1)
+    made, tally = [], Tally()
+    for one, encoded in zip(batch, reader.encoded(batch), strict=True):
+        if not encoded.learned:
+            tally = tally.plus(Tally(left_out=1))
             continue
-        size, cut = len(one.text.encode()), int(window.cut)
-        tally = Tally(1, size, learned=window.learned, padding=window.padding, cut=cut)
-        yield window.tokens.tobytes(), tally
+        size, cut = len(one.text.encode()), int(encoded.cut)
+        tally = tally.plus(Tally(1, size, learned=encoded.learned, cut=cut))
+        made.append(encoded)
+    windows = reader.windows(made)
+    used = sum(len(encoded.tokens) for encoded in made)
+    padding = sum(len(window) for window in windows) - used
+    yield b"".join(window.tobytes() for window in windows), tally.plus(Tally(padding=padding))
 
 
 def _batches(found: Iterator[Fragment]) -> Iterator[list[Fragment]]:
@@ -490,18 +510,18 @@ def _begun(pool: ProcessPoolExecutor, part: _Part, job: _Job) -> Future[Tally]:
 
 
 def _finish(
-    out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: _Note, context: int | None
+    out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: _Note, answers: Answers | None
 ) -> Folder:
     """Write the index and remove what only a build needs."""
     if not note.size_bytes:
         if note.tally.left_out:
-            raise DataError(f"no conversation has an answer within {context} tokens")
+            within = answers.context if answers else 0
+            raise DataError(f"no conversation has an answer within {within} tokens")
         raise DataError("the sources have no text at all")
     tally = note.tally
     talked = None
-    if context is not None:
-        counts = tally.padding, tally.cut, tally.left_out
-        talked = Conversations(Answers(context, tally.learned), *counts)
+    if answers is not None:
+        talked = Conversations(answers, tally.padding, tally.cut, tally.left_out)
     index = Index(
         name=name_of(paths[0]),
         size_bytes=note.size_bytes,

@@ -1,7 +1,10 @@
-"""Conversations as tokens: one in each window, and only its answers are learned.
+"""Conversations as tokens, in windows: only their answers are learned.
 
-A window has as many tokens as the model's context. A conversation that is shorter is padded at its
-end, so it never sees another one; a longer one is cut. Rows have `messages`, whose assistant's are
+A window has as many tokens as the model's context, and is padded at its end. A longer conversation
+is cut. A window has one conversation, or, where they are packed, as many as fit. Then the first
+token of each says that it begins there, so that none sees another one. Conversations are packed by
+best fit, longest first: each comes into the window that has least room left for it, the earliest of
+several, or into a new one. Rows have `messages`, whose assistant's are
 learned, or a `prompt` and a `completion`, texts or messages both, of which the completion is.
 
 What an answer is follows from the tokenizer's template: all that it writes between what it asks for
@@ -10,13 +13,14 @@ an answer with and what follows the answer, so the end of the answer is learned,
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
+from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, token_dtype
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
 from model_zoo.tokenizers.tokenizer import Tokens
@@ -40,18 +44,16 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Window:
-    """The tokens of a conversation, as many as the context has, with the bits of `specs.tokens`.
+class Encoded:
+    """The tokens of a conversation, no more than the context has, with the bits of `specs.tokens`.
 
     Attributes:
         learned: tokens that are learned; none: the answers lie beyond the window.
-        padding: tokens at the end that are nothing.
         cut: whether the conversation goes on.
     """
 
     tokens: Tokens
     learned: int
-    padding: int
     cut: bool
 
 
@@ -61,13 +63,14 @@ class Reader:
     Args:
         tokenizer: None: tokens are bytes, and rows with messages are refused.
         context: tokens of a window.
+        packed: whether a window has several conversations.
 
     Raises:
         BadTemplate: the tokenizer's template cannot be used.
     """
 
-    def __init__(self, tokenizer: Bpe | None, context: int) -> None:
-        self._tokenizer, self._context = tokenizer, context
+    def __init__(self, tokenizer: Bpe | None, context: int, *, packed: bool = False) -> None:
+        self._tokenizer, self._context, self._packed = tokenizer, context, packed
         chat = tokenizer.chat if tokenizer else None
         self._template = ChatTemplate(chat) if chat else None
         self._special = tokenizer.special_words if tokenizer else frozenset()
@@ -99,8 +102,8 @@ class Reader:
             return self._talked(before + after, len(before))
         raise BadRow('has neither "messages" nor a "prompt" and a "completion"')
 
-    def windows(self, found: Sequence[Conversation]) -> Iterator[Window]:
-        """Return the window of each conversation."""
+    def encoded(self, found: Sequence[Conversation]) -> Iterator[Encoded]:
+        """Return the tokens of each conversation."""
         for one, (tokens, starts) in zip(found, self._encoded(found), strict=True):
             learned = np.zeros(len(tokens), dtype=bool)
             for first, end in one.answers:
@@ -108,16 +111,32 @@ class Reader:
             if one.ends:
                 tokens = np.concatenate([tokens, np.array(self._ends, dtype=tokens.dtype)])
                 learned = np.concatenate([learned, np.ones(len(self._ends), dtype=bool)])
-            yield self._window(tokens, learned)
+            yield self._marked(tokens, learned)
 
-    def _window(self, tokens: Tokens, learned: np.ndarray[Any, Any]) -> Window:
+    def windows(self, found: Sequence[Encoded]) -> list[Tokens]:
+        """Return the windows of conversations."""
+        if not self._packed:
+            return [self._window([one]) for one in found]
+        lengths = [len(one.tokens) for one in found]
+        return [
+            self._window([found[n] for n in inside]) for inside in fitted(lengths, self._context)
+        ]
+
+    def _marked(self, tokens: Tokens, learned: np.ndarray[Any, Any]) -> Encoded:
         size = min(len(tokens), self._context)
         counts = learned[:size].copy()
-        counts[:1] = False  # a window's first token is the target of the window before
+        counts[:1] = False  # the first token is the target of what lies before it
+        made = tokens[:size].astype(_DTYPE)
+        made[~counts] |= NOT_LEARNED
+        if self._packed:
+            made[:1] |= BEGINS
+        return Encoded(made, int(counts.sum()), len(tokens) > size)
+
+    def _window(self, found: Sequence[Encoded]) -> Tokens:
         made = np.full(self._context, self.padding, dtype=_DTYPE)
-        made[:size] = tokens[:size]
-        made[:size][~counts] |= NOT_LEARNED
-        return Window(made, int(counts.sum()), self._context - size, len(tokens) > size)
+        together = np.concatenate([one.tokens for one in found])
+        made[: len(together)] = together
+        return made
 
     def _encoded(self, found: Iterable[Conversation]) -> Iterator[tuple[Tokens, Any]]:
         texts = [one.text for one in found]
@@ -187,3 +206,24 @@ class Reader:
             f"has an answer, its message {number + 1}, whose place in the text of the chat "
             "template cannot be told"
         )
+
+
+def fitted(lengths: Sequence[int], context: int) -> list[list[int]]:
+    """Return which conversations each window has, by their numbers.
+
+    Args:
+        lengths: of the conversations, in tokens, from 1 to ``context``.
+        context: tokens of a window.
+    """
+    windows: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # room that is left, and number of the window
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        at = bisect_left(rooms, (lengths[number], 0))
+        if at == len(rooms):
+            windows.append([])
+            room, window = context, len(windows) - 1
+        else:
+            room, window = rooms.pop(at)
+        windows[window].append(number)
+        insort(rooms, (room - lengths[number], window))
+    return windows

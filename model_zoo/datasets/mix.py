@@ -40,7 +40,7 @@ from model_zoo.datasets.folder import (
     name_of,
     open_folder,
 )
-from model_zoo.specs.data import MOST_BYTES, Answers
+from model_zoo.specs.data import MOST_BYTES
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Part
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, TOKENIZER
@@ -170,6 +170,11 @@ def _check(folders: Sequence[Folder], out: Path) -> None:
             )
         if _context(index) != _context(first.index):
             raise DataError(_unlike(first, folder))
+        if _packed(index) != _packed(first.index):
+            raise DataError(
+                f"of {first.path} and {folder.path} one has several conversations in a window and "
+                "the other one: build one of them again, with or without --no-pack"
+            )
         if _context(index) and index.tokenizer != first.index.tokenizer:
             raise DataError(
                 f"the conversations of {first.path} and {folder.path} were written with different "
@@ -199,6 +204,10 @@ def _tokenizer(index: Index) -> str:
 
 def _context(index: Index) -> int:
     return index.conversations.answers.context if index.conversations else 0
+
+
+def _packed(index: Index) -> bool:
+    return index.conversations is not None and index.conversations.answers.packed is True
 
 
 def _part(folder: Folder, weight: int) -> Part:
@@ -280,7 +289,7 @@ def _together(talked: Sequence[Conversations]) -> Conversations | None:
         return None
     learned = sum(each.answers.learned for each in talked)
     return Conversations(
-        Answers(talked[0].answers.context, learned),
+        msgspec.structs.replace(talked[0].answers, learned=learned),
         padding=sum(each.padding for each in talked),
         cut=sum(each.cut for each in talked),
         left_out=sum(each.left_out for each in talked),

@@ -18,7 +18,8 @@ class Family:
 
     Fields:
         embedding: makes of a spec what takes tokens (B, T) int64 to hidden (B, T, C).
-        block: one layer, by its number in the whole model, hidden to hidden.
+        block: one layer, by its number in the whole model, hidden to hidden. Both take the
+            `documents` of a batch as well, or None.
         head: hidden to logits (B, T, V).
     """
 

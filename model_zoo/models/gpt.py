@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
+from model_zoo.models.documents import Documents
 from model_zoo.models.family import Family
 from model_zoo.models.tied import project
 from model_zoo.specs.model import ModelSpec
@@ -26,6 +27,11 @@ from model_zoo.specs.model import ModelSpec
 def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
     """The normalisation of this architecture: gain always, shift only with `spec.has_bias`."""
     return nn.LayerNorm(spec.width, eps=spec.eps, bias=spec.has_bias)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of (B, H, T, D) each."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -37,14 +43,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.has_bias)
         self.out = nn.Linear(spec.width, spec.width, bias=spec.has_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, width = x.shape
         qkv: Tensor = self.qkv(x)  # (B, T, 3C)
         q, k, v = (
             part.view(batch, length, self.heads, -1).transpose(1, 2)  # (B, H, T, D)
             for part in qkv.chunk(3, dim=2)
         )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, D)
+        mixed = documents.attend(attend, q, k, v) if documents else attend(q, k, v)  # (B, H, T, D)
         joined = mixed.transpose(1, 2).reshape(batch, length, width)  # (B, T, C)
         result: Tensor = self.out(joined)
         return result
@@ -92,8 +98,8 @@ class Block(nn.Module):
         self.ffn_norm = layer_norm(spec)
         self.ffn = FeedForward(spec)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.attn_norm(x))  # (B, T, C)
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), documents)  # (B, T, C)
         result: Tensor = x + self.ffn(self.ffn_norm(x))  # (B, T, C)
         return result
 
@@ -106,8 +112,11 @@ class Embedding(nn.Module):
         self.token = empty_embedding(spec.vocab, spec.width)
         self.position = empty_embedding(spec.context, spec.width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
+    def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
+        if documents is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
+        else:
+            positions = documents.positions  # (B, T)
         hidden: Tensor = self.token(tokens) + self.position(positions)  # (B, T, C)
         return hidden
 

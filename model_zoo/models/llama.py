@@ -5,7 +5,8 @@ The switches of the spec make its relatives of it: Qwen2 (biases of queries, key
 after attention and feed-forward), Mixtral, Qwen3-MoE and OLMoE (`mixture`).
 
 Three parts, from which a whole model or any stage of it is made: `Embedding`, `Block`, `Head`.
-Rotary positions are applied inside each block, so no stage needs anything but the hidden state.
+Rotary positions are applied inside each block, so no stage needs anything but the hidden state and,
+where there are several in a sequence, the borders of documents.
 
 Shapes: B sequences, T tokens, C width, H query heads, K key/value heads, D head width
 (C = H D where the spec names none), F inner width, V vocabulary.
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
+from model_zoo.models.documents import Documents
 from model_zoo.models.family import Family
 from model_zoo.models.mixture import Mixture
 from model_zoo.models.tied import project
@@ -64,7 +66,7 @@ def scaled(frequencies: Tensor, rope: Rope) -> Tensor:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each pair (x[i], x[i + D/2]) of x (B, H, T, D) by its position's angle.
 
-    `cos` and `sin` are those of the angles, (T, D / 2). Returns the shape of `x`.
+    `cos` and `sin` are those of the angles, (T, D / 2) or (B, 1, T, D / 2). The shape stays.
     """
     first, second = x.chunk(2, dim=-1)  # (B, H, T, D / 2) each
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -94,7 +96,7 @@ class Attention(nn.Module):
             self.register_buffer("cos", cos, persistent=False)
             self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, _ = x.shape
         qkv: Tensor = self.qkv(x).view(batch, length, -1, self.head_width)  # (B, T, H + 2K, D)
         q, k, v = torch.split(qkv, self.groups, dim=2)  # (B, T, H, D), (B, T, K, D) twice
@@ -102,12 +104,10 @@ class Attention(nn.Module):
             q, k = self._normed(q, self.q_norm), self._normed(k, self.k_norm)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         if self.rotates:
-            cos, sin = self.cos[:length], self.sin[:length]  # (T, D / 2)
+            cos, sin = self._angles(length, documents)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # (B, H, T, D), (B, K, T, D)
-        seen = self._seen(length, x.device)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True
-        )
+        attend = self._attend
+        mixed = documents.attend(attend, q, k, v) if documents else attend(q, k, v)  # (B, H, T, D)
         joined = mixed.transpose(1, 2).flatten(2)  # (B, T, H D)
         result: Tensor = self.out(joined)  # (B, T, C)
         return result
@@ -117,6 +117,20 @@ class Attention(nn.Module):
         given = heads.flatten(2) if self.norm_heads_at_once else heads
         result: Tensor = norm(given).view(heads.shape)
         return result
+
+    def _angles(self, length: int, documents: Documents | None) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the tokens' angles, (T, D / 2), or (B, 1, T, D / 2) of documents."""
+        if documents is None:
+            return self.cos[:length], self.sin[:length]
+        at = documents.positions[:, None]  # (B, 1, T)
+        return self.cos[at], self.sin[at]
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of q (B, H, T, D) with k and v (B, K, T, D)."""
+        seen = self._seen(q.shape[2], q.device)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+        )
 
     def _seen(self, length: int, device: torch.device) -> Tensor | None:
         """Which tokens each token sees, (T, T), where that is not all before it."""
@@ -153,12 +167,12 @@ class Block(nn.Module):
         self.ffn = FeedForward(spec) if spec.experts is UNSET else Mixture(spec, spec.experts)
         self.norms_after = spec.post_norm is True
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         if self.norms_after:
-            x = x + self.attn_norm(self.attn(x))  # (B, T, C)
+            x = x + self.attn_norm(self.attn(x, documents))  # (B, T, C)
             after: Tensor = x + self.ffn_norm(self.ffn(x))  # (B, T, C)
             return after
-        x = x + self.attn(self.attn_norm(x))  # (B, T, C)
+        x = x + self.attn(self.attn_norm(x), documents)  # (B, T, C)
         result: Tensor = x + self.ffn(self.ffn_norm(x))  # (B, T, C)
         return result
 
@@ -170,7 +184,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.token = empty_embedding(spec.vocab, spec.width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
         hidden: Tensor = self.token(tokens)  # (B, T, C)
         return hidden
 

@@ -27,10 +27,13 @@ class Answers(Struct, frozen=True, forbid_unknown_fields=True):
     Fields:
         context: tokens of a window; each has one conversation, padded at its end.
         learned: tokens of the whole data that are learned; of each window at least one.
+        packed: a window may have several conversations, and its tokens say where each begins; left
+            out where it has one.
     """
 
     context: Annotated[int, Meta(ge=2, le=2**17)]
     learned: Annotated[int, Meta(ge=1, le=2**40)]
+    packed: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +136,11 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     def masked(self) -> bool:
         """Whether only answers are learned."""
         return self.answers is not msgspec.UNSET
+
+    @property
+    def packed(self) -> bool:
+        """Whether a sample may have several conversations."""
+        return isinstance(self.answers, Answers) and self.answers.packed is True
 
     @property
     def token_bytes(self) -> int:

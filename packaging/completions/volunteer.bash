@@ -2222,7 +2222,7 @@ _volunteer() {
           ;;
         "data build")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--out" "-o" "--tokenizer" "--field" "--chat" "--context" "--workers" "--json" "--help" "-h" "--version")
+            local -a _c=("--out" "-o" "--tokenizer" "--field" "--chat" "--context" "--no-pack" "--workers" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

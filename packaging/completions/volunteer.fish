@@ -432,7 +432,8 @@ complete -c volunteer -n '__fish_volunteer_using_command data build' -s o -r -F 
 complete -c volunteer -n '__fish_volunteer_using_command data build' -l tokenizer -r -d 'bytes, a tokenizer.json, a folder with one, or train:16384 for a new one of so …'
 complete -c volunteer -n '__fish_volunteer_using_command data build' -l field -r -d 'Field of JSON lines and column of parquet that has the text.'
 complete -c volunteer -n '__fish_volunteer_using_command data build' -l chat -d 'The sources are JSON lines of conversations, with messages, or with a prompt an…'
-complete -c volunteer -n '__fish_volunteer_using_command data build' -l context -r -d 'With --chat, tokens of the swarm'\''s context (default: 1024). A conversation is c…'
+complete -c volunteer -n '__fish_volunteer_using_command data build' -l context -r -d 'With --chat, tokens of the swarm'\''s context (default: 1024): a window. Longer co…'
+complete -c volunteer -n '__fish_volunteer_using_command data build' -l no-pack -d 'With --chat, one conversation in a window, and padding, instead of as many as f…'
 complete -c volunteer -n '__fish_volunteer_using_command data build' -l workers -r -d 'Processes (default: one per core).'
 complete -c volunteer -n '__fish_volunteer_using_command data build' -l json -d 'Print JSON.'
 

@@ -38,7 +38,7 @@ from protocol.wire.messages import Commitment, Segment
 KIND: Final = "commitment"
 SEGMENT: Final = "segment"
 HASH_BYTES: Final = 32
-MAX_TENSORS = 4
+MAX_TENSORS = 5
 
 
 class Microbatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -90,17 +90,18 @@ def root_of(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=32).digest()
 
 
-def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
+def tensors_of(*, first: bool, last: bool, packed: bool = False) -> tuple[PayloadName, ...]:
     """Return the payloads of a microbatch by which it can be computed again and compared.
 
     The stage's inputs come before its outputs. The first stage's inputs are not listed: its samples
-    follow from the microbatch's number.
+    follow from the microbatch's number. Tokens are an input of the last stage, and where data is
+    ``packed`` of every other one.
     """
     got: tuple[PayloadName, ...] = () if first else ("input",)
     gave: tuple[PayloadName, ...] = () if first else ("grad_out",)
-    if last:
-        return (*got, *(() if first else ("tokens",)), *gave)
-    return ("grad_in", *got, "output", *gave)
+    if (last or packed) and not first:
+        got = (*got, "tokens")
+    return (*got, *gave) if last else ("grad_in", *got, "output", *gave)
 
 
 def contents(digests: Mapping[int, tuple[bytes, ...]], segments: tuple[bytes, ...]) -> bytes:

@@ -229,7 +229,7 @@ class Auditing:
         self._near: frozenset[PeerId] = frozenset()
         """Holders of our stage and those beside it, who are told of charges."""
         self._seen = SwarmView(((),) * place.stages)
-        self._tensors = tensors_of(first=place.first, last=place.last)
+        self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
         self._showing = Showing(place.me, self._tensors)
 
     @property

@@ -77,6 +77,22 @@ def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, 
     assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
 
 
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+def test_packed_conversations_are_learned_as_the_reference_learns_them(
+    tmp_path: Path, model: str
+) -> None:
+    """Stages between the first and the last see the borders, too, and after a death as well."""
+    lab = Lab(tmp_path, write_conversations(tmp_path, packed=True))
+    plan = plan_for(model, 4, STEPS)
+    expected = lab.reference(plan)
+    losses = train(lab.world(plan, 2))
+    assert losses[-1] < losses[0]
+    assert largest_difference(losses, expected) < CLOSE
+    world = lab.world(plan, 2, seed=1)
+    kill_one_per_stage(world, 2.0, 1.5)
+    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
+
+
 def test_a_mixture_is_learned_as_the_reference_learns_it(tmp_path: Path) -> None:
     """Greetings are a third of the windows and two thirds of what is seen, many times over."""
     lab = Lab(tmp_path, write_mixed_conversations(tmp_path))

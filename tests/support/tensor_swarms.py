@@ -56,13 +56,14 @@ def write_text(path: Path) -> None:
     path.write_text(" ".join(source.choices(words, k=3000)))
 
 
-def write_conversations(folder: Path) -> DataSpec:
+def write_conversations(folder: Path, *, packed: bool = False) -> DataSpec:
     """Small sums with their results, in windows of 16 bytes; some ask for longer answers."""
     rows = folder / "sums.jsonl"
     pairs = [(a, b) for a in range(20) for b in range(20)]
     lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
     rows.write_text("\n".join(map(json.dumps, lines)))
-    return build([rows], folder / "text", context=16, workers=1).index.spec()
+    out = folder / "text"
+    return build([rows], out, context=16, packed=packed, workers=1).index.spec()
 
 
 def write_mixed_conversations(folder: Path) -> DataSpec:

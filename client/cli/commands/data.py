@@ -94,6 +94,7 @@ def build(
     field: str = "text",
     chat: Annotated[bool, Parameter(negative=())] = False,
     context: Positive | None = None,
+    no_pack: Annotated[bool, Parameter(negative=())] = False,
     workers: Positive | None = None,
     json: AsJson = False,
 ) -> None:
@@ -114,8 +115,11 @@ def build(
         completion; only answers are learned. Messages need a tokenizer's folder with a chat
         template.
     context
-        With --chat, tokens of the swarm's context (default: 1024). A conversation is cut or padded
-        to as many.
+        With --chat, tokens of the swarm's context (default: 1024): a window. Longer conversations
+        are cut.
+    no_pack
+        With --chat, one conversation in a window, and padding, instead of as many as fit, none of
+        which sees another.
     workers
         Processes (default: one per core).
     """
@@ -123,6 +127,9 @@ def build(
         raise UserError("there is nothing to read", "name files or folders", ExitCode.USAGE)
     if context is not None and not chat:
         problem = "--context is for conversations; texts are cut when they are trained on"
+        raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
+    if no_pack and not chat:
+        problem = "--no-pack is for conversations; texts are cut when they are trained on"
         raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
     from model_zoo.datasets.build import build as make
     from model_zoo.datasets.choice import parse_tokenizer
@@ -134,6 +141,7 @@ def build(
             tokenizer=parse_tokenizer(tokenizer),
             field=field,
             context=(context or CHAT_CONTEXT) if chat else None,
+            packed=chat and not no_pack,
             workers=workers,
             tell=line.show,
             left_out=say_left_out,
@@ -308,8 +316,10 @@ def describe(index: Index) -> str:
 def talk(index: Index, found: Conversations) -> str:
     """Return a description of conversations: what is learned of them, and what is lost."""
     share = found.padding / max(1, index.tokens)
+    windows = max(1, index.tokens // found.answers.context)
+    to_one = f", {index.texts / windows:.1f} to one" if found.answers.packed is True else ""
     words = (
-        f"conversations in windows of {found.answers.context} tokens: "
+        f"conversations in {windows:,} windows of {found.answers.context} tokens{to_one}: "
         f"{found.answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
     )
     if found.cut:

@@ -136,7 +136,8 @@ class TensorWorker:
         self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
     ) -> None:
         self._exact = MultisetWorker(place, delayed=request.delayed)
-        self._place = SeatConstants(place.me, place.first, place.last, tokens_per_step)
+        place_of = place.me, place.first, place.last
+        self._place = SeatConstants(*place_of, tokens_per_step, request.packed)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)

@@ -364,7 +364,13 @@ class HeldStageDriver:
         terms, manifest = self._context.terms, self._context.terms.manifest
         kept = self._promise[1] if self._promise[0] == era else (0, 0)
         return Seat(
-            Place(terms.me, self.stage, manifest.stage_count, manifest.microbatches_per_step),
+            Place(
+                terms.me,
+                self.stage,
+                manifest.stage_count,
+                manifest.microbatches_per_step,
+                manifest.data.packed,
+            ),
             size=size,
             steps=manifest.steps,
             tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,

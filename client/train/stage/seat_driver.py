@@ -28,7 +28,7 @@ from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
-from model_zoo.specs.tokens import NOT_LEARNED, token_bytes, token_dtype
+from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from protocol.audit.commitment import SEGMENT, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
@@ -160,6 +160,7 @@ class SeatDriver:
             seat.place.first,
             seat.place.last,
             manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+            manifest.data.packed,
         )
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, self._masked = manifest.model.vocab, manifest.data.masked
@@ -245,8 +246,8 @@ class SeatDriver:
         self._payloads.close()
 
     def _plausible(self, message: Forward, payload: bytes) -> bool:
-        """Whether the sizes are right, and the tokens, which only the last stage uses: it would
-        blame us for wrong ones."""
+        """Whether the sizes are right, and the tokens, which are passed on to the last stage: it
+        would blame us for wrong ones."""
         return message.tokens_bytes == self._tokens_bytes and self._sound(payload)
 
     def _sound(self, payload: bytes) -> bool:
@@ -254,9 +255,8 @@ class SeatDriver:
             return False
         dtype = np.dtype(token_dtype(self._vocab, masked=self._masked))
         tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
-        if self._masked:
-            tokens = tokens & (NOT_LEARNED - 1)
-        return int(tokens.max()) < self._vocab
+        values = token_values(tokens, masked=self._masked, packed=self._place.packed)
+        return int(values.max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class SeatConstants:
     first: bool
     last: bool
     tokens_per_step: int
+    packed: bool = False
+    """Whether a stage needs the tokens for the borders in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             inputs: Sources = () if place.first else (PayloadKey(step, "input", m),)
             results = () if place.first else (PayloadKey(step, "grad_out", m),)
             sources = (PayloadKey(step, "grad_in", m), *inputs)
-            return Call(Backward(step=step, microbatch=m), sources, results=results)
+            borders = _borders(step, m, place)
+            return Call(Backward(step=step, microbatch=m), sources, borders, results)
         case SubtractTask():
             return _subtract(task, place)
         case EvaluateTask():
@@ -135,7 +138,13 @@ def _forward(task: ForwardTask, place: SeatConstants) -> Call:
     output = PayloadKey(step, "output", m)
     if place.first:
         return Call(request, results=(output, PayloadKey(step, "tokens", m)))
-    return Call(request, sources=(PayloadKey(step, "input", m),), results=(output,))
+    return Call(request, (PayloadKey(step, "input", m),), _borders(step, m, place), (output,))
+
+
+def _borders(step: int, microbatch: int, place: SeatConstants) -> PayloadKey | None:
+    """Return the tokens that a stage after the first needs to know where documents begin."""
+    needed = place.packed and not place.first
+    return PayloadKey(step, "tokens", microbatch) if needed else None
 
 
 def _evaluate(task: EvaluateTask, place: SeatConstants) -> Call:
@@ -145,7 +154,9 @@ def _evaluate(task: EvaluateTask, place: SeatConstants) -> Call:
     sources: Sources = () if place.first else (held_out_key(task.step, "input", task.item),)
     if place.last:
         return Call(request, sources, tokens=None if place.first else tokens)
-    return Call(request, sources, results=(output, tokens) if place.first else (output,))
+    if place.first:
+        return Call(request, sources, results=(output, tokens))
+    return Call(request, sources, tokens if place.packed else None, (output,))
 
 
 def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
@@ -155,7 +166,7 @@ def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
     if place.last:
         tokens = None if place.first else PayloadKey(step, "tokens", m)
         return Call(request, own_input, tokens=tokens)
-    return Call(request, (PayloadKey(step, "grad_in", m), *own_input))
+    return Call(request, (PayloadKey(step, "grad_in", m), *own_input), _borders(step, m, place))
 
 
 def _round_call(

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from model_zoo.data import NO_TARGET, DataError, inputs_and_targets, plain_tokens
+from model_zoo.data import NO_TARGET, DataError, beginnings, inputs_and_targets, plain_tokens
 from model_zoo.datasets import sources
 from model_zoo.datasets.build import build
 from model_zoo.datasets.choice import parse_tokenizer
+from model_zoo.datasets.conversations import fitted
 from model_zoo.datasets.corpus import TokenCorpus
 from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.export import export_hf
@@ -23,7 +24,7 @@ from model_zoo.huggingface.adapters import export_adapters
 from model_zoo.reference import evaluate
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat
+from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, ChatFormat
 from model_zoo.stages import losses_of, shown_share, summed_loss
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate
@@ -336,3 +337,114 @@ def test_another_context_is_refused(tmp_path: Path) -> None:
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
     with pytest.raises(DataError, match="cut for a context of 16, not of 8"):
         TokenCorpus.from_folder(folder).check(8)
+
+
+# --- packed --------------------------------------------------------------------------------------
+
+
+def rows_of(folder: Folder) -> np.ndarray[Any, Any]:
+    """The windows, (W, T)."""
+    assert folder.index.conversations
+    tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
+    return tokens.reshape(-1, folder.index.conversations.answers.context)
+
+
+SHORT = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(200)]
+
+
+def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
+    rows = written(tmp_path / "a.jsonl", *SHORT)
+    alone = build([rows], tmp_path / "alone", context=64)
+    packed = build([rows], tmp_path / "packed", context=64, packed=True)
+    found = []
+    for row in rows_of(packed):
+        begins = np.flatnonzero(row & BEGINS)
+        assert begins[0] == 0
+        found += [bytes(each.astype(np.uint8)) for each in np.split(row, begins)[1:]]
+    assert sorted(one.rstrip(b"\n") for one in found) == sorted(
+        bytes(row.astype(np.uint8)).rstrip(b"\n") for row in rows_of(alone)
+    )
+    one, other = alone.index.conversations, packed.index.conversations
+    assert one
+    assert other
+    assert other.answers.learned == one.answers.learned
+    assert packed.index.texts == alone.index.texts == len(SHORT)
+    assert packed.index.tokens < alone.index.tokens / 5
+    assert other.padding < 0.1 * packed.index.tokens
+    assert one.padding > 0.8 * alone.index.tokens
+
+
+def test_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
+    rows = written(tmp_path / "a.jsonl", *SHORT)
+    folder = build([rows], tmp_path / "packed", context=64, packed=True)
+    corpus = TokenCorpus.from_folder(folder)
+    samples = corpus.sample(0, 4, 64, seed=1)
+    _, targets = inputs_and_targets(samples)
+    begun = beginnings(samples)
+    assert begun.sum() > 20
+    assert (targets[:, :-1][begun[:, 1:]] == NO_TARGET).all()
+    assert (targets[:, -1] == NO_TARGET).all()  # the next window's
+
+
+def test_a_packed_model_is_evaluated_as_on_conversations_alone(tmp_path: Path) -> None:
+    """The loss of a conversation does not depend on what is packed with it."""
+    rows = written(tmp_path / "a.jsonl", *SHORT)
+    model = build_whole(ModelSpec("llama", 2, 16, 2, 1, 32, context=64), seed=1)
+    losses = []
+    for packed in (False, True):
+        folder = build([rows], tmp_path / f"out {packed}", context=64, packed=packed)
+        nats, learned = 0.0, 0
+        for row in rows_of(folder):
+            inputs, targets = inputs_and_targets(row[None])
+            begins = torch.from_numpy(beginnings(row[None]))
+            with torch.no_grad():
+                logits = model(torch.from_numpy(inputs), begins)
+            nats += summed_loss(logits, torch.from_numpy(targets)).item()
+            learned += int((targets != NO_TARGET).sum())
+        losses.append((nats / learned, learned))
+    (alone, one), (together, other) = losses
+    assert together == pytest.approx(alone, rel=1e-6)
+    assert one == other
+
+
+def test_packing_depends_on_nothing_but_the_rows(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "PIECE_BYTES", 1 << 12)
+    source = written(tmp_path / "a.jsonl", *({"messages": TALK[n % 3 :]} for n in range(100)))
+    roots = {
+        build(
+            [source],
+            tmp_path / f"out{n}",
+            tokenizer=chosen(model),
+            context=400,
+            packed=True,
+            workers=n,
+        ).index.root
+        for n in (1, 2)
+    }
+    assert len(roots) == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "windows"),
+    [
+        ([3, 8, 5], [[1], [2, 0]]),
+        ([4, 4, 4], [[0, 1], [2]]),
+        ([6, 5, 2, 3], [[0, 2], [1, 3]]),
+        ([8], [[0]]),
+        ([], []),
+    ],
+)
+def test_conversations_are_fitted(lengths: list[int], windows: list[list[int]]) -> None:
+    assert fitted(lengths, 8) == windows
+
+
+def test_a_manifest_says_that_data_is_packed_and_is_as_before_if_not(tmp_path: Path) -> None:
+    rows = written(tmp_path / "a.jsonl", *SHORT)
+    said = [
+        build([rows], tmp_path / f"{packed}", context=64, packed=packed).index.spec()
+        for packed in (False, True)
+    ]
+    assert [spec.packed for spec in said] == [False, True]
+    assert [b"packed" in msgspec.msgpack.encode(spec) for spec in said] == [False, True]

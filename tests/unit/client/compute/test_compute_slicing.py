@@ -28,11 +28,11 @@ def short_of_memory(
     module, tried = worker.replica.module, list[int]()
     hidden = module.hidden
 
-    def run(x: torch.Tensor) -> Any:
+    def run(x: torch.Tensor, begins: torch.Tensor | None) -> Any:
         tried.append(len(x))
         if len(x) > at_once:
             raise error()
-        return hidden(x)
+        return hidden(x, begins)
 
     module.hidden = run
     return tried

@@ -106,7 +106,7 @@ def test_short_memory_gives_up_the_graphs_of_both_steps() -> None:
     assert not any(slot.graphs for slot in worker.replica.slots)
 
 
-def out_of_memory(x: torch.Tensor) -> torch.Tensor:
+def out_of_memory(x: torch.Tensor, begins: torch.Tensor | None) -> torch.Tensor:
     raise MemoryError
 
 

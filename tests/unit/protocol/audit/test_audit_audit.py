@@ -20,6 +20,7 @@ from protocol.audit.audit import (
 )
 from protocol.audit.commitment import (
     CONTENTS,
+    MAX_TENSORS,
     STATEMENT,
     Contents,
     Microbatch,
@@ -268,7 +269,7 @@ def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
 
 
 def test_the_list_of_the_largest_step_is_bounded():
-    of_one = tuple(bytes(32) for _ in range(4))
+    of_one = tuple(bytes(32) for _ in range(MAX_TENSORS))
     encoded = contents(dict.fromkeys(range(MAX_MICROBATCHES_PER_STEP), of_one), (bytes(32),) * 256)
     assert len(encoded) < 2**22
 
@@ -284,3 +285,17 @@ def test_the_list_of_the_largest_step_is_bounded():
 )
 def test_what_is_shown_of_a_microbatch(first, last, names):
     assert tensors_of(first=first, last=last) == names
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "names"),
+    [
+        (True, False, ("grad_in", "output")),
+        (False, False, ("grad_in", "input", "tokens", "output", "grad_out")),
+        (False, True, ("input", "tokens", "grad_out")),
+        (True, True, ()),
+    ],
+)
+def test_borders_are_shown_where_data_is_packed(first, last, names):
+    assert tensors_of(first=first, last=last, packed=True) == names
+    assert len(names) <= MAX_TENSORS

@@ -13,6 +13,8 @@ from client.store.boundaries import BoundaryStore
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver
 from client.train.workers.task_scheduler import TaskScheduler
+from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.effects import Effect, Penalise
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -82,3 +84,23 @@ def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     driver.receive(UPSTREAM, message, highest * count + b"tensor")
     assert store.statistics().memory_bytes == 2 * count + len(b"tensor")
     assert len(ports.blamed) == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them(packed: bool) -> None:
+    terms = manifest()
+    context, size = terms.model.context, 4 * (40 * terms.model.context + 1)
+    answers = Answers(context, 100, True) if packed else Answers(context, 100)
+    data = DataSpec("tokens", "talk", size, "0" * 64, answers=answers)
+    ports, store = Ports(), BoundaryStore(2**20, 0)
+    driver = driver_of(ports, store, 3, data=data)
+    stages = [[Replica(each, STEP, True)] for each in (UPSTREAM, ME, DOWNSTREAM)]
+    driver.update_view(SwarmView.of(stages))
+    count = terms.sequences_per_microbatch * (context + 1)
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 4 * count, again=False)
+    learned, border = BEGINS.to_bytes(4, "little"), (BEGINS | NOT_LEARNED).to_bytes(4, "little")
+    driver.receive(UPSTREAM, message, learned + bytes(4 * count - 4) + b"tensor")
+    assert len(ports.blamed) == 1  # a border whose token is learned is never one
+    driver.receive(UPSTREAM, message, border + bytes(4 * count - 4) + b"tensor")
+    assert len(ports.blamed) == (1 if packed else 2)
+    assert bool(store.statistics().entries) is packed

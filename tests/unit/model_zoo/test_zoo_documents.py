@@ -1,0 +1,154 @@
+"""Several documents in a sequence: each is computed as if it were alone, in every family."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from model_zoo.models.documents import documents_of
+from model_zoo.specs.architecture import Experts
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices
+from model_zoo.stages import Stage, build_stage, summed_loss
+from model_zoo.whole import build_whole
+
+CPU = torch.device("cpu")
+CLOSE = 1e-6
+"""Products of matrices of other shapes add in another order. Logits are below 1."""
+CLOSE_GRADIENT = 1e-5
+LENGTHS = [[5, 3, 8], [16], [1, 1, 3, 3, 7, 1], [4, 4, 4, 4]]
+WINDOW = ModelSpec("llama", 4, 32, 4, 2, 48, context=16, window=4)
+
+
+@pytest.fixture(params=[False, True], ids=["", "window"])
+def shape(spec: ModelSpec, request: pytest.FixtureRequest) -> ModelSpec:
+    """Every family; the balance loss of experts is of whole sequences, so it is left out."""
+    if request.param:
+        return WINDOW
+    if not isinstance(spec.experts, Experts):
+        return spec
+    return msgspec.structs.replace(spec, experts=msgspec.structs.replace(spec.experts, balance=0.0))
+
+
+def begins_of(lengths: Sequence[Sequence[int]]) -> Tensor:
+    """Whether a document begins with a token, (B, T)."""
+    rows = [[at == 0 for length in row for at in range(length)] for row in lengths]
+    return torch.tensor(rows)
+
+
+def batch(spec: ModelSpec) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, (B, T) each."""
+    draw = torch.Generator().manual_seed(3)
+    size = len(LENGTHS), spec.context
+    return torch.randint(spec.vocab, size, generator=draw), torch.randint(
+        spec.vocab, size, generator=draw
+    )
+
+
+def documents(rows: Tensor) -> list[Tensor]:
+    """The documents of (B, T, ...), each (1, L, ...)."""
+    pairs = zip(rows, LENGTHS, strict=True)
+    return [piece[None] for row, lengths in pairs for piece in row.split(list(lengths))]
+
+
+def gradients(model: Stage) -> dict[str, Tensor]:
+    """Those that were summed up so far."""
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def test_documents_are_computed_as_if_alone(shape: ModelSpec) -> None:
+    model, (tokens, targets) = build_whole(shape, seed=1), batch(shape)
+    packed = model(tokens, begins_of(LENGTHS))
+    summed_loss(packed, targets).backward()
+    together = gradients(model)
+    for ours, inputs, wanted in zip(*map(documents, (packed, tokens, targets)), strict=True):
+        alone = model(inputs)
+        torch.testing.assert_close(ours, alone, rtol=0, atol=CLOSE)
+        summed_loss(alone, wanted).backward()
+    apart = gradients(model)
+    assert together.keys() == apart.keys()
+    for name, gradient in together.items():
+        torch.testing.assert_close(gradient, apart[name], rtol=1e-5, atol=CLOSE_GRADIENT)
+
+
+def test_without_borders_documents_bleed(shape: ModelSpec) -> None:
+    """What the test above compares does differ."""
+    model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
+    apart = (model(tokens, begins_of(LENGTHS)) - model(tokens)).abs().amax(dim=(1, 2))
+    assert apart[1] == 0  # one document
+    assert all(apart[row] > 1e-3 for row in (0, 2, 3))
+
+
+def test_other_documents_change_no_bit(shape: ModelSpec) -> None:
+    model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
+    begins = begins_of(LENGTHS)
+    others = tokens.clone()
+    others[0, :5] = (others[0, :5] + 1) % shape.vocab
+    before, after = model(tokens, begins), model(others, begins)
+    assert not torch.equal(before[0, :5], after[0, :5])
+    assert torch.equal(before[0, 5:], after[0, 5:])
+    assert torch.equal(before[1:], after[1:])
+
+
+def test_stages_with_borders_equal_the_whole(shape: ModelSpec) -> None:
+    tokens, begins = batch(shape)[0], begins_of(LENGTHS)
+    x = tokens
+    for part in slices((1, 2, 1)):
+        x = build_stage(shape, part, seed=1)(x, begins)
+    assert torch.equal(x, build_whole(shape, seed=1)(tokens, begins))
+
+
+def test_a_document_to_a_sequence_changes_no_bit(shape: ModelSpec) -> None:
+    model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
+    assert torch.equal(model(tokens, begins_of([[16]] * 4)), model(tokens))
+
+
+def test_attention_has_the_bits_of_documents_alone() -> None:
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(4, 2, 16, 8, generator=draw) for _ in range(3))
+    found = documents_of(begins_of(LENGTHS), CPU)
+    assert found is not None
+    rows = [part.transpose(1, 2) for part in (q, k, v)]
+    alone = [
+        causal(*(each.transpose(1, 2) for each in parts)).transpose(1, 2)
+        for parts in zip(*map(documents, rows), strict=True)
+    ]
+    mixed = documents(found.attend(causal, q, k, v).transpose(1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(mixed, alone, strict=True))
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_documents_lie_where_they_are_said_to() -> None:
+    found = documents_of(begins_of([[2, 1, 3], [3, 3, 0]]), CPU)
+    assert found is not None
+    assert found.positions.tolist() == [[0, 1, 0, 0, 1, 2], [0, 1, 2, 0, 1, 2]]
+    assert found.groups == ((1, 1), (1, 2), (3, 3))
+    assert found.order.tolist() == [2, 0, 1, *range(3, 12)]
+    assert torch.equal(found.order[found.places], torch.arange(12))
+
+
+def test_a_sequence_always_begins_a_document() -> None:
+    assert documents_of(None, CPU) is None
+    assert documents_of(torch.zeros(2, 6, dtype=torch.bool), CPU) is None
+    begins = torch.zeros(2, 6, dtype=torch.bool)
+    begins[0, 4] = True
+    found = documents_of(begins, CPU)
+    assert found is not None
+    assert found.groups == ((1, 2), (1, 4), (1, 6))
+
+
+def test_the_calls_are_few_however_documents_are_cut() -> None:
+    """So borders that are chosen to cost time cost little."""
+    begins = torch.zeros(4, 1024, dtype=torch.bool)
+    for row in begins:
+        row[torch.tensor([n * (n + 1) // 2 for n in range(45)])] = True
+    found = documents_of(begins, CPU)
+    assert found is not None
+    assert len(found.groups) <= (2 * begins.numel()) ** 0.5
