@@ -360,7 +360,7 @@ class Seat:
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
-        effects += self.auditing.update_view(view, self._seen, now)
+        effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]

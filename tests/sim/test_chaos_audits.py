@@ -64,3 +64,11 @@ def test_members_that_have_closed_a_step_agree_on_its_majority() -> None:
     """One that had come back took a smaller stage for the whole, and worked with nobody."""
     _, violation = run_once(drawn(91, ("gradients",), SHARE))
     assert not violation
+
+
+@pytest.mark.parametrize("seed", [25, 38])
+def test_who_counts_again_after_a_probation_is_told_nothing_twice(seed: int) -> None:
+    """A minute after the end of the run, somebody told a replica the charges that it had told it
+    before: a sibling on probation had been set aside, so that none of the two counted meanwhile."""
+    _, violation = run_once(drawn(seed, ("gradients",), SHARE))
+    assert not violation
