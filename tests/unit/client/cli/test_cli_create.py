@@ -93,7 +93,8 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Precision) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name: str) -> None:
-    run = RunChoices(measure=False, aggregation=name, redundancy=4, private=True)
+    replicas = max(4, RULES[name].replicas)
+    run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).aggregation_name == name
