@@ -119,6 +119,21 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
     assert words in f"{caught.value} {caught.value.next_step}"
 
 
+def test_buckets_need_eight_volunteers_a_stage() -> None:
+    usual = {"private": True, "measure": False, "aggregation": "secure-clipping"}
+    with pytest.raises(UserError) as caught:
+        _found(RunChoices(**usual, redundancy=7))  # type: ignore[arg-type]
+    assert "take --redundancy 8" in f"{caught.value} {caught.value.next_step}"
+    founded = found_swarm(
+        SIGNER.peer,
+        RunChoices(**usual, redundancy=8),  # type: ignore[arg-type]
+        ModelChoices(),
+        OptimizerChoices(),
+    ).manifest
+    assert founded.secret
+    assert founded.bucketed
+
+
 def test_members_that_vouch_for_each_other_may_have_secret_sums() -> None:
     run = RunChoices(measure=False, aggregation="secure", redundancy=4, vouched=True)
     manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
