@@ -74,7 +74,10 @@ def exact_products(sums: Tensor, scale: Tensor) -> Tensor:
     sizes = list(enumerate(totals.tolist(), start=lowest))
     return torch.tensor(
         [
-            [math.fsum(math.ldexp(of[i][j], 2 * exponent) for exponent, of in sizes) for j in range(buckets)]
+            [
+                math.fsum(math.ldexp(of[i][j], 2 * exponent) for exponent, of in sizes)
+                for j in range(buckets)
+            ]
             for i in range(buckets)
         ],
         dtype=torch.float64,

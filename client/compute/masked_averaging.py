@@ -147,7 +147,7 @@ def _sums_of(buckets: Sequence[int]) -> tuple[int, int]:
         ShapeError: one of them hides nothing.
     """
     counts = np.bincount(np.asarray(buckets, np.int64))
-    if not LEAST_MEMBERS <= counts.min():
+    if counts.min() < LEAST_MEMBERS:
         raise ShapeError(f"a bucket of {counts.min()} hides nothing")
     return len(counts), int(counts.max())
 

@@ -738,12 +738,12 @@ class Auditing:
             self._case = None
         ours = self._place.stage
         stages = [s for s in (ours - 1, ours, ours + 1) if 0 <= s < self._place.stages]
-        there, near = (
+        present, near = (
             frozenset(r.peer for s in stages for r in of.stages[s]) - {self._place.me}
             for of in (whole, seen)
         )
         new = near - self._told
-        self._near, self._told = near, near | (self._told & there)
+        self._near, self._told = near, near | (self._told & present)
         for kept in terms.charges.all(now) if new else ():
             effects += self._tell(kept.envelope, new)
         return [*effects, *self.verdicts(now)]
