@@ -93,7 +93,7 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
 
 def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
     """Seven that are left have one sum of all."""
-    steps, kill_at = 24, 8
+    steps, kill_at = 100, 8
     run = replace(RUN, steps=steps, microbatches=16, redundancy=8, aggregation="secure-clipping")
     found(folder, "v1", run)
     told = Told()
