@@ -202,6 +202,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return aggregations.RULES[self.aggregation_name].secret
 
     @property
+    def bucketed(self) -> bool:
+        """Whether sums are of buckets of a stage's replicas."""
+        return aggregations.RULES[self.aggregation_name].buckets > 1
+
+    @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         return StateSpec(self.optimizer.name, self.delayed)

@@ -92,6 +92,7 @@ def required_bytes(
     averaging = 0 if averaging_codec == "fp32" else parameters * (NUMBER_BYTES + 2)
     if RULES[aggregation].secret:  # the contribution before its masks, and a mask
         averaging += parameters * 2
+        averaging += parameters * 2 * (RULES[aggregation].buckets - 1)  # the others' sums
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
     scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)

@@ -70,7 +70,7 @@ def to_integers(numbers: Tensor, scale: Tensor, members: int) -> Tensor:
     """
     limit, result = largest(members), torch.empty(numbers.numel(), dtype=torch.int16)
     factors = torch.ldexp(torch.ones(len(scale)), -scale)
-    for rows, at in _pieces(numbers.numel()):
+    for rows, at in pieces(numbers.numel()):
         part = numbers[at].view(rows, -1)
         if not bool(torch.isfinite(part.abs().amax())):
             raise PoisonedTensor("tensor holds NaN or infinity")
@@ -80,24 +80,24 @@ def to_integers(numbers: Tensor, scale: Tensor, members: int) -> Tensor:
 
 
 def to_numbers(integers: Tensor, scale: Tensor, out: Tensor) -> float:
-    """Decode integers (N,) int16 into `out`, (N,) fp32; return their squared norm.
+    """Decode integers (N,), int16 or below 2^19, into `out`, (N,) fp32; return their squared norm.
 
     The norm is summed without rounding, so it is the same on every machine.
     """
     factors = torch.ldexp(torch.ones(len(scale)), scale)
     lowest = int(scale.min())
     squares = torch.zeros(int(scale.max()) - lowest + 1, dtype=torch.int64)
-    for rows, at in _pieces(integers.numel()):
+    for rows, at in pieces(integers.numel()):
         part = integers[at].view(rows, -1)
         torch.mul(part, _blocks_of(factors, at), out=out[at].view(rows, -1))
-        # 128 squares below 2^30 are a whole number below 2^53
+        # 128 squares below 2^38 are a whole number below 2^53
         of_blocks = part.to(torch.float64).square_().sum(dim=1).to(torch.int64)
         squares.index_add_(0, _blocks_of(scale, at).view(-1) - lowest, of_blocks)
     sizes = enumerate(squares.tolist(), start=lowest)
     return math.fsum(math.ldexp(square, 2 * exponent) for exponent, square in sizes)
 
 
-def _pieces(count: int) -> Iterator[tuple[int, slice]]:
+def pieces(count: int) -> Iterator[tuple[int, slice]]:
     """Cut numbers into pieces of whole blocks that stay in the cache, and the rest of the last
     block; yield how many blocks each piece is."""
     whole = count // BLOCK * BLOCK

@@ -419,7 +419,7 @@ _volunteer() {
                 done
                 ;;
               --aggregation)
-                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure")
+                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure" "secure-clipping")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -1353,7 +1353,7 @@ _volunteer() {
                 done
                 ;;
               --aggregation)
-                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure")
+                local -a _c=("sum" "centred-clipping" "trimmed-mean" "secure" "secure-clipping")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

@@ -379,7 +379,8 @@ class RoundMember:
         if masks is None:
             return effects
         self.progress = Progress.CONTRIBUTING
-        task = ContributeTask(plan.step, plan.attempt, tuple(plan.bounds), masks)
+        bounds = tuple(plan.bounds)
+        task = ContributeTask(plan.step, plan.attempt, bounds, masks, masking.buckets)
         return [*effects, Compute(task)]
 
     def on_opening(self, sender: PeerId, message: Opening, now: float) -> list[RoundEffect]:
@@ -404,6 +405,10 @@ class RoundMember:
             return []
         words = f"too few members are left to open the sum of step {self.step}"
         return [Fault("behind", words)]
+
+    @property
+    def _buckets(self) -> tuple[int, ...]:
+        return () if self._masking is None else self._masking.buckets
 
     # --- exchange --------------------------------------------------------------------------
 
@@ -448,7 +453,8 @@ class RoundMember:
         if self.progress is not Progress.EXCHANGING:
             return []
         plan, me = self._require_plan(), self._place.me
-        tasks: list[Task] = [*self._inbox.reductions(plan), *self._inbox.decodings(plan, me)]
+        sums = self._inbox.reductions(plan, self._buckets)
+        tasks: list[Task] = [*sums, *self._inbox.decodings(plan, me)]
         return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound() else [])]
 
     def _try_ready(self) -> list[RoundEffect]:
@@ -521,7 +527,7 @@ class RoundMember:
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyLocalTask(plan.step, rate))]
-        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate))]
+        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -228,6 +228,9 @@ class Auditing:
         """Members that we charge: how often it is still told, and when next."""
         self._near: frozenset[PeerId] = frozenset()
         """Holders of our stage and those beside it, who are told of charges."""
+        self._told: frozenset[PeerId] = frozenset()
+        """Those that have missed nothing that we told, until they leave the swarm: who is on
+        probation for a while is told afterwards what was said meanwhile, and nothing twice."""
         self._seen = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
         self._showing = Showing(place.me, self._tensors)
@@ -615,7 +618,7 @@ class Auditing:
         if self._terms is None or (charge := self._terms.charges.take(envelope, now)) is None:
             return []
         self._again[PeerId(charge.member)] = TELL_TIMES, now + TELL_AGAIN_S
-        return [*self._tell(envelope, self._near), *self.verdicts(now)]
+        return [*self._tell_near(envelope), *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""
@@ -647,7 +650,7 @@ class Auditing:
             self._again.pop(member, None)
             effects.append(Convicted(stage, member, words, tuple(found)))
             for envelope in found:  # some may not have got all of them
-                effects += self._tell(envelope, self._near - {member})
+                effects += self._tell_near(envelope, but=member)
         return effects
 
     def _judges_at(self, charge: Charge) -> Collection[PeerId]:
@@ -693,6 +696,10 @@ class Auditing:
         own = self._commitments.of(me, *of)
         return own is not None and own.root == charge.root
 
+    def _tell_near(self, envelope: Envelope, but: PeerId | None = None) -> list[SeatEffect]:
+        self._told &= self._near
+        return self._tell(envelope, self._near - {but})
+
     def _tell(self, envelope: Envelope, peers: Collection[PeerId]) -> list[SeatEffect]:
         return [
             Send(peer, Charged(stage, envelope))
@@ -707,12 +714,15 @@ class Auditing:
 
     # --- time and the others --------------------------------------------------------------------
 
-    def update_view(self, view: SwarmView, seen: SwarmView, now: float) -> list[SeatEffect]:
+    def update_view(
+        self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float
+    ) -> list[SeatEffect]:
         """Give up the audit of a member that has gone; tell newcomers who is charged.
 
         Args:
             view: without those that are set aside.
             seen: with them.
+            whole: with all who are on probation: one that counts again is no newcomer.
             now: monotonic seconds.
         """
         self._seen, case, terms = seen, self._case, self._terms
@@ -728,8 +738,12 @@ class Auditing:
             self._case = None
         ours = self._place.stage
         stages = [s for s in (ours - 1, ours, ours + 1) if 0 <= s < self._place.stages]
-        near = frozenset(r.peer for s in stages for r in seen.stages[s]) - {self._place.me}
-        new, self._near = near - self._near, near
+        present, near = (
+            frozenset(r.peer for s in stages for r in of.stages[s]) - {self._place.me}
+            for of in (whole, seen)
+        )
+        new = near - self._told
+        self._near, self._told = near, near | (self._told & present)
         for kept in terms.charges.all(now) if new else ():
             effects += self._tell(kept.envelope, new)
         return [*effects, *self.verdicts(now)]

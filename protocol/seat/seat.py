@@ -152,6 +152,7 @@ class Seat:
             is on probation.
         audits: what audits go by; None: the run has none.
         secret: random bytes if the run's sums are secret, else empty.
+        bucketed: they are sums of buckets (``secrecy/buckets.py``).
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
     """
@@ -173,6 +174,7 @@ class Seat:
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
         secret: bytes = b"",
+        bucketed: bool = False,
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
     ) -> None:
@@ -208,7 +210,7 @@ class Seat:
             accumulator=self.pipeline,
             loaded=serving,
             promise=promise,
-            masking=self._masking(secret),
+            masking=self._masking(secret, bucketed=bucketed),
             commitments=self._commitments if audits else None,
             rate=self._rate,
         )
@@ -360,7 +362,7 @@ class Seat:
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
-        effects += self.auditing.update_view(view, self._seen, now)
+        effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -392,10 +394,11 @@ class Seat:
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
 
-    def _masking(self, secret: bytes) -> Masking | None:
+    def _masking(self, secret: bytes, *, bucketed: bool) -> Masking | None:
         """Return what keeps our contributions secret, if the run's sums are."""
         roll = partial(attrgetter("roll"), self.quorum)
-        return Masking(self.place.me, secret, self._siblings, roll) if secret else None
+        seen = self.place.me, secret, self._siblings, roll
+        return Masking(*seen, bucketed=bucketed) if secret else None
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,29 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
     )
     assert len(last) == 10
     assert abs(reached - expected) < 0.01 * expected
+
+
+def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
+    """Seven that are left have one sum of all."""
+    steps, kill_at = 100, 8
+    run = replace(RUN, steps=steps, microbatches=16, redundancy=8, aggregation="secure-clipping")
+    found(folder, "v1", run)
+    told = Told()
+    with killed_at_the_end(folder) as swarm:
+        members = [swarm.start("v1", FLAGS)]
+        members[0].wait_until_it_answers(60.0)
+        members += [swarm.start(f"v{n}", FLAGS) for n in range(2, 9)]
+
+        def eight_serve() -> Snapshot | None:
+            now = members[0].snapshot()
+            serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
+            return now if serving and len(serving) == 8 else None
+
+        wait_for(eight_serve, "eight replicas", members)
+        began = told.listen(members)
+        wait_for(lambda: told.listen(members) >= began + kill_at or None, "some steps", members)
+        members.pop(2).kill()
+        wait_for(lambda: told.listen(members) >= steps or None, f"{steps} steps", members)
+    assert all(len(hashes) == 1 for hashes in told.hashes.values())
+    first, last = (told.losses[of(told.losses)] for of in (min, max))
+    assert last < first

@@ -64,3 +64,11 @@ def test_members_that_have_closed_a_step_agree_on_its_majority() -> None:
     """One that had come back took a smaller stage for the whole, and worked with nobody."""
     _, violation = run_once(drawn(91, ("gradients",), SHARE))
     assert not violation
+
+
+@pytest.mark.parametrize("seed", [25, 38, 203])
+def test_all_fall_silent_when_nobody_is_kept_on_probation_any_more(seed: int) -> None:
+    """A minute after the end of the run a replica counts that did not until then. In 203 it has not
+    been told who is charged; in the others it had been, and was told again."""
+    _, violation = run_once(drawn(seed, ("gradients",), SHARE))
+    assert not violation

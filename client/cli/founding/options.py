@@ -97,7 +97,8 @@ class RunChoices:
     private swarm; a rule that a lying minority of three or more volunteers per stage moves little,
     the default of a public one; or, for members who know each other and four or more per stage,
     secure: nobody sees another's, only the sum. Choose a robust rule or secure: what nobody sees,
-    nobody can judge."""
+    nobody can judge. From eight per stage on, secure-clipping shows the sums of fours and leaves
+    out those far from most others; twelve bound one liar."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""

@@ -106,6 +106,7 @@ def _averaging_lines(now: Snapshot) -> list[str]:
     few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
     less = "steps close with three and no fewer" if rule.secret else "norms only"
+    less = "one sum of all, whoever lies" if rule.buckets > 1 else less
     lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
     return [f"averaging {now.aggregation}: gradients are {rule.about}{lacking}"]
 

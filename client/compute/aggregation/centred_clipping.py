@@ -15,9 +15,11 @@ Norms are of a segment, for nobody sees the whole vector. So a replica that lies
 is seen there, and clipped nowhere else.
 
 All points that are looked at are mixtures of the means, so their inner products (one product of
-matrices) are all that is needed of the vectors until the last sum.
+matrices) are all that is needed of the vectors until the last sum. From these on everything is
+rounded once or added up exactly, so equal products give equal factors on every machine.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -76,17 +78,22 @@ def clipping(
         kept = torch.where(distance > radius * unit, radius * unit / distance, 1.0)
         kept[distance > left_out * unit] = 0.0
         kept *= weight
-        before, mixture = mixture, kept / kept.sum()
+        before, mixture = mixture, kept / _sum(kept)
         if torch.equal(before, mixture):
             break
-    return (kept * counts.sum() / (counts * kept.sum())).tolist()  # of even shares exactly 1
+    return (kept * _sum(counts) / (counts * _sum(kept))).tolist()  # of even shares exactly 1
 
 
 def _distances(products: Tensor, mixture: Tensor) -> Tensor:
     """Return those of r points from a mixture of them, (r,)."""
-    across = products @ mixture
-    squares = products.diagonal() - 2 * across + torch.dot(mixture, across)
+    across = torch.tensor([_sum(row) for row in products * mixture], dtype=torch.float64)
+    squares = products.diagonal() - 2 * across + _sum(mixture * across)
     return squares.clamp(min=0).sqrt()
+
+
+def _sum(numbers: Tensor) -> float:
+    """Return the sum, in whatever order a machine would add."""
+    return math.fsum(numbers.tolist())
 
 
 def _pairs(products: Tensor, weight: Tensor) -> Tensor:

@@ -80,6 +80,7 @@ class TensorSwarm:
             seed=seed,
             delayed=plan.delayed,
             secret=RULES[self.aggregation].secret,
+            bucketed=RULES[self.aggregation].buckets > 1,
             amended=amended,
         )
         return TrainingWorld(config, self._open)

@@ -63,6 +63,7 @@ class WorldConfig:
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
     secret: bool = False
+    bucketed: bool = False
     """Whether no replica sees another's contribution."""
     amended: Beginning | None = None
     """What the founder may amend; None: the run is never amended."""
@@ -180,6 +181,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             serving=serving,
             delayed=config.delayed,
             secret=self.random.randbytes(32) if config.secret else b"",
+            bucketed=config.bucketed,
             amendments=peer.amendments,
             evaluation=config.evaluation,
         )

@@ -384,6 +384,7 @@ class HeldStageDriver:
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
+            bucketed=manifest.bucketed,
             evaluation=manifest.evaluated,
             amendments=terms.amendments(),
         )

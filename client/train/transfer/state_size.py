@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from protocol.limits import CHUNK_BYTES, MAX_SEGMENT_ELEMENTS
@@ -31,16 +32,21 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
 
 def largest_payload(manifest: Manifest) -> int:
     """Return the most bytes of any payload: a boundary with its tokens, or the largest segment of a
-    stage's gradient, each in fp32."""
+    stage's gradient, each in fp32, or a segment's sums of all buckets."""
     segment = min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
-    return max(_boundary_bytes(manifest), 4 * segment, CHUNK_BYTES) + _MARGIN
+    return max(_boundary_bytes(manifest), _number_bytes(manifest) * segment, CHUNK_BYTES) + _MARGIN
 
 
 def usual_payload(manifest: Manifest) -> int:
     """Return the bytes of the largest tensor that honest peers send."""
     most = _most_parameters(manifest)
     segment = min(most, max(-(-most // ENOUGH), 2 * SEGMENT), MAX_SEGMENT_ELEMENTS)
-    return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN
+    return max(_boundary_bytes(manifest), _number_bytes(manifest) * segment) + _MARGIN
+
+
+def _number_bytes(manifest: Manifest) -> int:
+    """Return the bytes of a segment's number: in fp32, or in the ring for each bucket."""
+    return max(4, 2 * RULES[manifest.aggregation_name].buckets)
 
 
 def _boundary_bytes(manifest: Manifest) -> int:

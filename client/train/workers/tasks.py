@@ -174,7 +174,7 @@ def _round_call(
     place: SeatConstants,
 ) -> Call:
     match task:
-        case ContributeTask(step, attempt, bounds, masks):
+        case ContributeTask(step, attempt, bounds, masks, buckets):
             segments = tuple(
                 PayloadKey(step, "segment", i, attempt, place.me) for i in range(len(bounds) - 1)
             )
@@ -184,9 +184,10 @@ def _round_call(
                 bounds=list(bounds),
                 masks=list(masks),
                 tokens=place.tokens_per_step,
+                buckets=list(buckets),
             )
             return Call(request, results=segments)
-        case ReduceTask(step, attempt, segment, parts, _, microbatches):
+        case ReduceTask(step, attempt, segment, parts, _, microbatches, buckets):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
             reduce = Reduce(
                 step=step,
@@ -194,6 +195,7 @@ def _round_call(
                 segment=segment,
                 microbatches=list(microbatches),
                 own=own,
+                buckets=list(buckets),
             )
             others = tuple(key for key in parts if key.peer != place.me)
             result = PayloadKey(step, "reduced", segment, attempt, place.me)
@@ -201,7 +203,7 @@ def _round_call(
         case DecodeTask(step, attempt, segment, reduced, sq_norm):
             decode = DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=sq_norm)
             return Call(decode, (reduced,))
-        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds, rate):
+        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds, rate, buckets, microbatches):
             apply = Apply(
                 step=step,
                 attempt=attempt,
@@ -210,6 +212,8 @@ def _round_call(
                 tokens=place.tokens_per_step,
                 seeds=list(seeds),
                 learning_rate=rate,
+                buckets=list(buckets),
+                microbatches=list(microbatches),
             )
             return Call(apply, sums)
         case ApplyLocalTask(step, rate):

@@ -1,7 +1,7 @@
 """A trial: the course of a world, and the conditions at its end.
 
 The world meets its faults; then all faults end, every stage has to resume and all volunteers have
-to serve; then the run ends, and only heartbeats may be sent (I7).
+to serve; then the run ends, and once nobody is kept on probation, only heartbeats may be sent (I7).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
 from protocol.recovery.machine import OUTVOTED_S
+from protocol.seat.probation import CLOSED_S, MOST_DOUBLINGS
 
 FURTHER_STEPS: Final = 2
 """Versions that every stage has to make after the last fault."""
 QUIET_AFTER_S: Final = 15.0
 AUDITS_S: Final = 60.0
 """The audits of the last steps, and the charges that come of them, may take longer."""
+PROBATION_S: Final = 1.2 * CLOSED_S * (1 << MOST_DOUBLINGS)
+"""The longest time in which nobody on probation is tried, by the slowest clock."""
 QUIET_S: Final = 10.0
 LOG_LINES: Final = 40
 
@@ -80,6 +83,7 @@ class Trial:
         if len({v.recovery.lineage for v in self._asked()}) > 1:
             world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may join the other's lineage
         world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
+        self._until_tried()
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
         said = world.network.carried - before
@@ -91,6 +95,16 @@ class Trial:
         while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
+
+    def _until_tried(self) -> None:
+        """Wait until nobody is kept from counting any more (``seat/probation.py``): whoever counts
+        only then is told who is charged."""
+        world = self._world
+        limit = world.agenda.now + PROBATION_S
+        seats = [v.seat for v in self._asked() if v.seat is not None]
+        while any(seat.probation.next_deadline() is not None for seat in seats):
+            world.advance_to(world.agenda.now + 1.0)
+            expect(world.agenda.now < limit, "somebody never counts again")
 
     def summary(self) -> str:
         """Return a summary in one line."""

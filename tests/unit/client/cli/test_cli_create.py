@@ -103,7 +103,8 @@ def test_auto_computes_in_what_the_card_is_fast_in(
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name: str) -> None:
-    run = RunChoices(measure=False, aggregation=name, redundancy=4, private=True)
+    replicas = max(4, RULES[name].replicas)
+    run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).aggregation_name == name
@@ -126,6 +127,21 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
     with pytest.raises(UserError) as caught:
         _found(RunChoices(**{**usual, **choices}))  # type: ignore[arg-type]
     assert words in f"{caught.value} {caught.value.next_step}"
+
+
+def test_buckets_need_eight_volunteers_a_stage() -> None:
+    usual = {"private": True, "measure": False, "aggregation": "secure-clipping"}
+    with pytest.raises(UserError) as caught:
+        _found(RunChoices(**usual, redundancy=7))  # type: ignore[arg-type]
+    assert "take --redundancy 8" in f"{caught.value} {caught.value.next_step}"
+    founded = found_swarm(
+        SIGNER.peer,
+        RunChoices(**usual, redundancy=8),  # type: ignore[arg-type]
+        ModelChoices(),
+        OptimizerChoices(),
+    ).manifest
+    assert founded.secret
+    assert founded.bucketed
 
 
 def test_members_that_vouch_for_each_other_may_have_secret_sums() -> None:

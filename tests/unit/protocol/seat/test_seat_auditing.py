@@ -30,6 +30,7 @@ from protocol.seat.effects import Audited, CommitTo, SignCharge
 from protocol.seat.showing import AGAIN
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AuditNotice,
     AuditReply,
@@ -73,6 +74,44 @@ def charged_by(author: int, auditing: Auditing, root: bytes, reason: str = "lies
     body = CHARGE.encode(Charge(STAGE, ME, STEP, ATTEMPT, root, reason))
     message = Charged(STAGE, sign(signer(author), KIND, body, SWARM))
     return list(auditing.on_charged(peer(author), message, 1.0))
+
+
+def seen(*siblings: PeerId) -> SwarmView:
+    return SwarmView.of([[], [Replica(each, STEP, True) for each in (ME, *siblings)], []])
+
+
+def charge_of_third(author: int) -> Envelope:
+    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, b"r" * 32, "lies"))
+    return sign(signer(author), KIND, body, SWARM)
+
+
+class TestWhoIsToldOfCharges:
+    """SIBLING comes, is on probation for a while, and counts again; THIRD was charged before."""
+
+    def test_one_that_counts_again_has_been_told(self, auditing: Auditing) -> None:
+        told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
+        auditing.charged(charge_of_third(1), 0.0)
+        assert auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0) == told
+        assert auditing.update_view(seen(), seen(), seen(SIBLING), 2.0) == []
+        assert auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0) == []
+
+    def test_it_is_told_what_was_said_meanwhile(self, auditing: Auditing) -> None:
+        auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
+        auditing.update_view(seen(), seen(), seen(SIBLING), 2.0)
+        assert auditing.charged(charge_of_third(1), 3.0) == [], "nobody counts"
+        said = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)
+        assert said == [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
+
+    def test_one_that_was_away_is_a_newcomer(self, auditing: Auditing) -> None:
+        auditing.charged(charge_of_third(1), 0.0)
+        told = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
+        auditing.update_view(seen(), seen(), seen(), 2.0)
+        assert auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 3.0) == told
+
+    def test_one_that_does_not_count_yet_is_told_when_it_does(self, auditing: Auditing) -> None:
+        auditing.charged(charge_of_third(1), 0.0)
+        assert auditing.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
+        assert len(auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
 
 
 def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
@@ -168,7 +207,7 @@ def test_an_audit_that_was_never_begun_has_no_result(auditing: Auditing) -> None
     auditing.closing(plan, 0.1)
     auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2)
     gone = SwarmView.of([[], [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)], []])
-    assert auditing.update_view(gone, gone, 0.3) == []
+    assert auditing.update_view(gone, gone, gone, 0.3) == []
     assert auditing._terms is not None
     assert not auditing._terms.results
 

@@ -8,8 +8,9 @@ import pytest
 
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.payload import largest_payload_bytes
+from client.compute.payload import HEADER, largest_payload_bytes
 from client.train.transfer.state_size import largest_payload, usual_payload
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
@@ -17,8 +18,15 @@ from protocol.rounds.shards import segmented, shard_bounds
 from protocol.wire.envelope import Signer
 
 
-def manifest(width: int, sequences: int) -> Manifest:
-    run = RunChoices(stages=2, sequences=sequences, measure=False)
+def manifest(width: int, sequences: int, rule: str | None = None) -> Manifest:
+    run = RunChoices(
+        stages=2,
+        sequences=sequences,
+        measure=False,
+        private=rule is not None,
+        redundancy=RULES[rule].replicas if rule else 2,
+        aggregation=rule,
+    )
     model = ModelChoices(layers=4, width=width, heads=2, context=64)
     return found_swarm(Signer(bytes(32)).peer, run, model, OptimizerChoices()).manifest
 
@@ -39,6 +47,15 @@ def test_everything_honest_fits(width: int, sequences: int) -> None:
             assert largest_payload_bytes((most,), "fp32") <= usual_payload(ours)
     assert usual_payload(ours) <= largest_payload(ours)
     assert largest_payload(ours) >= CHUNK_BYTES
+
+
+def test_the_sums_of_all_buckets_fit() -> None:
+    ours = manifest(512, 1, "secure-clipping")
+    most = max(stage_parameters(ours.model, ours.layers_per_stage, stage) for stage in range(2))
+    bounds = segmented(shard_bounds(most, [1.0] * 32))
+    segment = max(b - a for a, b in itertools.pairwise(bounds))
+    sums = RULES[ours.aggregation_name].buckets * segment
+    assert 2 * sums + HEADER.size <= usual_payload(ours) <= largest_payload(ours)
 
 
 def test_a_small_run_takes_no_large_frames() -> None:
