@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
-from model_zoo.models.documents import documents_of
+from model_zoo.models.documents import Documents, documents_of
 from model_zoo.models.family import State, family
 from model_zoo.models.lora import freeze, kept
 from model_zoo.specs.model import ModelSpec
