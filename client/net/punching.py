@@ -62,7 +62,6 @@ class Punching:
     """See the module's docstring.
 
     Attributes:
-        own: our port, and where others see it; None: not known.
         met: connections that came about.
         refused: attempts that led to nothing, by reason; those of both sides.
     """
@@ -71,9 +70,23 @@ class Punching:
         self._links = links
         self._allowance = Allowance()
         self._serving = 0
-        self.own: Outer | None = None
+        self._own: Outer | None = None
+        self._known = trio.Event()
         self.met = 0
         self.refused: Counter[str] = Counter()
+
+    @property
+    def own(self) -> Outer | None:
+        """Our port that everybody sees at one place; None: not known."""
+        return self._own
+
+    @own.setter
+    def own(self, own: Outer | None) -> None:
+        self._own = own
+        if own is not None:
+            self._known.set()
+        elif self._known.is_set():
+            self._known = trio.Event()
 
     async def replace(self, connection: Connection) -> None:
         """Try to replace a relayed connection that we dialled, until it has ended."""
@@ -105,8 +118,8 @@ class Punching:
         await self._links.wait_admitted(connection.peer)
         pause_s = AGAIN_FIRST_S
         while True:
-            if self.own is not None:
-                await self._begin(connection)
+            await self._known.wait()
+            await self._begin(connection)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, AGAIN_MOST_S)
 
