@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from client.net import tcp
-from client.net.network import Inbound
 from protocol.reachability.machine import Verdict
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
-from tests.support.punching_pairs import meet
+from tests.support.arrivals import backward
+from tests.support.punching_pairs import is_direct, meet, waited
 from tests.support.reaching_members import reaching_swarm
 
 reason = why_not()
@@ -34,6 +34,31 @@ def test_two_behind_routers_that_keep_their_ports_become_direct(
             assert statistics.relays == {}
             assert one.network.ends(other.network.peer_id) is None  # it proves nothing
             assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.standings()}
+
+
+def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())
+    home = Place(Router.PORT_RESTRICTED)
+    with Internet({"relay": Place(), "a": home, "b": home}, 40) as net, reaching_swarm(net) as all_:
+        pair = meet(all_)
+        relayed = not is_direct(pair.a, pair.b)
+        sent, after = 0, 20
+        while after and sent < 20_000:
+            for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
+                to, message = other.network.peer_id, backward(sent)
+                trio.from_thread.run(
+                    one.network.send, to, message, bytes(2000), trio_token=one.token
+                )
+            sent += 1
+            after -= is_direct(pair.a, pair.b) and is_direct(pair.b, pair.a)
+        assert relayed
+        assert not after, "they stay relayed"
+        expected = [backward(number) for number in range(sent)]
+        for member in (pair.a, pair.b):
+            assert waited(lambda m=member: len(m.received) >= sent)
+            assert member.received == expected
 
 
 @pytest.mark.parametrize("kind", [Router.PORT_RESTRICTED, Router.SYMMETRIC])
