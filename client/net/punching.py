@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import trio
 
 from client.net.addresses import Destination
-from client.net.errors import DialError, NetworkError, StreamReset
+from client.net.errors import DialError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.relay.exchange import (
@@ -98,9 +98,9 @@ class Punching:
     async def serve(self, connection: Connection, stream: YamuxStream, message: Punch) -> None:
         """Take part in the attempt of a peer."""
         peer, lock = connection.peer, self._links.dialling(connection.peer)
-        if not self._links.is_admitted(peer) or connection.relay is None or connection.dialled:
+        if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
-        if lock.locked() or self._links.direct(peer) is not None or self._serving >= MOST:
+        if not self._links.is_admitted(peer) or lock.locked() or self._serving >= MOST:
             self.refused["busy"] += 1
             await send_message(stream, PunchRefused("busy"))
             stream.send_eof()

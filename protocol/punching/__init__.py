@@ -1,1 +1,1 @@
-"""Hole punching: two peers behind routers make a direct connection by dialling each other at once."""
+"""Hole punching: two peers behind routers dial each other at once, and so become direct."""

@@ -100,7 +100,7 @@ class PunchRefused(RelayWire, frozen=True):
     code: Literal[
         "unmapped",  # its router gives each peer another port, or it does not know yet
         "elsewhere",  # the relay does not see the asker there
-        "busy",  # it dials the asker already
+        "busy",  # it has not admitted the asker yet, or dials it already, or too many others
     ]
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
-from tests.netlab.internet import Internet
-from tests.support.reaching_members import ReachingMember, ReachingSwarm, reaching_swarm
+from tests.support.reaching_members import ReachingMember, ReachingSwarm
 
 DEADLINE_S = 60.0
 

@@ -33,8 +33,9 @@ class Peer(Struct, frozen=True, kw_only=True):
     state: str
     rtt_ms: float | None
     relay: str
-    punched: bool
     """The member through which the connection goes; empty: it is direct."""
+    punched: bool = False
+    """Whether it is direct because both sides dialled at once, through their routers."""
     stages: list[Stage]
     trust: TrustView | None = None
     """None: it has nothing to its name yet."""

@@ -84,9 +84,7 @@ def test_each_try_measures_anew_and_the_third_is_the_last() -> None:
         (A.host, Punch(A.host, 50_002)),  # in our own home
     ],
 )
-def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(
-    seen_at: str, place: Punch
-) -> None:
+def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(seen_at: str, place: Punch) -> None:
     a = beginner(seen_at=seen_at)
     a.begin(0.0)
     assert [type(effect) for effect in a.receive(place, 0.1)] == [Over]
