@@ -178,10 +178,11 @@ class Punching:
         if attempt.state == "waiting":
             await trio.sleep_until(attempt.deadline)
             return attempt.tick(trio.current_time())
-        with trio.move_on_at(attempt.deadline):
+        with trio.move_on_at(attempt.deadline) as patience:
             message = await receive_message(stream)
-            return attempt.receive(message, trio.current_time())
-        return attempt.tick(trio.current_time())
+        if patience.cancelled_caught:
+            return attempt.tick(trio.current_time())
+        return attempt.receive(message, trio.current_time())
 
     async def _meet(self, effect: Meet, connection: Connection, own: Outer) -> bool:
         """Dial, if that is allowed; return whether we have met."""
