@@ -341,13 +341,15 @@ class Libp2pNetwork:
         lines = [carrier.connection for carrier in carriers if carrier.connection.relay is None]
         up = [link for link in self._links.values() if link.works]
         ended = self._ended
+        failures = self.punching.refused.items()
+        unmet = Counter({f"punching: {reason}": number for reason, number in failures})
         return NetworkStatistics(
             bytes_in=ended.bytes_in + sum(line.bytes_in for line in lines),
             bytes_out=ended.bytes_out + sum(line.bytes_out for line in lines),
             frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
             frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
             tensor_bytes_out=ended.tensor_bytes_out + sum(c.tensor_bytes_out for c in carriers),
-            refused=dict(self._refused + self._host.refused + self.punching.refused),
+            refused=dict(self._refused + self._host.refused + unmet),
             peers=tuple(link.peer for link in up),
             relays={
                 link.peer: link.connection.relay
