@@ -1,4 +1,6 @@
-"""How often, and how soon, two volunteers behind routers become direct: ``python -m``.
+"""How often, and how soon, two volunteers behind routers become direct.
+
+    python -m tests.bench.punch [--pairs 200] [--rtt-ms 80] [--a KIND] [--b KIND]
 
 Each run has fresh members behind two routers of a kind and one public relay, in network namespaces;
 it needs root. ``relayed`` is the time from the first dial to the link through the relay, ``direct``
