@@ -8,6 +8,7 @@ that a customer usually gets.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final, Literal
 
@@ -15,6 +16,15 @@ MACHINE_BITS: Final = 64
 PREFIX_BITS: Final = 48
 
 Number = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """A port of ours, and the host and port at which our router shows it to everybody."""
+
+    own_port: int
+    host: str
+    port: int
 
 
 def number_of(host: str) -> Number | None:

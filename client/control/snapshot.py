@@ -126,6 +126,8 @@ class PeerView(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None = None
     relay: str = ""
     """The member through which the link goes; empty: it is direct."""
+    punched: bool = False
+    """Whether it is direct because both sides dialled at once, through routers."""
 
 
 class RelayView(Struct, frozen=True, kw_only=True):

@@ -50,6 +50,8 @@ from protocol.hosts import is_global
 from protocol.ids import PeerId
 
 PROBE_S = 5.0
+MEET_S = 2.5
+"""Longest wait for the connection of who dials us at the same time: one packet may be lost."""
 PORT_TRIES = 10
 """A port that is free for IPv4 may be taken for IPv6."""
 DRAIN_S = 1.0
@@ -70,6 +72,8 @@ class Connection:
         ports: our own port and the other end's; 0: behind a relay.
         called: where we dialled it; its host, or that of its relay, is a number.
         relay: the peer that passes the connection on; None: it is direct.
+        host_by_relay: where that peer says that it sees the other end; empty: nowhere.
+        punched: whether both sides dialled at once; then the one that began Noise has "dialled".
     """
 
     def __init__(
@@ -84,11 +88,15 @@ class Connection:
         ports: tuple[int, int] = (0, 0),
         called: Destination | None = None,
         relay: PeerId | None = None,
+        host_by_relay: str = "",
+        punched: bool = False,
     ) -> None:
         self.peer = peer
         self.dialled = dialled
         self.called = called
         self.relay = relay
+        self.host_by_relay = host_by_relay
+        self.punched = punched
         self.ports = ports
         self.ip = ip
         """The address of the other end."""
@@ -298,6 +306,7 @@ class Host:
                 ports=stream.ports,
                 called=numeric,
                 relay=numeric.relay,
+                host_by_relay=stream.host_by_relay,
             )
             attempt.answered()
             task_status.started(connection)
@@ -323,6 +332,53 @@ class Host:
             except (DialError, HandshakeFailed):
                 return False
         return False
+
+    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
+        """Connect to a peer that does the same; returns once the connection runs in the host.
+
+        Args:
+            target: where the peer dials from.
+            own_port: from which we do; the peer knows where it is seen.
+            first: whether we begin Noise.
+
+        Raises:
+            DialError: nobody came, or somebody else, or too slow.
+        """
+        await self._nursery.start(self._meet, target, own_port, first)
+
+    async def _meet(
+        self,
+        target: Destination,
+        own_port: int,
+        first: bool,
+        task_status: Any = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                with trio.fail_after(MEET_S):
+                    transport = transport_of(target)
+                    stream = await stack.enter_async_context(transport.meet(target, own_port))
+                with trio.fail_after(self._limits.handshake_s):
+                    proved = await handshake(stream, self._identity, target.peer if first else None)
+            except (HandshakeFailed, trio.TooSlowError) as error:
+                raise DialError(f"{target}: {error or 'nobody came in time'}") from error
+            if proved.peer != target.peer:
+                raise DialError(f"{target}: somebody else came")
+            connection = Connection(
+                proved.peer,
+                proved.channel,
+                dialled=first,
+                early=proved.early,
+                ip=target.host,
+                ports=stream.ports,
+                punched=True,
+            )
+            task_status.started()
+            self.door.dialled += 1
+            try:
+                await self._guarded(connection)
+            finally:
+                self.door.dialled -= 1
 
     async def _serve(self, stream: ByteStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
@@ -384,6 +440,7 @@ class Host:
             visit=visit,
             relay=visit.relay,
             ports=stream.ports,
+            host_by_relay=stream.host_by_relay,
         )
 
     async def _guarded(self, connection: Connection) -> None:

@@ -26,6 +26,7 @@ from client.net.links import Link
 from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
+from client.net.punching import Punching
 from client.net.queues import BoundedQueue
 from client.net.racing import in_order
 from client.net.relay.exchange import receive_message
@@ -37,9 +38,9 @@ from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
-from protocol.hosts import is_global, kind_of
+from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Drain, Reserve, Stop
+from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop
 from protocol.relay.server import RelayLimits
 from protocol.wire.messages import (
     Goodbye,
@@ -98,6 +99,8 @@ class Libp2pNetwork:
         """Whether a member has dialled us from the internet."""
         self.moved = trio.Event()
         """Set when our addresses have changed; replaced by whoever takes notice."""
+        self.punching = Punching(self)
+        """Replaces relayed connections by direct ones."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
@@ -237,12 +240,35 @@ class Libp2pNetwork:
         connection = link.connection if link is not None and link.works else None
         if connection is None or not connection.ip or not connection.ports[1]:
             return None
+        if connection.punched:
+            return None  # our router lets this peer in, and so it can say nothing of others
         own, other = connection.ports
         return LinkEnds(connection.ip, other, own, connection.dialled)
 
-    def seen_at(self, hosts: Sequence[str]) -> None:
+    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
         """Note where others see us. See `Network.seen_at`."""
         self._outer_hosts = tuple(hosts)
+        self.punching.own = outer
+
+    async def wait_admitted(self, peer: PeerId) -> None:
+        """Wait until a peer that is linked is admitted. See `Meeting`."""
+        if link := self._links.get(peer):
+            await link.admitted.wait()
+
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a linked peer is admitted. See `Meeting`."""
+        link = self._links.get(peer)
+        return link is not None and link.admitted.is_set()
+
+    def dialling(self, peer: PeerId) -> trio.Lock:
+        """Return what is held while a peer is dialled. See `Meeting`."""
+        return self._dials.setdefault(peer, trio.Lock())
+
+    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
+        """Dial a peer that dials us, and let the link move. See `Meeting`."""
+        if link := self._links.get(target.peer):
+            link.moving(answer=False)
+        await self._host.meet(target, own_port, first=first)
 
     async def probe(self, peer: PeerId, port: int) -> bool:
         """Dial a peer back. See `Network.probe`."""
@@ -291,7 +317,7 @@ class Libp2pNetwork:
         """The peer at the other end is no longer unknown: it may want circuits."""
         connection.admitted()
         connection.session.inbound_streams = ADMITTED_STREAMS
-        inbound = not connection.dialled and connection.relay is None
+        inbound = not connection.dialled and connection.relay is None and not connection.punched
         self.reached = self.reached or (inbound and is_global(connection.ip))
 
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
@@ -315,19 +341,24 @@ class Libp2pNetwork:
         lines = [carrier.connection for carrier in carriers if carrier.connection.relay is None]
         up = [link for link in self._links.values() if link.works]
         ended = self._ended
+        failures = self.punching.refused.items()
+        unmet = Counter({f"punching: {reason}": number for reason, number in failures})
         return NetworkStatistics(
             bytes_in=ended.bytes_in + sum(line.bytes_in for line in lines),
             bytes_out=ended.bytes_out + sum(line.bytes_out for line in lines),
             frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
             frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
             tensor_bytes_out=ended.tensor_bytes_out + sum(c.tensor_bytes_out for c in carriers),
-            refused=dict(self._refused + self._host.refused),
+            refused=dict(self._refused + self._host.refused + unmet),
             peers=tuple(link.peer for link in up),
             relays={
                 link.peer: link.connection.relay
                 for link in up
                 if link.connection is not None and link.connection.relay is not None
             },
+            punched=tuple(
+                link.peer for link in up if link.connection is not None and link.connection.punched
+            ),
             rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
             events_waiting=len(self._events),
         )
@@ -389,6 +420,8 @@ class Libp2pNetwork:
         connection.session.intake = self._strangers.intake(link.peer).took
         link.attach(carrier)
         self._settle(link)
+        if connection.relay is not None and connection.dialled:
+            self._nursery.start_soon(self.punching.replace, connection)
         try:
             await connection.run(carrier.run)
         except Exception:
@@ -418,6 +451,8 @@ class Libp2pNetwork:
                 await self.passing.serve(connection, stream, message)
             elif isinstance(message, Stop | Drain):
                 await self.reaching.serve(connection, stream, message)
+            elif isinstance(message, Punch):
+                await self.punching.serve(connection, stream, message)
             else:
                 raise RemoteProtocolError("relay-message-unasked", penalty=20)
         except (NetworkError, trio.TooSlowError):

@@ -14,6 +14,7 @@ from typing import Protocol
 import trio
 
 from protocol.address import Address
+from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.wire.messages import Lane, Message
 
@@ -77,6 +78,8 @@ class NetworkStatistics:
     """Peers whose link is up."""
     relays: Mapping[PeerId, PeerId] = field(default_factory=dict)
     """The relay through which a link goes, by peer, where one does."""
+    punched: tuple[PeerId, ...] = ()
+    """Those of them with whom both sides had to dial at once: routers let nobody else in."""
     rtt_s: Mapping[PeerId, float] = field(default_factory=dict)
     """Smoothed round trip of a small message, queues included, by peer."""
     events_waiting: int = 0
@@ -170,9 +173,9 @@ class Network(Protocol):
         peer."""
         ...
 
-    def seen_at(self, hosts: Sequence[str]) -> None:
+    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
         """Note the hosts at which members of other networks see us, numbers: a peer with one of
-        them is in our own home."""
+        them is in our own home; and a port of ours that everybody sees at one place."""
         ...
 
     async def probe(self, peer: PeerId, port: int) -> bool:

@@ -134,6 +134,17 @@ class Tcp(Transport):
             yield opened
 
     @asynccontextmanager
+    async def meet(self, address: Address, own_port: int) -> AsyncIterator[TcpStream]:
+        """Connect to who does the same from there. See `Transport.meet`."""
+        try:
+            stream = await self._connect_from(own_port, address.host, address.port)
+        except OSError as error:
+            raise DialError(f"{address}: {_cause(error)}") from error
+        opened = TcpStream(stream)
+        async with closing(opened):
+            yield opened
+
+    @asynccontextmanager
     async def listen(self, address: Address) -> AsyncIterator[TcpListener]:
         """Listen. See `Transport.listen`."""
         host, port = address.host, address.port
@@ -156,26 +167,27 @@ class Tcp(Transport):
         if self._shares_port(host):
             self._dialled.add(host)
             try:
-                return await self._connect_from(self._shared_port, host, port)
+                stream = await self._connect_from(self._shared_port, host, port)
+                self._shared_port = stream.socket.getsockname()[1]
+                return stream
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
-        return await self._connect_from(None, host, port)
+        return await self._connect_from(0 if _can_meet(host) else None, host, port)
 
     def _shares_port(self, host: str) -> bool:
         new = host not in self._dialled and len(self._dialled) < SHARED_DIALS
-        outside = kind_of(host) == "ip4" and is_global(host)
-        return new and outside and hasattr(socket, "SO_REUSEPORT")
+        return new and _can_meet(host)
 
     async def _connect_from(self, own_port: int | None, host: str, port: int) -> trio.SocketStream:
-        """Connect from a port that other sockets may have, too; None: from any."""
+        """Connect from a port that other sockets may have, too; 0: from any such; None: from any
+        of our own."""
         family = socket.AF_INET6 if kind_of(host) == "ip6" else socket.AF_INET
         opened = trio.socket.socket(family, socket.SOCK_STREAM)
         try:
             if own_port is not None:
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 await opened.bind(("0.0.0.0", own_port))
-                self._shared_port = opened.getsockname()[1]
             if family == socket.AF_INET6 and sys.platform == "linux":
                 with contextlib.suppress(OSError):
                     opened.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, LASTING)
@@ -191,6 +203,11 @@ class Tcp(Transport):
 
 
 TRANSPORT = Tcp()
+
+
+def _can_meet(host: str) -> bool:
+    """Whether a router may be between, through whose mapping we are then met from other hosts."""
+    return kind_of(host) == "ip4" and is_global(host) and hasattr(socket, "SO_REUSEPORT")
 
 
 def _tune(stream: trio.SocketStream) -> None:

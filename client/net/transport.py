@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from client.net.errors import DialError
 from protocol.address import TRANSPORTS, Address
 
 Buffer = bytes | bytearray | memoryview
@@ -32,6 +33,11 @@ class ByteStream(trio.abc.AsyncResource):
     def remote_host(self) -> str:
         """The address of the other end, a number, by which connections are counted and penalised;
         empty when it is gone already."""
+
+    @property
+    def host_by_relay(self) -> str:
+        """The address of the other end, a number, as a relay says; empty: none says so."""
+        return ""
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -97,6 +103,15 @@ class Transport(ABC):
         Raises:
             DialError: nobody there, in words with the address.
         """
+
+    def meet(self, address: Address, own_port: int) -> AbstractAsyncContextManager[ByteStream]:
+        """Connect from a port of ours to who connects to us from the address at the same time; the
+        stream is closed with the block.
+
+        Raises:
+            DialError: we have not met, in words with the address.
+        """
+        raise DialError(f"{address}: its transport cannot do that")
 
     @abstractmethod
     def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:

@@ -368,7 +368,12 @@ def _peers(engine: Engine) -> list[PeerView]:
         seconds = network.rtt_s.get(member.peer)
         milliseconds = None if seconds is None else 1000 * seconds
         relay = network.relays.get(member.peer, "")
-        views.append(PeerView(peer=member.peer, state=state, rtt_ms=milliseconds, relay=relay))
+        punched = member.peer in network.punched
+        views.append(
+            PeerView(
+                peer=member.peer, state=state, rtt_ms=milliseconds, relay=relay, punched=punched
+            )
+        )
     return views
 
 

@@ -28,7 +28,7 @@ from itertools import count
 from typing import Final, Literal
 
 from protocol.effects import Send
-from protocol.hosts import is_global, kind_of, prefix_of
+from protocol.hosts import Outer, is_global, kind_of, prefix_of
 from protocol.ids import PeerId
 from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
@@ -222,6 +222,21 @@ class Reachability:
                     return "symmetric"
                 found = "endpoint-independent"
         return found
+
+    def outer(self) -> Outer | None:
+        """Return a port from which we have dialled, and where everybody sees it; None: not known,
+        or our router shows another port to each remote end.
+
+        Of several ports that one whose place the most observers have seen.
+        """
+        if self.mapping() == "symmetric":
+            return None
+        seen: dict[Outer, int] = {}
+        for known in self._observations.values():
+            if known.ends.dialled and kind_of(known.ends.host) == "ip4" and known.ends.own_port:
+                place = Outer(known.ends.own_port, *known.seen)
+                seen[place] = seen.get(place, 0) + 1
+        return max(seen, key=seen.__getitem__, default=None)
 
     # --- probing ------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The messages of a relay: one opens a stream between a relay and a linked peer, one answers it.
 
 They never name their sender: that is who proved its identity on the link. After an answered
-``Connect`` and ``Stop`` the two streams carry the bytes of a circuit.
+``Connect`` and ``Stop`` the two streams carry the bytes of a circuit. Over the circuit its two ends
+agree by the same kind of messages on a moment to dial each other (``protocol/punching``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from protocol.wire.fields import NonNegative, PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
+HostText = Annotated[str, Meta(max_length=45)]
+"""A host as a number."""
 Code = Literal[
     "ok",
     "not-offered",  # the relay does not relay, or no longer
@@ -57,12 +60,16 @@ class Stop(RelayWire, frozen=True):
     """A relay tells a peer with a reservation that ``asker`` wants a circuit to it."""
 
     asker: PeerText
+    host: HostText = ""
+    """Where the relay sees the asker; empty: unknown."""
 
 
 class Status(RelayWire, frozen=True):
     """The answer to Connect and Stop, and the refusal of Reserve."""
 
     code: Code
+    host: HostText = ""
+    """Where the relay sees the target of a Connect, if the asker is a member."""
 
 
 class Drain(RelayWire, frozen=True):
@@ -71,7 +78,44 @@ class Drain(RelayWire, frozen=True):
     seconds: Annotated[int, Meta(ge=0, le=3600)]
 
 
-RelayMessage = Reserve | Reserved | Connect | Stop | Status | Drain
+class Punch(RelayWire, frozen=True):
+    """Asks the other end of a circuit to dial us here, and answers that: others see us there."""
+
+    host: HostText
+    port: Annotated[int, Meta(ge=1024, le=65535)]
+    """No service of the system listens there."""
+
+
+class PunchNow(RelayWire, frozen=True):
+    """Dial now: when this arrives, its sender does so too."""
+
+
+class PunchFailed(RelayWire, frozen=True):
+    """The dial has led to nothing."""
+
+
+class PunchRefused(RelayWire, frozen=True):
+    """The answer of who does not take part."""
+
+    code: Literal[
+        "unmapped",  # its router gives each peer another port, or it does not know yet
+        "elsewhere",  # the relay does not see the asker there
+        "busy",  # it has not admitted the asker yet, or dials it already, or too many others
+    ]
+
+
+RelayMessage = (
+    Reserve
+    | Reserved
+    | Connect
+    | Stop
+    | Status
+    | Drain
+    | Punch
+    | PunchNow
+    | PunchFailed
+    | PunchRefused
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[RelayMessage] = msgspec.msgpack.Decoder(RelayMessage)

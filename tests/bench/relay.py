@@ -140,7 +140,8 @@ async def flood(relay_address: str) -> None:
             connection = asker.direct(await asker.connect(relay_address))
             assert connection is not None
             stream, answer = await ask(connection, Connect(target.peer_id))
-            assert answer == Status("ok"), answer
+            assert isinstance(answer, Status), answer
+            assert answer.code == "ok", answer
             nursery.start_soon(_fill, partial(stream.send_all, [bytes(65536)]))
         for circuit in circuits:
             nursery.start_soon(_fill, partial(circuit.send_all, bytes(65536)))

@@ -158,6 +158,26 @@ def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
     assert (folder / "b").exists()
 
 
+def test_two_whose_routers_keep_their_ports_become_direct_while_they_train(folder: Path) -> None:
+    home = Place(Router.PORT_RESTRICTED)
+    with (
+        Internet({"open": Place(), "a": home, "b": home}, rtt_ms=20) as net,
+        swarm_of(net, folder, "a", ("open",), steps=100_000) as swarm,
+    ):
+        relay = start(net, swarm, "open", relay_only=True)
+        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        a, b = start(net, swarm, "a"), start(net, swarm, "b")
+        wait_for(swarm, "direct", lambda: relay_of(a, b) == relay_of(b, a) == "")
+        links = {one.peer: one for one in a.snapshot().peers}
+        assert links[b.snapshot().peer].punched
+        before = max(a.snapshot().step, 0)
+        wait_for(swarm, "goes on", lambda: a.snapshot().step > before + 3)
+        for member in (a, b):
+            assert member.snapshot().counters.doubled_microbatches == 0
+            told = [event.words for event in member.new_events()]
+            assert not [words for words in told if " is down" in words]
+
+
 def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
     places = {
         "first": Place(),

@@ -21,6 +21,7 @@ from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from protocol.address import Address
 from protocol.errors import LocalProtocolError
+from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.wire.messages import (
     Lane,
@@ -269,7 +270,7 @@ class MemoryNetwork:
         """Return None: there are no addresses here."""
         return None
 
-    def seen_at(self, hosts: Sequence[str]) -> None:
+    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
         """Do nothing."""
 
     async def probe(self, peer: PeerId, port: int) -> bool:

@@ -40,6 +40,8 @@ class ReachingMember:
         self.words: list[str] = []
         self.answered: dict[int, bool | None] = {}
         """What probers have answered, by the number of the request."""
+        self.received: list[Message] = []
+        """What peers have sent that is not about reachability, in order."""
         self.token: trio.lowlevel.TrioToken
         self.reach: Reach
         self.network: Libp2pNetwork
@@ -102,6 +104,8 @@ class ReachingMember:
                 case Inbound(peer, Probed() as message):
                     self.answered[message.number] = message.reached
                     self.reach.probed(peer, message)
+                case Inbound(_, message):
+                    self.received.append(message)
 
     def stop(self) -> None:
         """End it."""

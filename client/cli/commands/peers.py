@@ -34,6 +34,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None
     relay: str
     """The member through which the connection goes; empty: it is direct."""
+    punched: bool = False
+    """Whether it is direct because both sides dialled at once, through their routers."""
     stages: list[Stage]
     trust: TrustView | None = None
     """None: it has nothing to its name yet."""
@@ -84,6 +86,7 @@ def members(now: Snapshot) -> Peers:
             state=one.state,
             rtt_ms=one.rtt_ms,
             relay=one.relay,
+            punched=one.punched,
             stages=held.get(one.peer, []),
             trust=trust.get(one.peer),
         )
@@ -132,6 +135,8 @@ def _inviter(one: TrustView) -> str:
 
 def _rtt(peer: Peer) -> str:
     trip = "-" if peer.rtt_ms is None else f"{peer.rtt_ms:.0f} ms"
+    if peer.punched:
+        return f"{trip}, direct through both routers"
     return f"{trip}, relayed through {short(PeerId(peer.relay))}" if peer.relay else trip
 
 

@@ -19,6 +19,7 @@ from itertools import count
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from client.net.errors import NetworkError
 from client.net.host import Connection
@@ -126,8 +127,10 @@ class PassingOn:
         member, relayed = self._links.is_member(peer), connection.relay is not None
         self._do(Asked(number, peer, message, member, relayed))
         if request.ask is not None:
-            agrees = await self._ask_target(request, request.ask)
+            agrees = await self._ask_target(request, request.ask, connection.ip)
             self._do(Agreed(number, agrees))
+            if request.answer == Status("ok") and member:
+                request.answer = Status("ok", self._host_of(request.ask.target))
         await send_message(request.stream, request.answer)
         if not request.joined or request.ask is None or request.target is None:
             request.stream.send_eof()
@@ -137,18 +140,22 @@ class PassingOn:
             nursery.start_soon(self._carry, request, number, back, there, request.asker)
             nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
 
-    async def _ask_target(self, request: _Request, asked: AskTarget) -> bool:
+    async def _ask_target(self, request: _Request, asked: AskTarget, host: str) -> bool:
         connection = self._links.direct(asked.target)
         if connection is None:
             return False
         try:
-            request.target, answer = await ask(connection, asked.message)
+            request.target, answer = await ask(connection, replace(asked.message, host=host))
         except RemoteProtocolError as error:
             self._links.penalise(asked.target, error.penalty, error.reason)
             return False
         except FAILURES:
             return False
-        return answer == Status("ok")
+        return isinstance(answer, Status) and answer.code == "ok"
+
+    def _host_of(self, peer: PeerId) -> str:
+        connection = self._links.direct(peer)
+        return "" if connection is None else connection.ip
 
     async def _carry(
         self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId

@@ -68,9 +68,10 @@ class Circuits(Transport):
             raise DialError(f"{address}: the relay says {error}") from error
         except FAILURES as error:
             raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
-        opened = CircuitStream(stream)
+        said = answer if isinstance(answer, Status) else Status("unreachable")
+        opened = CircuitStream(stream, said.host)
         async with closing(opened):
-            if answer != Status("ok"):
+            if said.code != "ok":
                 code = answer.code if isinstance(answer, Status) else ""
                 raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
             yield opened
@@ -141,7 +142,8 @@ class Reaching:
             stream.send_eof()
             self._perform(self.machine.draining(relay, trio.current_time()))
         else:
-            self._links.serve_circuit(CircuitStream(stream), relay, PeerId(message.asker))
+            circuit = CircuitStream(stream, message.host)
+            self._links.serve_circuit(circuit, relay, PeerId(message.asker))
 
     @property
     def _me(self) -> PeerId:

@@ -90,6 +90,7 @@ class Reach:
     def gone(self, peer: PeerId) -> None:
         """A link has ended."""
         self.machine.gone(peer, self._engine.now())
+        self._tell_network()
 
     def observed(self, peer: PeerId, message: Observed) -> None:
         """A peer says where it sees us."""
@@ -98,7 +99,7 @@ class Reach:
             return
         known = Ends(ends.host, ends.own_port, ends.dialled)
         self.machine.observed(peer, known, (message.host, message.port), self._engine.now())
-        self._network.seen_at(self.machine.outer_hosts())
+        self._tell_network()
         self._go_on()
 
     def requested(self, peer: PeerId, message: ProbeRequest) -> None:
@@ -114,6 +115,9 @@ class Reach:
         """A prober answers."""
         self.machine.probed(peer, message.number, message.reached)
         self._go_on()
+
+    def _tell_network(self) -> None:
+        self._network.seen_at(self.machine.outer_hosts(), self.machine.outer())
 
     async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
         reached = await self._network.probe(peer, message.port)

@@ -49,6 +49,8 @@ class PeerRow:
     trust: TrustView | None = None
     relay: str = ""
     """The member through which its link goes; empty: it is direct."""
+    punched: bool = False
+    """Whether it is direct through both routers, which let nobody else in."""
     name: str = ""
     """As it calls itself; empty: it has no name."""
 
@@ -76,7 +78,9 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     that were expelled."""
     rows = {now.peer: PeerRow(now.peer, "you", None)}
     for peer in now.peers:
-        rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms, relay=peer.relay)
+        rows[peer.peer] = PeerRow(
+            peer.peer, peer.state, peer.rtt_ms, relay=peer.relay, punched=peer.punched
+        )
     for stage in now.stages:
         for replica in stage.replicas:
             row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
@@ -167,6 +171,8 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
     if row.relay:
         trip += f", relayed through {words.short(row.relay)}"
+    if row.punched:
+        trip += ", direct through both routers"
     lines = [
         pair("peer id", clean(row.peer), labels=11),
         *([pair("name", row.name, labels=11)] if row.name else []),

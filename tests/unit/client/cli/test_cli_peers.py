@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.cli.commands.peers import members, trust_lines
+from client.cli.commands.peers import _rtt, members, trust_lines
 from client.cli.terminal.status_text import status_report
 from client.control.snapshot import (
     AuditCounts,
@@ -87,3 +87,17 @@ def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> Non
     assert f"audits    {words}" in lines
     none_yet = AuditsView(contributions=0, done=0, agree=0, contributions_today=9)
     assert "audits    0 of 9 contributions audited today" in status_report(judged(audits=none_yet))
+
+
+def test_how_a_member_is_linked_is_said() -> None:
+    now = judged(
+        peers=[
+            PeerView(peer=ANNA, state="connected", rtt_ms=5.0, punched=True),
+            PeerView(peer=BORIS, state="connected", rtt_ms=6.0, relay=CARLA),
+            PeerView(peer=CARLA, state="connected", rtt_ms=7.0),
+        ]
+    )
+    listed = [_rtt(peer) for peer in members(now).peers]
+    assert listed[0] == "5 ms, direct through both routers"
+    assert listed[1].startswith("6 ms, relayed through ")
+    assert listed[2] == "7 ms"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Send
+from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.reachability.machine import (
     AGAIN_S,
@@ -239,6 +240,29 @@ def test_two_observers_of_one_port_tell_the_mapping(
         machine.observed(PeerId(f"p{number}"), ends, (US, outer), 0.0)
     machine.observed(PeerId("q"), Ends(FAR[50], 1, False), (US, 77), 0.0)
     assert machine.mapping() == mapping
+
+
+@pytest.mark.parametrize(
+    ("seen", "outer"),
+    [
+        ([(1, 5000), (1, 5000), (2, 6000)], Outer(1, US, 5000)),
+        ([(1, 5000), (2, 6000), (2, 6000)], Outer(2, US, 6000)),
+        ([(1, 5000)], Outer(1, US, 5000)),
+        ([(1, 5000), (1, 5001)], None),
+        ([], None),
+    ],
+)
+def test_others_may_dial_a_port_that_all_see_at_one_place(
+    seen: list[tuple[int, int]], outer: Outer | None
+) -> None:
+    machine = Reachability()
+    for number, (own_port, port) in enumerate(seen):
+        machine.observed(PeerId(f"p{number}"), Ends(FAR[number], own_port, True), (US, port), 0.0)
+    machine.observed(PeerId("q"), Ends(FAR[50], 1, False), (US, 77), 0.0)
+    assert machine.outer() == outer
+    for number in range(len(seen)):
+        machine.gone(PeerId(f"p{number}"), 1.0)
+    assert machine.outer() is None
 
 
 @given(st.data())

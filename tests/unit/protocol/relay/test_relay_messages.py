@@ -14,6 +14,10 @@ from protocol.relay.messages import (
     MAX_RELAY_MESSAGE_BYTES,
     Connect,
     Drain,
+    Punch,
+    PunchFailed,
+    PunchNow,
+    PunchRefused,
     RelayMessage,
     Reserve,
     Reserved,
@@ -29,7 +33,20 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
 
 @pytest.mark.parametrize(
     "message",
-    [Reserve(), Reserved(600, 1e6, 32), Connect(PEER), Stop(PEER), Status("full"), Drain(30)],
+    [
+        Reserve(),
+        Reserved(600, 1e6, 32),
+        Connect(PEER),
+        Stop(PEER),
+        Stop(PEER, "203.0.113.9"),
+        Status("full"),
+        Status("ok", "2001:db8::1"),
+        Drain(30),
+        Punch("203.0.113.9", 40_000),
+        PunchNow(),
+        PunchFailed(),
+        PunchRefused("busy"),
+    ],
 )
 def test_messages_survive(message: RelayMessage) -> None:
     assert decode_relay_message(encode_relay_message(message)) == message
@@ -48,7 +65,12 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["Reserved", 600, float("nan"), 1]),
         msgspec.msgpack.encode(["Reserved", 600, -1.0, 1]),
         msgspec.msgpack.encode(["Status", "fine"]),
+        msgspec.msgpack.encode(["Status", "ok", "x" * 46]),
         msgspec.msgpack.encode(["Drain", 10**9]),
+        msgspec.msgpack.encode(["Punch", "203.0.113.9", 22]),  # a service of the system
+        msgspec.msgpack.encode(["Punch", "203.0.113.9", 65_536]),
+        msgspec.msgpack.encode(["Punch", "x" * 46, 40_000]),
+        msgspec.msgpack.encode(["PunchRefused", "why not"]),
         msgspec.msgpack.encode(["Hello", 1]),
         b"\x91" * 1000,
         bytes(MAX_RELAY_MESSAGE_BYTES + 1),

@@ -13,6 +13,7 @@ from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import Reach
 from protocol.address import Address
 from protocol.effects import Explain
+from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.prober import BURST
@@ -56,7 +57,7 @@ class World:
     def ends(self, peer: PeerId) -> LinkEnds | None:
         return self.links.get(peer)
 
-    def seen_at(self, hosts: list[str]) -> None:
+    def seen_at(self, hosts: list[str], outer: Outer | None) -> None:
         self.outer = hosts
 
     async def probe(self, peer: PeerId, port: int) -> bool:

@@ -1,0 +1,74 @@
+"""What peers say about punching on real sockets: hostile words lead to no dial."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.relay.exchange import ask
+from protocol.hosts import Outer
+from protocol.relay.messages import Punch, PunchRefused
+from tests.net.test_net_relay import circuit, until
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+OWN = Outer(40_000, "11.0.1.2", 40_000)
+VICTIM = Punch("11.0.9.9", 40_000)
+
+
+async def asked(one: Libp2pNetwork, other: Libp2pNetwork, message: Punch) -> object:
+    link = one._links[other.peer_id]
+    assert link.connection is not None
+    stream, answer = await ask(link.connection, message)
+    stream.reset()
+    return answer
+
+
+async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, _):
+        assert await asked(a, b, VICTIM) == PunchRefused("unmapped")
+        b.seen_at([], OWN)
+        assert await asked(a, b, VICTIM) == PunchRefused("elsewhere")
+        assert b.punching.met == b.punching.refused["missed"] == 0
+        assert a.statistics().punched == b.statistics().punched == ()
+
+
+async def test_one_who_is_being_dialled_is_not_punched(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, _):
+        b.seen_at([], OWN)
+        async with b.dialling(a.peer_id):
+            assert await asked(a, b, VICTIM) == PunchRefused("busy")
+        assert b.punching.refused["busy"] == 1
+
+
+async def test_to_punch_who_is_linked_directly_is_a_broken_rule(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await a.connect(b.addresses[0])
+        await until(lambda: b.direct(a.peer_id))
+        connection = a.direct(b.peer_id)
+        assert connection is not None
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def storm() -> None:
+                    try:
+                        await ask(connection, VICTIM)
+                    except Exception:  # the link ends
+                        return
+
+                nursery.start_soon(storm)
+                await until(lambda: b.statistics().refused.get("punch-unasked"))
+                scope.cancel()
+        assert b.punching.met == 0
+
+
+async def test_each_end_learns_from_the_relay_where_it_sees_the_other(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, _):
+        for one, other in ((a, b), (b, a)):
+            connection = one._links[other.peer_id].connection
+            assert connection is not None
+            assert connection.host_by_relay == "127.0.0.1"
+            assert connection.ip == ""
