@@ -1,12 +1,12 @@
 """Admission of inbound connections: which are let in, and which are closed to make room.
 
 Identities are free, so a proof of one grants nothing: until a peer is a member, its connection is a
-stranger's. Strangers have a few places of their own, apart from those of members. When these are taken, a new
-stranger replaces the oldest, those not admitted first: so silent connections keep nobody out. All
-connections come to the handshake at a bounded rate; it shows who is a member. The link that follows
-costs more, and strangers get theirs at a lower rate, so that a crowd of them does not slow down
-training. A prefix from which many break rules in a short time is closed for a while. An IPv6 /64
-counts as one address, for its holder may use all of it (``protocol.hosts``).
+stranger's. Strangers have a few places of their own, apart from those of members. When these are
+taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
+nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
+link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
+not slow down training. A prefix from which many break rules in a short time is closed for a while.
+An IPv6 /64 counts as one address, for its holder may use all of it (``protocol.hosts``).
 
 State: the visits in the order in which they began, and of each prefix when it offended. The clock
 is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine

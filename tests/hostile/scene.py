@@ -116,6 +116,11 @@ class Result:
         return [words for words, missed in told.items() if missed]
 
     @property
+    def cost_cores(self) -> float:
+        """Cores that the attack costs each honest volunteer: its CPU beyond that of its steps."""
+        return self.rate_during * max(0.0, self.cpu_during - self.cpu_before) / self.honest
+
+    @property
     def share(self) -> float:
         """Rate during the attack, once it had ``within_s``, against the rate before."""
         return self.rate_during / self.rate_before if self.rate_before else 0.0
