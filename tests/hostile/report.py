@@ -41,10 +41,10 @@ resident memory of the worst honest node in MiB; file descriptors likewise. *Bla
 volunteers shut out, and how many of them did. One run each; two cores carry all volunteers, the
 attacker and whatever else runs there (*others' cores*), so rates vary by a tenth or more, and by
 more where others took more. The CPU time that all honest ones together need for a step does not.
-A stranger runs at the lowest priority, because a machine of its own would not take the swarm's
-cores; *attacker's cores* shows that it had some. *Cores it costs each* is what an honest volunteer
-spends on it: its CPU time *then* beyond that of as many steps *before*. This depends least on what
-else runs there.
+A stranger runs at the lowest priority (unless `--nice` says another one), because a machine of its
+own would not take the swarm's cores; *attacker's cores* shows that it had some. *Cores it costs
+each* is what an honest volunteer spends on it: its CPU time *then* beyond that of as many steps
+*before*. This depends least on what else runs there.
 
 Machine: {machine}.
 

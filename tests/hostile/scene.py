@@ -86,7 +86,7 @@ class Result:
     others_during: float = 0.0
     attacker: float = 0.0
     """Cores that the attacker kept busy meanwhile. A stranger has a low priority here, because a
-    machine of its own would not take the swarm's cores; one that got none has not attacked."""
+    machine of its own would not take the swarm's cores."""
     authority: dict[str, int] = field(default_factory=dict)
     """By office: the most identities at a time that are no volunteers of the harness and have it,
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
@@ -111,6 +111,7 @@ class Result:
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
+            f"it had {self.attacker:.2f} cores, too few": self.attacker < bounds.attacker_cores,
             **{f"{n} strangers were {what}": n > 0 for what, n in self.authority.items()},
         }
         return [words for words, missed in told.items() if missed]
@@ -180,8 +181,8 @@ class Misplaced(Exception):
 class Scene:
     """A swarm under attack; ends all its processes with the block."""
 
-    def __init__(self, attack: Attack, folder: Path) -> None:
-        self.attack, self.folder = attack, folder
+    def __init__(self, attack: Attack, folder: Path, niceness: int = 19) -> None:
+        self.attack, self.folder, self._niceness = attack, folder, niceness
         self._go = folder / "lie"
         self._swarm_file = folder / "x.swarm"
         self._samples: list[Sample] = []
@@ -307,7 +308,7 @@ class Scene:
             return
         peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
         program = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
-        command = ["nice", "-n", "19", *program]
+        command = ["nice", "-n", str(self._niceness), *program]
         more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
         with (self.folder / "logs" / "stranger.log").open("w") as log:
             self._stranger = subprocess.Popen(
