@@ -88,6 +88,7 @@ def row_of(row: Result, attack: Attack) -> str:
     """Return one line of the table."""
     memory = (row.memory_before, row.memory_during, row.memory_after)
     blamed = ", ".join(f"{name} by {count}" for name, count in row.blamed.items()) or "nobody"
+    nice = "" if row.niceness == Result.niceness else f" (nice {row.niceness})"
     cells = [
         f"{attack.name} ({attack.issue})",
         attack.what,
@@ -100,7 +101,7 @@ def row_of(row: Result, attack: Attack) -> str:
         f"{row.files_before}, {row.files_after}",
         f"{1000 * row.cpu_before:.0f}, {1000 * row.cpu_during:.0f}" if row.cpu_before else "",
         f"{row.others_before:.1f}, {row.others_during:.1f}" if row.cpu_before else "",
-        f"{row.attacker:.2f}" if row.attacker else "",
+        f"{row.attacker:.2f}{nice}" if row.attacker else "",
         f"{row.cost_cores:.2f}" if row.attacker else "",
         blamed,
         f"{row.alive} of {row.honest}",

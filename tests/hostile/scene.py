@@ -87,6 +87,8 @@ class Result:
     attacker: float = 0.0
     """Cores that the attacker kept busy meanwhile. A stranger has a low priority here, because a
     machine of its own would not take the swarm's cores."""
+    niceness: int = 19
+    """How much lower the priority of a stranger was than that of the honest ones."""
     authority: dict[str, int] = field(default_factory=dict)
     """By office: the most identities at a time that are no volunteers of the harness and have it,
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
@@ -448,6 +450,7 @@ class Scene:
             others_before=self._spent["before"].by_others,
             others_during=self._spent["then"].by_others,
             attacker=self._spent["then"].by_attacker,
+            niceness=self._niceness,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),

@@ -100,8 +100,10 @@ def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> Non
 def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
     report.keep(HELD, tmp_path)
     measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.08, "others_during": 1.0}
-    measured |= {"attacker": 0.3}
+    measured |= {"attacker": 0.3, "niceness": 0}
     report.keep(Result(**{**msgspec.to_builtins(HELD), **measured}), tmp_path)
     text = report.write({"x": ATTACK, "y": replace(ATTACK, name="y")}, tmp_path).read_text()
-    assert "| 50, 80 | 0.0, 1.0 | 0.30 | 0.02 |" in text  # 1.7 steps/s, 10 ms more of each of 3
+    assert (
+        "| 50, 80 | 0.0, 1.0 | 0.30 (nice 0) | 0.02 |" in text
+    )  # 1.7 steps/s, 10 ms more of each of 3
     assert "| 25, 26 |  |  |  |  |" in text
