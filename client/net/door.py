@@ -1,11 +1,12 @@
 """Admission of inbound connections: which are let in, and which are closed to make room.
 
 Identities are free, so a proof of one grants nothing: until a peer is a member, its connection is a
-stranger's. Strangers have a few places of their own, apart from those of members, and come in at a
-bounded rate. When their places are taken, a new stranger replaces the oldest, those not admitted
-first: so silent connections keep nobody out. A prefix from which many break rules in a short time
-is closed for a while. An IPv6 /64 counts as one address, for its holder may use all of it
-(``protocol.hosts``).
+stranger's. Strangers have a few places of their own, apart from those of members. When these are
+taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
+nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
+link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
+not slow down training. A prefix from which many break rules in a short time is closed for a while.
+An IPv6 /64 counts as one address, for its holder may use all of it (``protocol.hosts``).
 
 State: the visits in the order in which they began, and of each prefix when it offended. The clock
 is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine
@@ -31,7 +32,7 @@ CLOSED_S = 600.0
 MAX_PREFIXES = 1024
 """Prefixes whose offences are remembered; the one with the oldest offence is forgotten."""
 MOST_WAIT_S = 2.0
-"""Longest wait for a turn; a connection that would wait longer is refused."""
+"""Longest wait for each turn; a connection that would wait longer is refused."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class HostLimits:
         strangers: of peers that are no members (yet), on top of these.
         hello_s: how long an inbound connection may take to be admitted; None: there is no
             admission, and a peer with a proven identity counts as a member.
-        arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 2 ms.
+        arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 3 ms.
+        links_per_s, links_burst: of these, strangers with a proven identity; to agree on the lanes
+            of a link costs some 5 ms more.
     """
 
     connections: int = 256
@@ -56,8 +59,10 @@ class HostLimits:
     handshake_s: float = 10.0
     dial_s: float = 10.0
     hello_s: float | None = None
-    arrivals_per_s: float = 32.0
+    arrivals_per_s: float = 16.0
     arrivals_burst: float = 256.0
+    links_per_s: float = 4.0
+    links_burst: float = 64.0
 
 
 @dataclass(eq=False)
@@ -108,6 +113,7 @@ class Door:
     def __post_init__(self) -> None:
         limits = self.limits
         self._arrivals = TokenBucket(limits.arrivals_per_s, limits.arrivals_burst, self.now)
+        self._links = TokenBucket(limits.links_per_s, limits.links_burst, self.now)
 
     @property
     def connections(self) -> int:
@@ -120,15 +126,21 @@ class Door:
         Raises:
             Refusal: it is not welcome.
         """
-        wait_s = self._arrivals.reserve(1, now)
-        if wait_s > MOST_WAIT_S:
-            self._arrivals.reserve(-1, now)
-            raise Refusal("too-many-arrivals")
+        wait_s = _turn(self._arrivals, "too-many-arrivals", now)
         self._check(visit, now)
         self._make_room(visit)
         self._visits[visit] = None
         self._by_machine[visit.machine] += 1
         return wait_s
+
+    def recognise(self, visit: Visit, peer: PeerId, now: float) -> float:
+        """Note the proven identity; return the seconds that its link must wait, a member's none.
+
+        Raises:
+            Refusal: too many strangers come.
+        """
+        visit.peer = peer
+        return _turn(self._links, "too-many-strangers", now) if self._is_stranger(visit) else 0.0
 
     def leave(self, visit: Visit) -> None:
         """A connection has ended."""
@@ -173,6 +185,15 @@ class Door:
 
     def _is_stranger(self, visit: Visit) -> bool:
         return visit.peer is None or not self.is_member(visit.peer)
+
+
+def _turn(bucket: TokenBucket, reason: str, now: float) -> float:
+    """Return the seconds to wait for a turn; a Refusal takes none."""
+    wait_s = bucket.reserve(1, now)
+    if wait_s > MOST_WAIT_S:
+        bucket.reserve(-1, now)
+        raise Refusal(reason)
+    return wait_s
 
 
 def _evict_down_to(strangers: list[Visit], count: int) -> None:

@@ -405,6 +405,8 @@ class Host:
             try:
                 await trio.sleep(wait_s)
                 await self._receive(stream, visit, asker)
+            except Refusal as refusal:
+                self.refused[str(refusal)] += 1
             finally:
                 self.door.leave(visit)
         if scope.cancelled_caught:
@@ -416,7 +418,8 @@ class Host:
             self.refused["circuit-identity"] += 1  # the relay lies, or its client does
             return
         if connection is not None:
-            visit.peer = connection.peer
+            wait_s = self.door.recognise(visit, connection.peer, trio.current_time())
+            await trio.sleep(wait_s)
             visit.evict = partial(connection.close, "made room for another")
             await self._guarded(connection)
 

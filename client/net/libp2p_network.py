@@ -110,7 +110,8 @@ class Libp2pNetwork:
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
         self._ended = NetworkStatistics()  # sums over carriers that have ended
-        self._changed = trio.lowlevel.ParkingLot()  # a link came up or went down
+        self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
+        """Who waits for a change of the link with a peer: those of others need not wake up."""
         self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
 
     @property
@@ -142,7 +143,7 @@ class Libp2pNetwork:
         if peer in self._wanted and not self._is_up(peer):
             with trio.move_on_after(UP_S):
                 while not self._is_up(peer):
-                    await self._changed.park()
+                    await self._change_of(peer).park()
         await self._link(peer).send(message, frame)
 
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -194,7 +195,7 @@ class Libp2pNetwork:
             self._calls.answered(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
-                await self._changed.park()
+                await self._change_of(peer).park()
         if not self._is_up(peer):
             connection.close("its lanes did not open in time")
             raise DialError(f"{connection.called}: connected, but {connection.reason}")
@@ -214,7 +215,8 @@ class Libp2pNetwork:
         self._wanted = {
             peer: tuple(addresses) for peer, addresses in peers.items() if peer != self.peer_id
         }
-        self._changed.unpark_all()
+        for peer in list(self._changed):
+            self._has_changed(peer)
         for peer in set(self._keepers) - set(self._wanted):
             self._keepers.pop(peer).cancel()
         for peer in set(self._wanted) - set(self._keepers):
@@ -363,6 +365,13 @@ class Libp2pNetwork:
             events_waiting=len(self._events),
         )
 
+    def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+        return self._changed.setdefault(peer, trio.lowlevel.ParkingLot())
+
+    def _has_changed(self, peer: PeerId) -> None:
+        if (waiting := self._changed.get(peer)) is not None:
+            waiting.unpark_all()
+
     def _is_up(self, peer: PeerId) -> bool:
         link = self._links.get(peer)
         return link is not None and link.works
@@ -386,7 +395,7 @@ class Libp2pNetwork:
             await self._carry(self._link_for(connection), connection)
         finally:
             connection.ended.set()
-            self._changed.unpark_all()
+            self._has_changed(peer)
 
     def _link_for(self, connection: Connection) -> Link:
         """Return the link that a new connection belongs to."""
@@ -432,7 +441,7 @@ class Libp2pNetwork:
             self._settle(link)
             self._count_ended(carrier)
             connection.ended.set()
-            self._changed.unpark_all()
+            self._has_changed(link.peer)
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
                 if not self.is_member(link.peer):
@@ -460,7 +469,7 @@ class Libp2pNetwork:
 
     def _settle(self, link: Link) -> None:
         if link.settle():
-            self._changed.unpark_all()
+            self._has_changed(link.peer)
             self._nursery.start_soon(self._announce, link)
 
     async def _announce(self, link: Link) -> None:
@@ -540,7 +549,7 @@ class Libp2pNetwork:
                 pause_s, known = IMPROVE_FIRST_S, addresses
                 due = now + self._rng.uniform(0.1, 1.0) * pause_s
             with trio.move_on_at(math.inf if self.direct(peer) is not None else due) as waiting:
-                await self._changed.park()
+                await self._change_of(peer).park()
             if waiting.cancelled_caught:
                 await self._make_direct(peer)
                 pause_s = min(2 * pause_s, IMPROVE_MOST_S)

@@ -307,13 +307,22 @@ class Deliveries:
         delivery.deadline = None
         if delivery.too_early(self._committed):
             return []
-        helpful = delivery.helpful(self._live, self._committed)
-        exclude = self._live - (helpful - delivery.busy or helpful)
-        if (chosen := self.next_hop.choose(now, exclude)) is None:
+        if (chosen := self._choose(delivery, now)) is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
         delivery.holder, effect = self._send(delivery, *chosen, now)
         return [effect]
+
+    def _choose(self, delivery: Delivery, now: float) -> tuple[PeerId, float] | None:
+        """Return who gets it, and the charge. If it has waited in vain once, it does not wait for
+        another replica that has shown nothing yet, as long as one that has is open."""
+        helpful = delivery.helpful(self._live, self._committed)
+        exclude = self._live - (helpful - delivery.busy or helpful)
+        if delivery.again and (
+            tried := self.next_hop.choose(now, exclude | self.next_hop.untried())
+        ):
+            return tried
+        return self.next_hop.choose(now, exclude)
 
     def _send(
         self, delivery: Delivery, peer: PeerId, charge_s: float, now: float

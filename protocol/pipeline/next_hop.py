@@ -197,6 +197,10 @@ class NextHop:
         candidate = self._candidates.get(peer)
         return candidate.charged if candidate else 0
 
+    def untried(self) -> frozenset[PeerId]:
+        """Return the replicas that have not shown yet how long they take."""
+        return frozenset(p for p, c in self._candidates.items() if not c.gradient.measured)
+
     def idle(self, now: float) -> list[PeerId]:
         """Return the replicas that have none of our microbatches and are known to work, fastest
         first."""

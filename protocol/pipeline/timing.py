@@ -84,7 +84,8 @@ GRADIENT = Bounds(unmeasured_s=20.0, least_s=3.0, most_s=6.0)
 def wait_s(own: Timing, siblings: Collection[Timing], bounds: Bounds, queue: int = 1) -> float:
     """Return the seconds after which to ask a replica; it has ``ANSWER_S`` more to answer.
 
-    An unmeasured replica is judged by its slowest sibling, once all siblings are measured.
+    An unmeasured replica is judged by its slowest measured sibling: others that have not shown what
+    they need, perhaps because they never will, do not make us wait longer.
 
     Args:
         own: its times.
@@ -94,8 +95,8 @@ def wait_s(own: Timing, siblings: Collection[Timing], bounds: Bounds, queue: int
     """
     if own.measured:
         known, late_s = own, own.late_s(queue)
-    elif siblings and all(sibling.measured for sibling in siblings):
-        known = max(siblings, key=lambda sibling: sibling.expected_s(queue))
+    elif shown := [sibling for sibling in siblings if sibling.measured]:
+        known = max(shown, key=lambda sibling: sibling.expected_s(queue))
         late_s = MOST_TIMES * known.expected_s(queue)
     else:
         return bounds.unmeasured_s

@@ -25,6 +25,11 @@ from tests.hostile import report
 from tests.hostile.attack import Attack, all_attacks, attack_named
 from tests.hostile.scene import Misplaced, Result, Scene
 
+NICE = (
+    "how much lower a stranger's priority is than that of the honest ones (19); where others keep "
+    "the machine busy, it gets no time at 19, and less shows what it does"
+)
+
 
 def main() -> int:
     """Read the arguments and do it; return the exit code: 1 if a bound does not hold."""
@@ -38,6 +43,7 @@ def main() -> int:
     parser.add_argument("--swarm", type=Path, help="a .swarm file: attack that swarm")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --swarm: how long")
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
+    parser.add_argument("--nice", type=int, default=19, help=NICE)
     arguments = parser.parse_args()
     try:
         return perform(arguments)
@@ -54,31 +60,32 @@ def perform(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.what == "table":
         chosen = [attack_named(name) for name in arguments.names] or list(all_attacks().values())
-        missed = [attack.name for attack in chosen if not tried(attack, arguments.logs, keep=True)]
+        how = arguments.logs, arguments.nice
+        missed = [attack.name for attack in chosen if not tried(attack, *how, keep=True)]
         print(report.write(all_attacks()))
         return int(bool(missed))
     attack = attack_named(arguments.what)
     if arguments.swarm is not None:
         return by_hand(attack, arguments.swarm, arguments.seconds)
-    return int(not tried(attack, arguments.logs, keep=False))
+    return int(not tried(attack, arguments.logs, arguments.nice, keep=False))
 
 
-def tried(attack: Attack, logs: Path | None, *, keep: bool) -> bool:
+def tried(attack: Attack, logs: Path | None, niceness: int, *, keep: bool) -> bool:
     """Try an attack on a swarm of its own and print its row; return whether all bounds hold."""
     with terminate_as_interrupt():
-        result = played(attack, logs)
+        result = played(attack, logs, niceness)
     if keep:
         report.keep(result)
     print(report.row_of(result, attack), flush=True)
     return not result.misses(attack)
 
 
-def played(attack: Attack, logs: Path | None) -> Result:
+def played(attack: Attack, logs: Path | None, niceness: int) -> Result:
     """Play an attack, again with other identities while the attacker gets the wrong stage."""
     while True:
         with tempfile.TemporaryDirectory(prefix="hst") as folder:
             try:
-                return Scene(attack, Path(folder)).play()
+                return Scene(attack, Path(folder), niceness).play()
             except Misplaced:
                 print(f"{attack.name}: not in stage {attack.stage}; once more", file=sys.stderr)
             finally:

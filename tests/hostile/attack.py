@@ -91,6 +91,8 @@ class Bounds:
     """File descriptors that a node may have more than before, when the attacker has gone."""
     shut_out_by: int = 0
     """Least number of honest volunteers that shut the attacker out."""
+    attacker_cores: float = 0.0
+    """Cores that the attacker needs for what it does: one that had fewer has not attacked."""
 
 
 @dataclass(frozen=True)

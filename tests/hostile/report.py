@@ -24,6 +24,7 @@ COLUMNS = (
     "CPU ms a step before, then",
     "others' cores before, then",
     "attacker's cores",
+    "cores it costs each",
     "blamed",
     "alive",
     "bounds",
@@ -40,8 +41,10 @@ resident memory of the worst honest node in MiB; file descriptors likewise. *Bla
 volunteers shut out, and how many of them did. One run each; two cores carry all volunteers, the
 attacker and whatever else runs there (*others' cores*), so rates vary by a tenth or more, and by
 more where others took more. The CPU time that all honest ones together need for a step does not.
-A stranger runs at the lowest priority, because a machine of its own would not take the swarm's
-cores; *attacker's cores* shows that it had some.
+A stranger runs at the lowest priority (unless `--nice` says another one), because a machine of its
+own would not take the swarm's cores; *attacker's cores* shows that it had some. *Cores it costs
+each* is what an honest volunteer spends on it: its CPU time *then* beyond that of as many steps
+*before*. This depends least on what else runs there.
 
 Machine: {machine}.
 
@@ -85,6 +88,7 @@ def row_of(row: Result, attack: Attack) -> str:
     """Return one line of the table."""
     memory = (row.memory_before, row.memory_during, row.memory_after)
     blamed = ", ".join(f"{name} by {count}" for name, count in row.blamed.items()) or "nobody"
+    nice = "" if row.niceness == Result.niceness else f" (nice {row.niceness})"
     cells = [
         f"{attack.name} ({attack.issue})",
         attack.what,
@@ -97,7 +101,8 @@ def row_of(row: Result, attack: Attack) -> str:
         f"{row.files_before}, {row.files_after}",
         f"{1000 * row.cpu_before:.0f}, {1000 * row.cpu_during:.0f}" if row.cpu_before else "",
         f"{row.others_before:.1f}, {row.others_during:.1f}" if row.cpu_before else "",
-        f"{row.attacker:.2f}" if row.attacker else "",
+        f"{row.attacker:.2f}{nice}" if row.attacker else "",
+        f"{row.cost_cores:.2f}" if row.attacker else "",
         blamed,
         f"{row.alive} of {row.honest}",
         "; ".join(row.misses(attack)) or "held",

@@ -86,7 +86,9 @@ class Result:
     others_during: float = 0.0
     attacker: float = 0.0
     """Cores that the attacker kept busy meanwhile. A stranger has a low priority here, because a
-    machine of its own would not take the swarm's cores; one that got none has not attacked."""
+    machine of its own would not take the swarm's cores."""
+    niceness: int = 19
+    """How much lower the priority of a stranger was than that of the honest ones."""
     authority: dict[str, int] = field(default_factory=dict)
     """By office: the most identities at a time that are no volunteers of the harness and have it,
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
@@ -111,9 +113,15 @@ class Result:
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
+            f"it had {self.attacker:.2f} cores, too few": self.attacker < bounds.attacker_cores,
             **{f"{n} strangers were {what}": n > 0 for what, n in self.authority.items()},
         }
         return [words for words, missed in told.items() if missed]
+
+    @property
+    def cost_cores(self) -> float:
+        """Cores that the attack costs each honest volunteer: its CPU beyond that of its steps."""
+        return self.rate_during * max(0.0, self.cpu_during - self.cpu_before) / self.honest
 
     @property
     def share(self) -> float:
@@ -175,8 +183,8 @@ class Misplaced(Exception):
 class Scene:
     """A swarm under attack; ends all its processes with the block."""
 
-    def __init__(self, attack: Attack, folder: Path) -> None:
-        self.attack, self.folder = attack, folder
+    def __init__(self, attack: Attack, folder: Path, niceness: int = 19) -> None:
+        self.attack, self.folder, self._niceness = attack, folder, niceness
         self._go = folder / "lie"
         self._swarm_file = folder / "x.swarm"
         self._samples: list[Sample] = []
@@ -302,7 +310,7 @@ class Scene:
             return
         peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
         program = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
-        command = ["nice", "-n", "19", *program]
+        command = ["nice", "-n", str(self._niceness), *program]
         more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
         with (self.folder / "logs" / "stranger.log").open("w") as log:
             self._stranger = subprocess.Popen(
@@ -442,6 +450,7 @@ class Scene:
             others_before=self._spent["before"].by_others,
             others_during=self._spent["then"].by_others,
             attacker=self._spent["then"].by_attacker,
+            niceness=self._niceness,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),

@@ -130,6 +130,21 @@ def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
     assert door.arrive(visits[100], 1.0) == pytest.approx(1.1)  # refusals cost nobody a turn
 
 
+def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> None:
+    slow = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=4, links_burst=8)
+    door = Door(slow, lambda peer: peer == "member", now=0.0)
+    visits = [Visit("127.0.0.1", lambda: None) for _ in range(18)]
+    for visit in visits:
+        door.arrive(visit, 0.0)
+    waits = [door.recognise(v, PeerId(f"s{n}"), 0.0) for n, v in enumerate(visits[:16])]
+    assert waits[:8] == [0.0] * 8
+    assert waits[15] == pytest.approx(2.0)
+    with pytest.raises(Refusal, match="too-many-strangers"):
+        door.recognise(visits[16], PeerId("one more"), 0.0)
+    assert door.recognise(visits[17], PeerId("member"), 0.0) == 0.0
+    assert door.recognise(visits[16], PeerId("one more"), 1.0) == pytest.approx(1.25)
+
+
 def test_a_prefix_with_many_bans_is_closed_for_a_while() -> None:
     crowd = Crowd()
     for number in range(OFFENCES):

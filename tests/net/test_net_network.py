@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 
 from client.errors import first_of
 from client.net.addresses import parse_destination
@@ -287,3 +288,33 @@ async def test_an_error_in_the_block_gets_out_of_it() -> None:
         async with open_network(os.urandom(32), [("127.0.0.1", 0)]):
             raise DialError("nobody is there")
     assert str(first_of(caught.value, DialError)) == "nobody is there"
+
+
+class _Wakings(trio.abc.Instrument):
+    """Counts how often the tasks that keep wanted links wake up."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Libp2pNetwork._keep")
+
+
+async def test_those_who_keep_other_links_sleep_while_strangers_come_and_go(
+    networks: Networks,
+) -> None:
+    async with networks() as a, networks() as b:
+        a.want({b.peer_id: b.addresses})
+        await is_up(a, b)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        wakings = _Wakings()
+        trio.lowlevel.add_instrument(wakings)
+        for _ in range(3):
+            async with networks() as stranger:
+                await stranger.connect(a.addresses[0])
+                await is_up(a, stranger)
+            while stranger.peer_id in a.statistics().peers:
+                await trio.sleep(0.01)
+        trio.lowlevel.remove_instrument(wakings)
+        assert not wakings.count
+        await a.disconnect(b.peer_id, "done")

@@ -145,7 +145,7 @@ ATTACKS = tuple(
         "for leases, follow a later lineage, are told of, or hold idle links.",
         stranger=partial(attack, identities=count),
         lasts_s=60.0,
-        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB),
+        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB, attacker_cores=cores),
     )
-    for count in (50, 500, 5000)
+    for count, cores in ((50, 0.03), (500, 0.08), (5000, 0.1))
 )

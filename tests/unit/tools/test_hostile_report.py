@@ -10,7 +10,15 @@ import pytest
 
 from client.errors import UserError
 from tests.hostile import report
-from tests.hostile.attack import MIB, Attack, Distorter, all_attacks, attack_named, forever
+from tests.hostile.attack import (
+    MIB,
+    Attack,
+    Bounds,
+    Distorter,
+    all_attacks,
+    attack_named,
+    forever,
+)
 from tests.hostile.scene import Result
 
 ATTACK = Attack(name="x", issue="B0", what="Nothing.", member=Distorter)
@@ -71,6 +79,13 @@ def test_each_bound_is_told_when_it_is_missed(change: dict[str, object], words: 
     assert [told for told in result.misses(ATTACK) if words in told]
 
 
+def test_an_attacker_that_got_no_time_has_not_attacked() -> None:
+    attack = replace(ATTACK, bounds=Bounds(attacker_cores=0.05))
+    starved = Result(**{**msgspec.to_builtins(HELD), "attacker": 0.01})
+    assert starved.misses(attack) == ["it had 0.01 cores, too few"]
+    assert not Result(**{**msgspec.to_builtins(HELD), "attacker": 0.06}).misses(attack)
+
+
 def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> None:
     report.keep(HELD, tmp_path)
     report.keep(Result(**{**msgspec.to_builtins(HELD), "rate_during": 0.2}), tmp_path)
@@ -84,8 +99,11 @@ def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> Non
 
 def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
     report.keep(HELD, tmp_path)
-    measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.06, "others_during": 1.0}
+    measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.08, "others_during": 1.0}
+    measured |= {"attacker": 0.3, "niceness": 0}
     report.keep(Result(**{**msgspec.to_builtins(HELD), **measured}), tmp_path)
     text = report.write({"x": ATTACK, "y": replace(ATTACK, name="y")}, tmp_path).read_text()
-    assert "| 50, 60 | 0.0, 1.0 |" in text
-    assert "| 25, 26 |  |  |" in text
+    assert (
+        "| 50, 80 | 0.0, 1.0 | 0.30 (nice 0) | 0.02 |" in text
+    )  # 1.7 steps/s, 10 ms more of each of 3
+    assert "| 25, 26 |  |  |  |  |" in text

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId
 from protocol.pipeline.delivery import ASK_S, BUSY_RETRY_S, Deliveries
 from protocol.pipeline.effects import SendPayload
-from protocol.pipeline.timing import ANSWER_S, GRADIENT, RECEIPT
+from protocol.pipeline.next_hop import SUSPEND_AFTER_STRIKES
+from protocol.pipeline.timing import ANSWER_S, GRADIENT, MIN_SAMPLES, RECEIPT
+from protocol.rounds.obstruction import LEAST_S, TIMES
 from protocol.wire.messages import Forward, Receipt
 from tests.support.pipeline_deliveries import (
     STAGE,
@@ -222,6 +224,58 @@ class TestLosses:
         made.forget(STEP)
         assert made.next_deadline() is None
         assert not made.gradient(A, STEP, M, 1.0)
+
+
+class TestCrowdsThatHaveShownNothing:
+    """Identities are free, and each may say that it serves the next stage."""
+
+    def lost_at_one(self, *, suspended: bool = False) -> tuple[Deliveries, PeerId]:
+        """A is measured; a microbatch is out at B or C, which is lost; who is left of the two."""
+        made = deliveries(A, B, C)
+        for _ in range(MIN_SAMPLES):
+            made.next_hop.settle(A, 1.0)
+        for sent_at in range(SUSPEND_AFTER_STRIKES if suspended else 0):
+            assert made.next_hop.timed_out(A, sent_at + 0.5, float(sent_at))
+        lost = offered(made)[0]
+        while lost == A:
+            made.discard(M)
+            made.next_hop.charge(A)
+            lost = offered(made)[0]
+        for _ in range(9):
+            made.next_hop.charge(A)
+        made.update(rated({A, B, C} - {lost}), 0, 1.0)
+        [left] = {B, C} - {lost}
+        return made, left
+
+    def sent_again(self, made: Deliveries) -> PeerId:
+        [(peer, _)] = offers(list(made.tick(1.0 + ASK_S)))
+        return peer
+
+    def test_what_one_of_them_lost_goes_to_a_replica_that_has_brought_work_however_busy(
+        self,
+    ) -> None:
+        made, _ = self.lost_at_one()
+        assert self.sent_again(made) == A
+
+    def test_who_waits_for_one_of_them_is_done_before_its_siblings_blame_it(self) -> None:
+        """They wait for what it has of the step, and cannot see for whom it waits itself."""
+        made = deliveries(A, B, C)
+        for _ in range(MIN_SAMPLES):
+            made.next_hop.acknowledged(A, 0.01, 1)
+            made.next_hop.settle(A, 0.1)
+        for _ in range(99):
+            made.next_hop.charge(A)
+        assert offered(made)[0] != A
+        now, sent_to = 0.0, None
+        while sent_to is None:
+            now = made.next_deadline() or 0.0
+            sent_to = next((peer for peer, _ in offers(list(made.tick(now)))), None)
+        assert sent_to == A
+        assert now + 1.0 < LEAST_S * TIMES["work"]
+
+    def test_it_goes_to_another_of_them_if_no_other_is_open(self) -> None:
+        made, left = self.lost_at_one(suspended=True)
+        assert self.sent_again(made) == left
 
 
 class TestHostileAnswers:

@@ -62,9 +62,10 @@ def test_generous_until_measured(bounds: Bounds) -> None:
     assert wait_s(taught(*[0.1] * MIN_SAMPLES), [], bounds) < bounds.most_s
 
 
-def test_siblings_judge_a_newcomer_once_all_are_measured() -> None:
+def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() -> None:
     fast, slow = taught(*[1.0] * 9), taught(*[4.0] * 9)
-    assert wait_s(Timing(), [fast, Timing()], GRADIENT) == GRADIENT.unmeasured_s
+    assert wait_s(Timing(), [Timing(), Timing()], GRADIENT) == GRADIENT.unmeasured_s
+    assert wait_s(Timing(), [fast, Timing()], GRADIENT) == wait_s(Timing(), [fast], GRADIENT) == 3.0
     assert wait_s(Timing(), [fast, slow], GRADIENT) == 3 * slow.mean_s - ANSWER_S
 
 
