@@ -12,11 +12,12 @@ State: the machine, the shares, and the streams of each request.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -51,6 +52,7 @@ from protocol.relay.server import (
 )
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
+T = TypeVar("T")
 STALL_S: Final = 30.0
 """Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
 
@@ -133,6 +135,7 @@ class PassingOn:
             request.stream.send_eof()
             return
         there, back = request.target, request.stream
+        back.whole_frames = True  # from now on it is written to apart from its own link's tasks
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._carry, request, number, back, there, request.asker)
             nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
@@ -142,7 +145,9 @@ class PassingOn:
         if connection is None:
             return False
         try:
-            request.target, answer = await ask(connection, asked.message)
+            request.target, answer = await self._apart(
+                partial(ask, connection, asked.message, whole_frames=True)
+            )
         except RemoteProtocolError as error:
             self._links.penalise(asked.target, error.penalty, error.reason)
             return False
@@ -170,12 +175,39 @@ class PassingOn:
         while data := await source.receive_held(MAX_PIECE_BYTES):
             await self._turn(sender, number, len(data))
             await self._pace(len(data))
-            await to.send_all([data], STALL_S)
+            await self._apart(partial(to.send_all, [data], STALL_S))
             now = trio.current_time()
             source.release(holding.passed(len(data), now))
             self.machine.receive(Moved(number, len(data)), now)
         to.send_eof()
         self._do(HalfClosed(number))
+
+    async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something on another peer's link; whose circuit ends does not wait for its end.
+
+        The work is cancelled then, too, but a frame that was begun is finished: half a frame would
+        end the link, and with it all circuits of somebody who has nothing to do with that.
+        """
+        over, scope = trio.Event(), trio.CancelScope()
+        done: list[T] = []
+        failed: list[Exception] = []
+
+        async def run() -> None:
+            with scope:
+                try:
+                    done.append(await work())
+                except Exception as error:
+                    failed.append(error)
+            over.set()
+
+        self._nursery.start_soon(run)
+        try:
+            await over.wait()
+        finally:
+            scope.cancel()
+        if failed:
+            raise failed[0]
+        return done[0]
 
     async def _turn(self, sender: PeerId, number: int, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
@@ -238,7 +270,7 @@ class PassingOn:
         connection = self._links.direct(peer)
         if connection is not None:
             with suppress(*FAILURES):
-                stream, _ = await ask(connection, message)
+                stream, _ = await ask(connection, message, whole_frames=True)
                 stream.send_eof()
 
     def _forget(self, number: int, request: _Request) -> None:
