@@ -162,9 +162,7 @@ class YamuxSession:
         """Most data of one frame, which with its header fills whole Noise messages."""
         return self._slice_messages * MAX_PLAINTEXT_BYTES - HEADER.size
 
-    async def open_stream(
-        self, *, urgent: bool = False, whole_frames: bool = False
-    ) -> YamuxStream:
+    async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
         """Open a stream to the peer.
 
         Args:

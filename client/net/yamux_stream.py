@@ -68,8 +68,8 @@ class YamuxStream:
         self._session = session
         self._urgent = urgent
         self.whole_frames = False
-        """Whether a frame that was begun is finished even if its sender is cancelled: cut off, it would
-        end the connection."""
+        """Whether a frame that was begun is finished even if its sender is cancelled: half a frame
+        would end the connection."""
         self.stream_id = stream_id
         self._send_window = INITIAL_WINDOW_BYTES
         self._window_opened = trio.Event()

@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from client.net.door import HostLimits
 from client.net.host import Connection
+from client.net.libp2p_network import Libp2pNetwork
 from protocol.relay.messages import Connect
+from protocol.relay.server import Budget, RelayLimits
 from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
 from tests.support.relay import open_relay
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks
+
+
+MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Budget(1.0, 64.0))
+"""So that one asker fills a line with circuits."""
 
 
 async def until_blocked(connection: Connection) -> None:
@@ -28,6 +35,7 @@ async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
 ) -> None:
     """The target's line takes nothing just now, so the relay has written half a frame to it."""
     async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
+        relay.passing.machine.limits = MANY_OF_ONE
         await reserve(b, relay, at=line.address)
         serve = b.serve_circuit
         b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
@@ -49,9 +57,32 @@ async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
             await c.connect(b.reaching.addresses[0])
 
 
+async def test_a_greeting_makes_no_member(networks: Networks) -> None:
+    """Or the bound on what strangers have would hold for nobody."""
+    async with networks(limits=HostLimits(hello_s=20.0)) as relay, networks() as a, networks() as b:
+        await reserve_as_member(b, relay)
+        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        await circuit_to(a, relay, b)
+        (circuit,) = relay.passing.machine._circuits.values()
+        relay.admit(a.peer_id)
+        assert circuit.stranger
+        relay.members({a.peer_id, b.peer_id})
+        assert not circuit.stranger
+
+
+async def reserve_as_member(member: Libp2pNetwork, relay: Libp2pNetwork) -> None:
+    relay.members({member.peer_id})
+    await member.connect(relay.addresses[0])
+    await until(lambda: linked(relay, member))
+    relay.admit(member.peer_id)
+    await reserve(member, relay)
+
+
 async def test_who_asks_and_breaks_off_leaves_nothing_behind(networks: Networks) -> None:
     """The relay cannot ask the target just now: its line takes nothing."""
     async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
+        relay.passing.machine.limits = MANY_OF_ONE
         await reserve(b, relay, at=line.address)
         b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
         to_b = relay.direct(b.peer_id)

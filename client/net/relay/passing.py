@@ -28,9 +28,10 @@ from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
+from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status
+from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
     Agreed,
@@ -126,9 +127,9 @@ class PassingOn:
     ) -> None:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
-        self._do(Asked(number, peer, message, member, relayed))
+        self._do(Asked(number, peer, message, member, relayed, _prefix(connection)))
         if request.ask is not None:
-            agrees = await self._ask_target(request, request.ask)
+            agrees = await self._ask_target(number, request, request.ask)
             self._do(Agreed(number, agrees))
         await send_message(request.stream, request.answer)
         if not request.joined or request.ask is None or request.target is None:
@@ -140,14 +141,21 @@ class PassingOn:
             nursery.start_soon(self._carry, request, number, back, there, request.asker)
             nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
 
-    async def _ask_target(self, request: _Request, asked: AskTarget) -> bool:
+    async def _ask_target(self, number: int, request: _Request, asked: AskTarget) -> bool:
         connection = self._links.direct(asked.target)
         if connection is None:
             return False
+
+        async def asking() -> RelayMessage:
+            stream, answer = await ask(connection, asked.message, whole_frames=True)
+            if number in self._requests:
+                request.target = stream
+            else:
+                stream.reset()
+            return answer
+
         try:
-            request.target, answer = await self._apart(
-                partial(ask, connection, asked.message, whole_frames=True)
-            )
+            answer = await self._apart(asking)
         except RemoteProtocolError as error:
             self._links.penalise(asked.target, error.penalty, error.reason)
             return False
@@ -282,3 +290,9 @@ class PassingOn:
             if request.target is not None and not request.target.done:
                 request.target.reset()
         self._do(Ended(number))
+
+
+def _prefix(connection: Connection) -> str:
+    """Return what a link is judged together with; many volunteers on one machine are legitimate."""
+    ip = connection.ip
+    return "" if not ip or is_loopback(ip) else prefix_of(ip)
