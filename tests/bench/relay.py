@@ -65,7 +65,7 @@ async def relay(network: Libp2pNetwork, rate: float) -> None:
             ),
         }
 
-    await _answer(network.addresses[0], now)
+    await talk(network.addresses[0], now)
 
 
 async def sinks(host: str, number: int, relay_address: str) -> None:
@@ -84,9 +84,9 @@ async def sinks(host: str, number: int, relay_address: str) -> None:
             nursery.start_soon(count, which)
             addresses.append(network.addresses[0])
             if relay_address:
-                await _reserve(network, relay_address)
+                await reserved(network, relay_address)
                 addresses[-1] = network.reaching.addresses[0]
-        await _answer(" ".join(addresses), lambda: {"bytes": list(got.values())})
+        await talk(" ".join(addresses), lambda: {"bytes": list(got.values())})
         nursery.cancel_scope.cancel()
 
 
@@ -107,7 +107,7 @@ async def sources(host: str, targets: Sequence[str]) -> None:
             nursery.start_soon(drop, network)
             for address in addresses.split():
                 nursery.start_soon(send, network, await network.connect(address))
-        await _answer("sending", dict)
+        await talk("sending", dict)
         nursery.cancel_scope.cancel()
 
 
@@ -115,7 +115,8 @@ async def _opened(stack: AsyncExitStack, host: str) -> Libp2pNetwork:
     return await stack.enter_async_context(open_network(os.urandom(32), [(host, 0)]))
 
 
-async def _reserve(network: Libp2pNetwork, relay_address: str) -> None:
+async def reserved(network: Libp2pNetwork, relay_address: str) -> None:
+    """Let a network be reached through a relay."""
     name = await network.connect(relay_address)
     network.reaching.update({name: [relay_address]}, needed=True)
     while not network.reaching.addresses:
@@ -133,7 +134,7 @@ async def flood(relay_address: str) -> None:
         targets = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
         for target in targets:
             target.serve_circuit = keep  # type: ignore[method-assign,assignment]
-            await _reserve(target, relay_address)
+            await reserved(target, relay_address)
         askers = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
         for number in range(CIRCUITS):
             asker, target = askers[number % TARGETS], targets[number // TARGETS % TARGETS]
@@ -144,7 +145,7 @@ async def flood(relay_address: str) -> None:
             nursery.start_soon(_fill, partial(stream.send_all, [bytes(65536)]))
         for circuit in circuits:
             nursery.start_soon(_fill, partial(circuit.send_all, bytes(65536)))
-        await _answer("full soon", dict)
+        await talk("full soon", dict)
         nursery.cancel_scope.cancel()
 
 
@@ -153,7 +154,7 @@ async def _fill(send: Callable[[], Any]) -> None:
         await send()
 
 
-async def _answer(first: str, tell: Callable[[], dict[str, Any]]) -> None:
+async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
     """Say a line, then answer every line of stdin until its end."""
     print(first, flush=True)
     async for line in trio.wrap_file(sys.stdin):
@@ -178,8 +179,10 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
 class Peer:
     """One of these processes."""
 
+    module = "tests.bench.relay"
+
     def __init__(self, role: str, host: str, *arguments: str, within: Sequence[str] = ()) -> None:
-        program = (sys.executable, "-m", "tests.bench.relay", "--peer", role, host, *arguments)
+        program = (sys.executable, "-m", self.module, "--peer", role, host, *arguments)
         self.process = subprocess.Popen(
             [*within, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
