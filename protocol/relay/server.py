@@ -57,7 +57,8 @@ class RelayLimits:
         asks: requests of one peer, refused ones included; and circuits to one target, whichever
             members ask for them.
         asks_of_strangers: circuits to one target, whichever strangers ask for them.
-        asks_of_pair: the same of one asker for one target: it may dial again now and then.
+        asks_of_pair: the same of one asker for one target: it may dial again now and then. Of the
+            two before, the peers of one prefix get ``prefix_share``.
     """
 
     reservations: int = 128
@@ -73,7 +74,7 @@ class RelayLimits:
     half_closed_s: float = 10.0
     asks: Budget = Budget(2.0, 64.0)
     asks_of_strangers: Budget = Budget(0.5, 8.0)
-    asks_of_pair: Budget = Budget(0.2, 8.0)
+    asks_of_pair: Budget = Budget(0.05, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +343,9 @@ class RelayServer:
         whose, budget = ("for", limits.asks)
         if not asked.member:
             whose, budget = ("strangers-for", limits.asks_of_strangers)
+        share = Budget(limits.prefix_share * budget.per_s, limits.prefix_share * budget.burst)
+        if asked.prefix and not self._allows((whose, target, asked.prefix), share, now):
+            return self._refuse(asked, "too-often")
         if not self._allows((whose, target), budget, now):
             return self._refuse(asked, "too-often")
         self._circuits[asked.number] = _Circuit(

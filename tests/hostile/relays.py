@@ -556,9 +556,9 @@ HEAD = """# One hostile peer against a relay and those whom it relays for
 
 A relay that lends {rate:.0f} MB/s, two members that send through it as fast as they may, and an
 attacker. Everybody counts as a member, and on loopback nothing is counted by address. *Share* is
-the honest rate during the attack against before. *Newcomers* ask for a circuit twice a second; so many
-of those that tried were served, before and during. Memory and descriptors are the relay's: before,
-most, after. One run each.
+the honest rate during the attack against before. *Newcomers* ask for a circuit twice a second; so
+many of those that tried were served, before and during. Memory and descriptors are the relay's:
+before, most, after. One run each.
 
 """
 COLUMNS: Final = (

@@ -61,8 +61,7 @@ def negotiable(stream: YamuxStream) -> GuardedStream:
 
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
     """Send a message; raises StreamReset or ConnectionLost."""
-    data = encode_relay_message(message)
-    await stream.send_all([len(data).to_bytes(_LENGTH_BYTES, "big") + data])
+    await stream.send_all([_framed(message)])
 
 
 async def receive_message(stream: YamuxStream) -> RelayMessage:
@@ -97,8 +96,7 @@ async def ask(
     answered = False
     try:
         with trio.fail_after(ANSWER_S):
-            await request_protocol(negotiable(stream), RELAY_PROTOCOL)
-            await send_message(stream, message)
+            await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
             answer = await receive_message(stream)
         answered = True
         return stream, answer
@@ -109,6 +107,11 @@ async def ask(
 
 FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
 """What ``ask`` raises when the other side is of no use."""
+
+
+def _framed(message: RelayMessage) -> bytes:
+    data = encode_relay_message(message)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 async def _receive_exactly(stream: YamuxStream, size: int) -> bytes:

@@ -174,6 +174,16 @@ def test_strangers_do_not_use_up_the_requests_of_members() -> None:
     assert machine.receive(connect(1000, A), 10.0) == [AskTarget(1000, B, Stop(A))]
 
 
+def test_the_peers_of_one_prefix_do_not_use_up_the_requests_for_a_target() -> None:
+    machine = relay()
+    for number in range(400):
+        asked = Asked(number, PeerId(f"p{number}"), Connect(B), member=True, prefix="11.0.0")
+        machine.receive(asked, 0.1 * number)
+        machine.receive(Ended(number), 0.1 * number)
+    elsewhere = Asked(1000, A, Connect(B), member=True, prefix="11.0.1")
+    assert machine.receive(elsewhere, 40.0) == [AskTarget(1000, B, Stop(A))]
+
+
 def test_who_comes_again_does_not_begin_anew() -> None:
     machine = relay()
     codes = []
