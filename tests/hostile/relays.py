@@ -1,12 +1,13 @@
 """Attack a relay, and the members that it relays for.
 
-    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--keep]
+    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--loopback] [--keep]
 
-A relay, two honest members that send through it, and one attacker, each a process of its own on
-loopback; the relay counts everybody as a member, and nobody by address, which helps the attacker.
-Now and then a newcomer asks for a circuit, and leaves. Every attack is tried on a relay of its own;
-``--keep`` puts its row into ``tests/bench/results/hostile_relays.jsonl`` and rewrites the table
-beside it.
+A relay, two honest members that send through it, and one attacker, each a process of its own. They
+are at three places of a laboratory's internet (``tests.netlab``, takes root), or with
+``--loopback`` on one machine, where nobody is counted by address, which helps the attacker. For the
+relay everybody is a member, which helps it, too. Now and then a newcomer asks for a circuit, and
+leaves. Every attack is tried on a relay of its own; ``--keep`` puts its row into
+``tests/bench/results/hostile_relays.jsonl`` and rewrites the table beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,13 +43,17 @@ from protocol.wire.messages import Backward
 from tests.bench.machines import commit, this_machine
 from tests.bench.relay import Peer, reserved, talk
 from tests.hostile.attack import MIB
+from tests.netlab.internet import Internet, Place
 
 HOST: Final = "127.0.0.1"
-RATE: Final = 4_000_000
+RATE: Final = 16_000_000
 """Bytes per second that the relay lends."""
+HONEST_RATE: Final = 1_000_000
+"""Bytes per second that the honest members send: less than one of ten senders' share."""
 PAYLOAD_BYTES: Final = 64 * 1024
 PIECE: Final = bytes(64 * 1024)
-NEWCOMER_EVERY_S, NEWCOMER_WAITS_S = 0.5, 5.0
+NEWCOMER_EVERY_S, NEWCOMER_WAITS_S = 2.0, 5.0
+"""So often a prefix may ask for one target."""
 BEFORE_S: Final = 6.0
 AFTER_S: Final = 4.0
 RESULTS: Final = Path(__file__).parents[1] / "bench" / "results"
@@ -233,9 +238,9 @@ async def slow_readers(attacker: Attacker) -> None:
         target.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
         await reserved(target, attacker.relay)
         targets.append(target)
-    for number in range(64):
+    for _ in range(8):
         asker = await attacker.identity()
-        for target in targets[number % 2 :: 2]:
+        for target in 4 * targets:
             with suppress(*BROKEN):
                 stream = await attacker.ask(asker, Connect(target.peer_id))
                 if stream is not None:
@@ -249,10 +254,12 @@ async def never_agrees(attacker: Attacker) -> None:
     target.reaching = _Silent()  # type: ignore[assignment]
 
     async def asking() -> None:
-        network = await attacker.identity()
         while True:
+            network = await attacker.identity()
             with suppress(*BROKEN):
-                await attacker.ask(network, Connect(target.peer_id))
+                while True:
+                    await attacker.ask(network, Connect(target.peer_id))
+                    await trio.sleep(0.5)
 
     for _ in range(64):
         attacker.nursery.start_soon(asking)
@@ -305,24 +312,23 @@ ATTACKS: dict[str, tuple[str, float, Callable[[Attacker], Awaitable[None]]]] = {
         partial(one_target, askers=1),
     ),
     "one-target-8": ("The same with eight identities.", 0.8, partial(one_target, askers=8)),
-    "break-off": ("Floods a member through circuits and breaks off.", 0.4, break_off),
+    "break-off": ("Floods a member through circuits and breaks off.", 0.8, break_off),
     "slow-readers": ("Fills 256 circuits whose targets read nothing.", 0.8, slow_readers),
     "never-agrees": (
         "64 identities ask for a target that never answers.",
         0.8,
         never_agrees,
     ),
-    "greedy": ("Sends through 32 circuits.", 0.4, greedy),
+    "greedy": ("Sends through 32 circuits.", 0.8, greedy),
 }
-"""What each does, the least share of the honest rate (half, where the attacker sends itself, for it
-is a client like any other), and its actions."""
+"""What each does, the least share of the honest rate, and its actions."""
 
 
 # --- processes -------------------------------------------------------------------------------
 
 
-async def _relay() -> None:
-    async with open_network(os.urandom(32), [(HOST, 0)]) as network:
+async def _relay(host: str) -> None:
+    async with open_network(os.urandom(32), [(host, 0)]) as network:
         network.passing.offer(relays=True, rate_bytes_per_s=RATE)
         machine = network.passing.machine
 
@@ -341,7 +347,7 @@ async def _relay() -> None:
         await talk(network.addresses[0], now)
 
 
-async def _honest(relay: str) -> None:
+async def _honest(host: str, relay: str) -> None:
     """Two members, one of which sends to the other, and newcomers that ask for the other."""
     told: dict[str, Any] = {"bytes": 0, "served": 0, "unserved": 0, "why": "", "links": 0}
 
@@ -351,10 +357,12 @@ async def _honest(relay: str) -> None:
                 told["bytes"] += len(event.payload)
 
     async def send(network: Libp2pNetwork, peer: PeerId) -> None:
+        due = trio.current_time()
         while True:
             with suppress(NetworkError):
                 await network.send(peer, Backward(0, 1, 0, 0), bytes(PAYLOAD_BYTES))
-            await trio.sleep(0)
+            due = max(due + PAYLOAD_BYTES / HONEST_RATE, trio.current_time() - 1.0)
+            await trio.sleep_until(due)
 
     async def newcomers(address: str) -> None:
         while True:
@@ -369,8 +377,8 @@ async def _honest(relay: str) -> None:
             await trio.sleep(NEWCOMER_EVERY_S)
 
     async with (
-        open_network(os.urandom(32), [(HOST, 0)]) as a,
-        open_network(os.urandom(32), [(HOST, 0)]) as b,
+        open_network(os.urandom(32), [(host, 0)]) as a,
+        open_network(os.urandom(32), [(host, 0)]) as b,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(take, b)
@@ -410,12 +418,12 @@ async def _going_on(attack: Callable[[Attacker], Awaitable[None]], attacker: Att
             await trio.sleep(0.2)
 
 
-async def _peer(role: str, arguments: Sequence[str]) -> None:
+async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
     match role:
         case "relay":
-            await _relay()
+            await _relay(host)
         case "honest":
-            await _honest(*arguments)
+            await _honest(host, *arguments)
         case _:
             await _attack(*arguments)
 
@@ -433,6 +441,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one attack. Memory in bytes, rates in bytes per second."""
 
     attack: str
+    counted: bool
+    """Whether peers were counted by address."""
     rate_before: float
     rate_during: float
     newcomers_before: tuple[int, int]
@@ -475,24 +485,26 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.rate_during / max(self.rate_before, 1.0)
 
 
-def tried(name: str, seconds: float) -> Row:
-    """Try an attack."""
+def tried(name: str, seconds: float, net: Internet | None) -> Row:
+    """Try an attack, in a laboratory or on loopback."""
     started: list[Process] = []
+
+    def start(role: str, *arguments: str, within: Sequence[str] = ()) -> Process:
+        host = HOST if net is None else net.address(role)
+        around = () if net is None else net.command(role)
+        started.append(Process(role, host, *arguments, within=(*around, *within)))
+        return started[-1]
+
     try:
-        relay = Process("relay", HOST)
-        started.append(relay)
-        honest = Process("honest", HOST, relay.first)
-        started.append(honest)
+        relay = start("relay")
+        honest = start("honest", relay.first)
         before = _watched(relay, honest, BEFORE_S)
-        attacker = Process(
-            "attack", HOST, name, relay.first, honest.first, within=("nice", "-n", "10")
-        )
-        started.append(attacker)
+        attacker = start("attack", name, relay.first, honest.first, within=("nice", "-n", "10"))
         during = _watched(relay, honest, seconds)
         said = attacker.ask()
         attacker.end()
         after = _watched(relay, honest, AFTER_S)
-        return _row(name, before, during, after, said)
+        return _row(name, before, during, after, said, counted=net is not None)
     finally:
         for process in started:
             process.end()
@@ -510,11 +522,14 @@ def _watched(relay: Process, honest: Process, seconds: float) -> Looks:
     return [*looks, (time.monotonic(), relay.ask(), honest.ask())]
 
 
-def _row(name: str, before: Looks, during: Looks, after: Looks, said: dict[str, int]) -> Row:
+def _row(
+    name: str, before: Looks, during: Looks, after: Looks, said: dict[str, int], *, counted: bool
+) -> Row:
     at, relay, honest = (list(column) for column in zip(*during, strict=True))
     took = at[-1] - at[0]
     return Row(
         attack=name,
+        counted=counted,
         rate_before=_rate(before),
         rate_during=_rate(during),
         newcomers_before=_served(before),
@@ -554,9 +569,9 @@ HEAD = """# One hostile peer against a relay and those whom it relays for
 
     python -m tests.hostile.relays [NAME ...] --keep
 
-A relay that lends {rate:.0f} MB/s, two members that send through it as fast as they may, and an
-attacker. Everybody counts as a member, and on loopback nothing is counted by address. *Share* is
-the honest rate during the attack against before. *Newcomers* ask for a circuit twice a second; so
+A relay that lends {rate:.0f} MB/s, two members of which one sends 1 MB/s through it, and an
+attacker. Everybody counts as a member, and *on loopback* nobody is counted by address. *Share* is
+the honest rate during the attack against before. *Newcomers* ask for a circuit every other second; so
 many of those that tried were served, before and during. Memory and descriptors are the relay's:
 before, most, after. One run each.
 
@@ -583,9 +598,11 @@ def keep(row: Row, folder: Path = RESULTS) -> None:
     path = folder / "hostile_relays.jsonl"
     with path.open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
-    newest = {r.attack: r for r in (msgspec.json.decode(x, type=Row) for x in path.open("rb"))}
+    rows = [msgspec.json.decode(kept, type=Row) for kept in path.read_bytes().splitlines()]
+    newest = {(one.attack, one.counted): one for one in rows}
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-    lines += [line(newest[name]) for name in ATTACKS if name in newest]
+    order = [(name, counted) for name in ATTACKS for counted in (True, False)]
+    lines += [line(newest[which]) for which in order if which in newest]
     text = HEAD.format(rate=RATE / 1e6) + "\n".join(lines) + f"\n\nMachine: {row.machine}.\n"
     (folder / "hostile_relays.md").write_text(text)
 
@@ -593,7 +610,7 @@ def keep(row: Row, folder: Path = RESULTS) -> None:
 def line(row: Row) -> str:
     """Return a row of the table."""
     cells = (
-        row.attack,
+        row.attack if row.counted else f"{row.attack}, on loopback",
         ATTACKS[row.attack][0],
         f"{row.share:.2f}",
         "; ".join(f"{a} of {b}" for a, b in (row.newcomers_before, row.newcomers_during)),
@@ -615,22 +632,26 @@ def _words(told: dict[str, int]) -> str:
 def main() -> int:
     """Try what was named and print the rows; 1 if a bound does not hold."""
     if sys.argv[1:2] == ["--peer"]:
-        trio.run(_peer, sys.argv[2], sys.argv[4:])
+        trio.run(_peer, sys.argv[2], sys.argv[3], sys.argv[4:])
         return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", choices=[*ATTACKS, []], default=[])
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--loopback", action="store_true")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     missed = 0
-    for name in asked.names or ATTACKS:
-        row = tried(name, asked.seconds)
-        missed += bool(row.misses())
-        print(line(row), flush=True)
-        if asked.keep:
-            keep(row)
+    with ExitStack() as stack:
+        places = {name: Place() for name in ("relay", "honest", "attack")}
+        net = None if asked.loopback else stack.enter_context(Internet(places))
+        for name in asked.names or ATTACKS:
+            row = tried(name, asked.seconds, net)
+            missed += bool(row.misses())
+            print(line(row), flush=True)
+            if asked.keep:
+                keep(row)
     return int(missed > 0)
 
 
