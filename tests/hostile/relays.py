@@ -571,8 +571,8 @@ HEAD = """# One hostile peer against a relay and those whom it relays for
 
 A relay that lends {rate:.0f} MB/s, two members of which one sends 1 MB/s through it, and an
 attacker. Everybody counts as a member, and *on loopback* nobody is counted by address. *Share* is
-the honest rate during the attack against before. *Newcomers* ask for a circuit every other second; so
-many of those that tried were served, before and during. Memory and descriptors are the relay's:
+the honest rate during the attack against before. *Newcomers* ask for a circuit every other second;
+so many of those that tried were served, before and during. Memory and descriptors are the relay's:
 before, most, after. One run each.
 
 """
