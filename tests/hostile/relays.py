@@ -83,11 +83,17 @@ class Attacker:
         return PeerId(self.victim.rpartition("/")[2])
 
     async def identity(self) -> Libp2pNetwork:
-        """Return a new identity that is linked with the relay; raises NetworkError."""
+        """Return a new identity that is linked with the relay, as soon as it lets one in."""
         network: Libp2pNetwork = await self.nursery.start(_opened)
-        await network.connect(self.relay)
-        self.said["identities"] += 1
-        return network
+        while True:
+            try:
+                await network.connect(self.relay)
+            except NetworkError:
+                self.said["not let in"] += 1
+                await trio.sleep(0.5)
+                continue
+            self.said["identities"] += 1
+            return network
 
     async def ask(self, network: Libp2pNetwork, message: RelayMessage) -> YamuxStream | None:
         """Ask the relay; return the stream if it agrees. Raises NetworkError without a link."""
