@@ -23,7 +23,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect import Multiselect
-from libp2p.protocol_muxer.multiselect_client import MultiselectClient
+from libp2p.protocol_muxer.multiselect_client import MULTISELECT_PROTOCOL_ID
 from libp2p.security.noise.patterns import PatternXX
 
 
@@ -94,14 +94,34 @@ async def handshake(
     return Authenticated(peer, channel, inner.rest())
 
 
-async def request_protocol(stream: GuardedStream, protocol: str) -> None:
-    """Ask the other side for a protocol on this stream; raises HandshakeFailed if it refuses."""
+async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b"") -> None:
+    """Ask the other side for a protocol on this stream, in one round trip.
+
+    Args:
+        stream: fresh.
+        protocol: the only one that is asked for.
+        then: sent along; whoever agrees reads it next.
+
+    Raises:
+        HandshakeFailed: it refuses.
+    """
+    answers = BoundedCommunicator(stream)
     try:
-        agreed = await MultiselectClient().select_one_of([protocol], BoundedCommunicator(stream))
+        await stream.write(_token(MULTISELECT_PROTOCOL_ID) + _token(protocol) + then)
+        if (header := await answers.read()) != MULTISELECT_PROTOCOL_ID:
+            raise HandshakeFailed(f"{header!r} is not multistream-select")
+        agreed = await answers.read()
     except Exception as error:
         raise HandshakeFailed(f"{protocol} was refused: {error}") from error
     if agreed != protocol:
-        raise HandshakeFailed(f"agreed on {agreed!r} instead of {protocol}")
+        raise HandshakeFailed(f"{protocol} was refused: the answer is {agreed!r}")
+
+
+def _token(text: str) -> bytes:
+    """Return what multistream-select sends for a text: its length in one byte, a line feed."""
+    data = text.encode() + b"\n"
+    assert len(data) < 0x80
+    return bytes([len(data)]) + data
 
 
 async def accept_protocol(stream: GuardedStream, protocols: Iterable[str]) -> str:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import trio
@@ -270,10 +269,10 @@ class Host:
                     attempt.fail(str(error))
 
         async with trio.open_nursery() as nursery:
-            for target, following in zip_longest(targets, targets[1:]):
+            for target in targets:
                 attempt = race.attempt()
                 nursery.start_soon(attempt_at, target, attempt)
-                await attempt.head_start(target, following)
+                await attempt.head_start()
                 if race.won:
                     break
         if not race.answered:

@@ -295,11 +295,12 @@ class Libp2pNetwork:
             link.admitted.set()
             for carrier in link.carriers:
                 self._admitted(carrier.connection)
-            self.passing.admitted(peer)
 
     def members(self, peers: Collection[PeerId]) -> None:
         """Replace the set of known members."""
-        self._members = frozenset(peers)
+        before, self._members = self._members, frozenset(peers)
+        for peer in self._members - before:
+            self.passing.admitted(peer)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""

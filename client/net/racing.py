@@ -2,7 +2,9 @@
 
 The addresses are tried one after the other, each with a head start of 250 ms before the next one
 begins; an attempt that fails lets the next begin at once. So an address that swallows packets, as
-broken IPv6 does, costs 250 ms and no more. Ways through relays begin 1 s after the last direct one.
+broken IPv6 does, costs 250 ms and no more. A way through a relay comes last and takes as many round
+trips, over a longer line. So it wins only where the direct ones do not work or have lost a packet;
+then a direct connection takes over later.
 The attempt in which the peer proves its identity first wins, at the moment before the peer learns
 ours; the others end then. So a peer never sees two connections of ours, which would replace each
 other.
@@ -24,9 +26,6 @@ from protocol.hosts import is_global, machine_of, number_of
 
 HEAD_START_S: Final = 0.25
 """Connection Attempt Delay (RFC 8305, section 5)."""
-DETOUR_S: Final = 1.0
-"""What the last direct address has before the first through a relay: on long lines a handshake
-takes most of that, and a direct link is worth it."""
 T = TypeVar("T")
 
 
@@ -90,10 +89,9 @@ class Attempt:
         self._race.failures.append(words)
         self.over.set()
 
-    async def head_start(self, target: Destination, following: Destination | None) -> None:
-        """Wait until the next attempt, at ``following``, may begin; ours is at ``target``."""
-        detour = target.relay is None and following is not None and following.relay is not None
-        with trio.move_on_after(DETOUR_S if detour else HEAD_START_S):
+    async def head_start(self) -> None:
+        """Wait until the next attempt may begin."""
+        with trio.move_on_after(HEAD_START_S):
             await self.over.wait()
 
 

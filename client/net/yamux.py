@@ -162,11 +162,12 @@ class YamuxSession:
         """Most data of one frame, which with its header fills whole Noise messages."""
         return self._slice_messages * MAX_PLAINTEXT_BYTES - HEADER.size
 
-    async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
+    async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
         """Open a stream to the peer.
 
         Args:
             urgent: its frames are sent before those of other streams.
+            whole_frames: see `YamuxStream`; holds for the frame that opens it, too.
 
         Raises:
             ConnectionLost: the session has ended.
@@ -174,9 +175,16 @@ class YamuxSession:
         if self.closed:
             raise ConnectionLost("the connection ended")
         stream = YamuxStream(self, self._next_id, urgent=urgent)
+        stream.whole_frames = whole_frames
         self._next_id += 2
         self._streams[stream.stream_id] = stream
-        await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)], urgent=True)
+        frame = HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)
+        try:
+            with trio.CancelScope() as scope:
+                await self.write([frame], urgent=True, whole=scope if whole_frames else None)
+        except BaseException:
+            self._streams.pop(stream.stream_id, None)  # the peer has not heard of it
+            raise
         return stream
 
     async def accept_stream(self) -> YamuxStream:
@@ -186,9 +194,19 @@ class YamuxSession:
         except trio.EndOfChannel as error:
             raise ConnectionLost("the connection ended") from error
 
-    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
-        """Send a frame when it is its turn. Only streams and the session call this."""
+    async def write(
+        self, frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None = None
+    ) -> None:
+        """Send a frame when it is its turn. Only streams and the session call this.
+
+        Args:
+            frame: its header and its data.
+            urgent: whether it goes before frames that are not.
+            whole: the scope around this call, which is shielded from the frame's first byte on.
+        """
         await self._turns.wait(urgent)
+        if whole is not None:
+            whole.shield = True
         try:
             if self.closed:
                 raise ConnectionLost("the connection ended")

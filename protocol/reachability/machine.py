@@ -15,12 +15,15 @@ fewer: then the candidate is *public*, or *private*. Until then nothing is known
 Each is probed again every 15 minutes, at once when our own addresses change, and after a minute
 where fewer than three could be asked or they disagreed. Members in our own prefix are not asked:
 they may be in our home. A peer that lies about where it sees us makes a candidate that nobody else
-can be asked about. State: the observations by peer, the candidates, the probes under way. Pure.
+can be asked about. Of the hosts and ports that peers name only those count that most prefixes name,
+so a crowd of liars in one prefix takes no place from others, and little of the probers' budgets.
+State: the observations by peer, the candidates, the probes under way. Pure.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -42,6 +45,11 @@ AGAIN_S: Final = 900.0
 SOON_S: Final = 60.0
 PATIENCE_S: Final = 10.0
 """A new candidate waits so long for three that can be asked; then fewer have to do."""
+NAMED_S: Final = 120.0
+"""Between two probings of ports that we know by a peer's word alone: in this time a prober dials us
+back four times, and we need that for our own port."""
+MAX_HOSTS: Final = 2
+"""Observed hosts of one kind: a home may have two lines."""
 MAX_CANDIDATES: Final = 8
 MAX_OBSERVERS: Final = 128
 
@@ -119,6 +127,7 @@ class Reachability:
         self._ports: Mapping[str, int] = {}
         self._given: dict[Place, Source] = {}
         self._numbers = count(1)
+        self._named_due = -math.inf
 
     # --- events ------------------------------------------------------------------------------
 
@@ -148,8 +157,8 @@ class Reachability:
         self._observations.pop(peer, None)
         if is_global(seen[0]) and is_global(ends.host) and kind_of(seen[0]) == kind_of(ends.host):
             self._observations[peer] = _Observation(ends, seen)
-            while len(self._observations) > MAX_OBSERVERS:
-                self._observations.popitem(last=False)
+            if len(self._observations) > MAX_OBSERVERS:
+                self._forget_one()
         self._renew(now)
         for (host, _), candidate in self._candidates.items():
             if 0 < candidate.agreed < PROBERS <= len(self._probers(host)):
@@ -209,7 +218,8 @@ class Reachability:
     def mapping(self) -> PortMapping:
         """Return whether our router gives one local port the same outer port for everybody.
 
-        It takes two links dialled from one local port to different machines (RFC 5780, 4.3).
+        It takes two links dialled from one local port to different machines (RFC 5780, 4.3). Of
+        several more than half have to see us at one place: one of them may lie.
         """
         by_port: dict[int, list[_Observation]] = {}
         for known in self._observations.values():
@@ -218,7 +228,8 @@ class Reachability:
         found: PortMapping = "unknown"
         for same in by_port.values():
             if len({known.ends.host for known in same}) > 1:
-                if len({known.seen for known in same}) > 1:
+                ((_, most),) = Counter(known.seen for known in same).most_common(1)
+                if 2 * most <= len(same):
                     return "symmetric"
                 found = "endpoint-independent"
         return found
@@ -262,7 +273,13 @@ class Reachability:
         """Whether to probe now; a new candidate waits a little until three can be asked."""
         there = len(self._probers(place[0]))
         patient = candidate.since + PATIENCE_S > now
-        return candidate.due <= now and there >= (PROBERS if patient else 1)
+        if candidate.due > now or there < (PROBERS if patient else 1):
+            return False
+        if candidate.source == "observed" and place[1] != self._ports.get(kind_of(place[0])):
+            if now < self._named_due:
+                return False
+            self._named_due = now + NAMED_S
+        return True
 
     def _expire(self, candidate: _Candidate, now: float) -> None:
         for number, (_, prefix, late) in list(candidate.waiting.items()):
@@ -327,12 +344,29 @@ class Reachability:
         own = (host for host in sorted(self._own) if is_global(host))
         places = [(host, self._ports.get(kind_of(host), 0)) for host in own]
         _add(found, places, "interface")
+        hosts: Counter[str] = Counter()
         for outer in self.outer_hosts():
+            hosts[kind_of(outer)] += 1
+            if hosts[kind_of(outer)] > MAX_HOSTS:
+                continue
             if outer not in self._own:
                 _add(found, [(outer, self._ports.get(kind_of(outer), 0))], "observed")
-            called = [known for known in self._observations.values() if not known.ends.dialled]
-            _add(found, [known.seen for known in called if known.seen[0] == outer], "observed")
+            _add(found, self._named(outer), "observed")
         return dict(list(found.items())[:MAX_CANDIDATES])
+
+    def _named(self, host: str) -> list[Place]:
+        """Return the place at a host at which peers of most prefixes say they dialled us."""
+        votes: dict[Place, set[str]] = {}
+        for known in self._observations.values():
+            if not known.ends.dialled and known.seen[0] == host:
+                votes.setdefault(known.seen, set()).add(prefix_of(known.ends.host))
+        return sorted(votes, key=lambda place: -len(votes[place]))[:1]
+
+    def _forget_one(self) -> None:
+        """Drop the oldest observation of the prefix that has most."""
+        prefixes = {peer: prefix_of(known.ends.host) for peer, known in self._observations.items()}
+        ((crowd, _),) = Counter(prefixes.values()).most_common(1)
+        del self._observations[next(peer for peer, prefix in prefixes.items() if prefix == crowd)]
 
 
 def _add(found: dict[Place, Source], places: Sequence[Place], source: Source) -> None:

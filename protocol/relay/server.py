@@ -5,20 +5,36 @@ wants to reach it asks the relay to connect it; the relay asks the member, and i
 passes bytes on between the two. The machine sees no byte of them.
 
 Inputs are events, with the clock; outputs are effects. State, all bounded: the reservations, the
-circuits, and how often each linked peer has asked. A reservation ends with its link. Identities
-come from the links alone, so nobody reserves in another's name, and a link that is itself relayed
-gets neither reservations nor circuits, so relays form no loops.
+circuits, and how often peers have asked. A reservation ends with its link. Identities come from the
+links alone, so nobody reserves in another's name, and a link that is itself relayed gets neither
+reservations nor circuits, so relays form no loops.
+
+Identities cost nothing, so places are shared out by address as well: the peers of one prefix get a
+quarter of them. And nobody is made unreachable by those who ask for it: one asker has few circuits
+to one target and asks for it rarely, and strangers' requests do not use up the members'.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.relay.messages import Code, Connect, Drain, Reserve, Reserved, Status, Stop
+
+MAX_ASKS: Final = 4096
+"""Budgets of requests that are remembered; the one unused for longest is forgotten."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Requests: so many per second, and so many at once."""
+
+    per_s: float
+    burst: float
 
 
 @dataclass(frozen=True)
@@ -29,27 +45,36 @@ class RelayLimits:
         reservations: members that may be reached through it.
         circuits: in all, half-made ones included.
         circuits_of_member: between one member and any others.
+        circuits_of_pair: between the same two; one may not have noticed the end of another.
         circuits_of_strangers: asked for by peers that are no members yet, together.
+        prefix_share: of reservations, of circuits asked for and of strangers' circuits, what the
+            peers of one prefix get together.
         stranger_s: longest life of a circuit whose asker does not become a member.
         reservation_s: life of a reservation that is not renewed.
         unfinished_s: longest time from asking for a circuit until it works.
         idle_s: longest life of a circuit on which nothing moves; links are never silent so long.
         half_closed_s: the same once one side has sent its end.
-        asks_per_s, asks_burst: requests of one peer, refused ones included; and circuits to one
-            target, whoever asks for them.
+        asks: requests of one peer, refused ones included; and circuits to one target, whichever
+            members ask for them.
+        asks_of_strangers: circuits to one target, whichever strangers ask for them.
+        asks_of_pair: the same of one asker for one target: it may dial again now and then. Of the
+            two before, the peers of one prefix get ``prefix_share``.
     """
 
     reservations: int = 128
     circuits: int = 256
     circuits_of_member: int = 32
+    circuits_of_pair: int = 4
     circuits_of_strangers: int = 8
+    prefix_share: float = 0.25
     stranger_s: float = 60.0
     reservation_s: int = 600
     unfinished_s: float = 10.0
     idle_s: float = 60.0
     half_closed_s: float = 10.0
-    asks_per_s: float = 2.0
-    asks_burst: float = 64.0
+    asks: Budget = Budget(2.0, 64.0)
+    asks_of_strangers: Budget = Budget(0.5, 8.0)
+    asks_of_pair: Budget = Budget(0.05, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,7 @@ class Asked:
     Attributes:
         member: whether the peer is a member.
         relayed: whether its link with us goes through a relay.
+        prefix: its address, as far as it is judged together with others; empty: by itself.
     """
 
     number: int
@@ -66,6 +92,7 @@ class Asked:
     message: Reserve | Connect
     member: bool
     relayed: bool = False
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +202,19 @@ RelayEffect = Answer | AskTarget | Join | End | Tell | Penalise
 class _Circuit:
     asker: PeerId
     target: PeerId
+    prefix: str
     stranger: bool
     began: float
     moved: float
     open: bool = False
     half_closed: float = math.inf
     passed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    expires: float
+    prefix: str
 
 
 @dataclass(slots=True)
@@ -205,12 +239,10 @@ class RelayServer:
     _offering: Offering = Offering(relays=False)
     _until: float = math.inf
     """When all circuits end, if we no longer relay."""
-    _reservations: dict[PeerId, float] = field(default_factory=dict)
-    """By peer: when it expires."""
+    _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
     _circuits: dict[int, _Circuit] = field(default_factory=dict)
-    _asks: dict[PeerId, _Asks] = field(default_factory=dict)
-    _asks_for: dict[PeerId, _Asks] = field(default_factory=dict)
-    """By target."""
+    _asks: OrderedDict[tuple[str, ...], _Asks] = field(default_factory=OrderedDict)
+    """By asker, by target, and by both; they outlive links, or who comes again would begin anew."""
 
     @property
     def offers(self) -> bool:
@@ -255,7 +287,7 @@ class RelayServer:
 
     def tick(self, now: float) -> list[RelayEffect]:
         """Let reservations expire and end circuits that are due."""
-        for peer in [peer for peer, until in self._reservations.items() if until <= now]:
+        for peer in [peer for peer, held in self._reservations.items() if held.expires <= now]:
             del self._reservations[peer]
         due = [(number, self._due(one)) for number, one in self._circuits.items()]
         return [self._end(number, reason) for number, (at, reason) in due if at <= now]
@@ -263,10 +295,10 @@ class RelayServer:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` is due next; None if only an event matters."""
         dues = [self._due(circuit)[0] for circuit in self._circuits.values()]
-        return min((*dues, *self._reservations.values()), default=None)
+        return min((*dues, *(held.expires for held in self._reservations.values())), default=None)
 
     def _on_asked(self, asked: Asked, now: float) -> list[RelayEffect]:
-        if not self._allows(self._asks, asked.peer, now):
+        if not self._allows(("of", asked.peer), self.limits.asks, now):
             refusal = self._refuse(asked, "too-often")
             return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
         if asked.relayed:
@@ -282,12 +314,20 @@ class RelayServer:
             return self._refuse(asked, "not-offered")
         if not asked.member:
             return self._refuse(asked, "not-a-member")
-        if peer not in self._reservations and len(self._reservations) >= limits.reservations:
+        if peer not in self._reservations and self._has_no_place(asked.prefix):
             return self._refuse(asked, "full")
-        self._reservations[peer] = now + limits.reservation_s
+        self._reservations[peer] = _Reservation(now + limits.reservation_s, asked.prefix)
         rate = self._offering.rate_bytes_per_s
         granted = Reserved(limits.reservation_s, rate, limits.circuits_of_member)
         return [Answer(asked.number, granted)]
+
+    def _has_no_place(self, prefix: str) -> bool:
+        most = self.limits.reservations
+        near = sum(bool(prefix) and held.prefix == prefix for held in self._reservations.values())
+        return len(self._reservations) >= most or near >= self._share(most)
+
+    def _share(self, most: int) -> int:
+        return max(1, int(self.limits.prefix_share * most))
 
     def _on_connect(self, asked: Asked, message: Connect, now: float) -> list[RelayEffect]:
         asker, target = asked.peer, PeerId(message.target)
@@ -295,21 +335,41 @@ class RelayServer:
             return [*self._refuse(asked, "own-circuit"), Penalise(asker, "own-circuit", 10)]
         if target not in self._reservations or now >= self._until:
             return self._refuse(asked, "no-reservation")
-        if self._is_full(asker, target, member=asked.member):
+        limits = self.limits
+        if not self._allows(("pair", asker, target), limits.asks_of_pair, now):
+            return [*self._refuse(asked, "too-often"), Penalise(asker, "relay-flood", 2)]
+        if self._is_full(asked, target):
             return self._refuse(asked, "full")
-        if not self._allows(self._asks_for, target, now):
+        whose, budget = ("for", limits.asks)
+        if not asked.member:
+            whose, budget = ("strangers-for", limits.asks_of_strangers)
+        share = Budget(limits.prefix_share * budget.per_s, limits.prefix_share * budget.burst)
+        if asked.prefix and not self._allows((whose, target, asked.prefix), share, now):
             return self._refuse(asked, "too-often")
-        self._circuits[asked.number] = _Circuit(asker, target, not asked.member, now, now)
+        if not self._allows((whose, target), budget, now):
+            return self._refuse(asked, "too-often")
+        self._circuits[asked.number] = _Circuit(
+            asker, target, asked.prefix, not asked.member, now, now
+        )
         return [AskTarget(asked.number, target, Stop(asker))]
 
-    def _is_full(self, asker: PeerId, target: PeerId, *, member: bool) -> bool:
-        limits, circuits = self.limits, self._circuits.values()
-        if len(circuits) >= limits.circuits:
-            return True
-        if not member and sum(one.stranger for one in circuits) >= limits.circuits_of_strangers:
-            return True
+    def _is_full(self, asked: Asked, target: PeerId) -> bool:
+        """Whether one of the bounds that a circuit would count for is reached."""
+        limits, asker, circuits = self.limits, asked.peer, list(self._circuits.values())
+        near = [one for one in circuits if asked.prefix and one.prefix == asked.prefix]
+        pair = sum({asker, target} == {one.asker, one.target} for one in circuits)
         of = Counter(peer for one in circuits for peer in (one.asker, one.target))
-        return max(of[asker], of[target]) >= limits.circuits_of_member
+        counted = [
+            (len(circuits), limits.circuits),
+            (len(near), self._share(limits.circuits)),
+            (max(of[asker], of[target]), limits.circuits_of_member),
+            (pair, limits.circuits_of_pair),
+        ]
+        if not asked.member:
+            most = limits.circuits_of_strangers
+            counted.append((sum(one.stranger for one in circuits), most))
+            counted.append((sum(one.stranger for one in near), self._share(most)))
+        return any(found >= most for found, most in counted)
 
     def _on_agreed(self, number: int, agrees: bool, now: float) -> list[RelayEffect]:
         circuit = self._circuits.get(number)
@@ -324,8 +384,6 @@ class RelayServer:
 
     def _on_link_ended(self, peer: PeerId) -> list[RelayEffect]:
         self._reservations.pop(peer, None)
-        self._asks.pop(peer, None)
-        self._asks_for.pop(peer, None)
         of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
         return [self._end(number, "link-ended") for number in of_peer]
 
@@ -354,11 +412,13 @@ class RelayServer:
             dues.append((circuit.began + limits.stranger_s, "stranger"))
         return min(dues)
 
-    def _allows(self, table: dict[PeerId, _Asks], peer: PeerId, now: float) -> bool:
-        limits = self.limits
-        asks = table.setdefault(peer, _Asks(limits.asks_burst, now))
-        earned = limits.asks_per_s * max(0.0, now - asks.at)
-        asks.tokens, asks.at = min(limits.asks_burst, asks.tokens + earned), max(now, asks.at)
+    def _allows(self, whose: tuple[str, ...], budget: Budget, now: float) -> bool:
+        asks = self._asks.setdefault(whose, _Asks(budget.burst, now))
+        self._asks.move_to_end(whose)
+        if len(self._asks) > MAX_ASKS:
+            self._asks.popitem(last=False)
+        earned = budget.per_s * max(0.0, now - asks.at)
+        asks.tokens, asks.at = min(budget.burst, asks.tokens + earned), max(now, asks.at)
         if asks.tokens < 1:
             return False
         asks.tokens -= 1

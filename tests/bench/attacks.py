@@ -68,10 +68,10 @@ from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.ids import short
 from protocol.manifest import Manifest
-from tests.bench.machines import this_machine
+from tests.bench.machines import commit, this_machine
 from tests.bench.security import held_out_loss
 from tests.hostile.attack import Attack, attack_named
-from tests.hostile.scene import HOST, LIAR, POLL_S, START_S, Misplaced, Scene, commit
+from tests.hostile.scene import HOST, LIAR, POLL_S, START_S, Misplaced, Scene
 
 STEPS = 240
 LIES_AT = 60

@@ -39,8 +39,7 @@ import msgspec
 from client.compute.payload import CodecName
 from model_zoo.specs.model import ModelSpec
 from protocol.audit.record import STRIKES, TOLERANCE, TOLERANCE_COARSE, WINDOW
-from tests.bench.machines import this_machine
-from tests.hostile.scene import commit
+from tests.bench.machines import commit, this_machine
 from tests.support.audited_stage import Audited, AuditedStage
 
 AUDITORS: Final = (1, 2, 3, 4)

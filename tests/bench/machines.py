@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -32,6 +33,12 @@ def cpu() -> str:
 def this_machine() -> str:
     """Return processor, cores and kernel in words."""
     return f"{cpu()}, {os.cpu_count() or 0} cores, {platform.system()} {platform.release()}"
+
+
+def commit() -> str:
+    """Return the short commit of this code."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def of_newest(results: Sequence[M]) -> list[M]:

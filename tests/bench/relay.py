@@ -1,12 +1,17 @@
 """What a relay costs: rate through it, memory of many circuits, fairness among its clients.
 
-    python -m tests.bench.relay [--parts rate,memory,fairness] [--runs 3] [--seconds 5] [--mbit 100]
+    python -m tests.bench.relay [--parts rate,memory,fairness,first,linked] [--runs 3] [--seconds 5]
+                                [--mbit 100] [--rtt-ms 20] [--turns 50] [--record]
 
 rate: one sender and one receiver, each and the relay on a line of its own (``tests.netlab``, takes
 root), in turn through the relay and directly; a share of 1 is every byte of TCP payload that the
 line can carry. memory: resident memory of a relay's process with 200 circuits whose windows are
 full in both directions, less that before. fairness: eight senders behind a limited relay, one of
-them with ten circuits; Jain's index of the bytes of each. Medians of the runs.
+them with ten circuits; Jain's index of the bytes of each. Medians of the runs. first, linked:
+seconds from the dial of a member behind a router, at its own address and through a relay at once,
+until its answer to the first request is here; the dialler is behind another router
+(``tests.netlab`` with conntrack, takes root), and new each time, or linked with the relay already;
+p50 and p95.
 """
 
 from __future__ import annotations
@@ -34,10 +39,14 @@ from client.net.relay.exchange import ask
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Status
 from protocol.wire.messages import Backward
+from tests.bench import figures
+from tests.netlab.internet import Internet, Place
 from tests.netlab.lab import Lab
+from tests.netlab.routers import Router
 from tests.netlab.table import Link, uniform
 
 PAYLOAD_BYTES = 256 * 1024
+PORT, REQUEST_BYTES = 4001, 1024
 WARM_S = 3.0
 CIRCUITS, TARGETS = 200, 10
 FAIR_RATE, GREEDY = 4_000_000, 10
@@ -65,7 +74,7 @@ async def relay(network: Libp2pNetwork, rate: float) -> None:
             ),
         }
 
-    await _answer(network.addresses[0], now)
+    await talk(network.addresses[0], now)
 
 
 async def sinks(host: str, number: int, relay_address: str) -> None:
@@ -84,9 +93,9 @@ async def sinks(host: str, number: int, relay_address: str) -> None:
             nursery.start_soon(count, which)
             addresses.append(network.addresses[0])
             if relay_address:
-                await _reserve(network, relay_address)
+                await reserved(network, relay_address)
                 addresses[-1] = network.reaching.addresses[0]
-        await _answer(" ".join(addresses), lambda: {"bytes": list(got.values())})
+        await talk(" ".join(addresses), lambda: {"bytes": list(got.values())})
         nursery.cancel_scope.cancel()
 
 
@@ -107,15 +116,53 @@ async def sources(host: str, targets: Sequence[str]) -> None:
             nursery.start_soon(drop, network)
             for address in addresses.split():
                 nursery.start_soon(send, network, await network.connect(address))
-        await _answer("sending", dict)
+        await talk("sending", dict)
         nursery.cancel_scope.cancel()
+
+
+async def echo(host: str, relay_address: str, direct: str) -> None:
+    """Be reached through a relay, and send back what comes."""
+
+    async def answer(network: Libp2pNetwork) -> None:
+        async for event in network.events:
+            if isinstance(event, Inbound):
+                network.send_nowait(event.peer, event.message, event.payload)
+
+    async with (
+        open_network(os.urandom(32), [(host, PORT)]) as network,
+        trio.open_nursery() as tasks,
+    ):
+        tasks.start_soon(answer, network)
+        await reserved(network, relay_address)
+        own = f"{direct}/p2p/{network.peer_id}"
+        await talk(f"{own} {network.reaching.addresses[0]}", dict)
+        tasks.cancel_scope.cancel()
+
+
+async def dials(host: str, addresses: Sequence[str], relay_address: str) -> None:
+    """For each line of stdin, dial a peer and say how long its first answer took."""
+    print("ready", flush=True)
+    async for _ in trio.wrap_file(sys.stdin):
+        async with open_network(os.urandom(32), [(host, 0)]) as network:
+            if relay_address:
+                await network.connect(relay_address)
+            began = trio.current_time()
+            peer = await network.connect(*addresses)
+            await network.send(peer, Backward(0, 1, 0, 0), bytes(REQUEST_BYTES))
+            async for event in network.events:
+                if isinstance(event, Inbound):
+                    break
+            took_s = trio.current_time() - began
+            assert peer in network.statistics().relays
+        print(json.dumps({"s": took_s}), flush=True)
 
 
 async def _opened(stack: AsyncExitStack, host: str) -> Libp2pNetwork:
     return await stack.enter_async_context(open_network(os.urandom(32), [(host, 0)]))
 
 
-async def _reserve(network: Libp2pNetwork, relay_address: str) -> None:
+async def reserved(network: Libp2pNetwork, relay_address: str) -> None:
+    """Let a network be reached through a relay."""
     name = await network.connect(relay_address)
     network.reaching.update({name: [relay_address]}, needed=True)
     while not network.reaching.addresses:
@@ -133,7 +180,7 @@ async def flood(relay_address: str) -> None:
         targets = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
         for target in targets:
             target.serve_circuit = keep  # type: ignore[method-assign,assignment]
-            await _reserve(target, relay_address)
+            await reserved(target, relay_address)
         askers = [await _opened(stack, "127.0.0.1") for _ in range(TARGETS)]
         for number in range(CIRCUITS):
             asker, target = askers[number % TARGETS], targets[number // TARGETS % TARGETS]
@@ -145,7 +192,7 @@ async def flood(relay_address: str) -> None:
             nursery.start_soon(_fill, partial(stream.send_all, [bytes(65536)]))
         for circuit in circuits:
             nursery.start_soon(_fill, partial(circuit.send_all, bytes(65536)))
-        await _answer("full soon", dict)
+        await talk("full soon", dict)
         nursery.cancel_scope.cancel()
 
 
@@ -154,7 +201,7 @@ async def _fill(send: Callable[[], Any]) -> None:
         await send()
 
 
-async def _answer(first: str, tell: Callable[[], dict[str, Any]]) -> None:
+async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
     """Say a line, then answer every line of stdin until its end."""
     print(first, flush=True)
     async for line in trio.wrap_file(sys.stdin):
@@ -170,6 +217,10 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
                 await relay(network, float(arguments[0]))
         case "sinks":
             await sinks(host, int(arguments[0]), arguments[1])
+        case "echo":
+            await echo(host, *arguments)
+        case "dials":
+            await dials(host, arguments[1:], arguments[0])
         case "sources":
             await sources(host, arguments)
         case _:
@@ -179,8 +230,10 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
 class Peer:
     """One of these processes."""
 
+    module = "tests.bench.relay"
+
     def __init__(self, role: str, host: str, *arguments: str, within: Sequence[str] = ()) -> None:
-        program = (sys.executable, "-m", "tests.bench.relay", "--peer", role, host, *arguments)
+        program = (sys.executable, "-m", self.module, "--peer", role, host, *arguments)
         self.process = subprocess.Popen(
             [*within, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -252,6 +305,18 @@ def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, floa
         return shares[0], shares[1], cpu_ms
 
 
+def first(turns: int, rtt_ms: float, *, linked: bool) -> list[float]:
+    """Return the seconds from a dial to the first answer through a relay, of each turn."""
+    homes = {name: Place(Router.PORT_RESTRICTED) for name in ("a", "b")}
+    with Internet({"r": Place(), **homes}, rtt_ms) as net, peers() as start:
+        by = start("relay", net.address("r"), "0", within=net.command("r"))
+        direct = f"/ip4/{net.public('b')}/tcp/{PORT}"
+        to = start("echo", net.address("b"), by.first, direct, within=net.command("b"))
+        arguments = (by.first if linked else "", *to.first.split())
+        dialler = start("dials", net.address("a"), *arguments, within=net.command("a"))
+        return [dialler.ask()["s"] for _ in range(turns)]
+
+
 def memory() -> tuple[int, float, float]:
     """Return the circuits, the MB that they add to the relay, and the MB that it buffers."""
     with peers() as start:
@@ -294,8 +359,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("--rtt-ms", type=float, default=20.0)
+    parser.add_argument("--turns", type=int, default=50)
+    figures.add_record_flag(parser)
     asked = parser.parse_args()
     for part in asked.parts.split(","):
+        if part in ("first", "linked"):
+            _tell_first(part, asked)
+            continue
         runs: list[tuple[float, ...]] = []
         for _ in range(asked.runs):
             match part:
@@ -308,6 +378,25 @@ def main() -> None:
         medians = [round(statistics.median(column), 3) for column in zip(*runs, strict=True)]
         said = [[round(value, 3) for value in run] for run in runs]
         print(f"{part}: medians {medians} of {said}; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def _tell_first(part: str, asked: argparse.Namespace) -> None:
+    took = first(asked.turns, asked.rtt_ms, linked=part == "linked")
+    p50, p95 = statistics.median(took), statistics.quantiles(took, n=20)[-1]
+    words = f"p50 {p50:.2f} s, p95 {p95:.2f} s of {asked.turns} turns"
+    print(f"{part}: {words}, most {max(took):.2f} s; load {os.getloadavg()[0]:.1f}", flush=True)
+    if asked.record:
+        who = "linked with the relay already" if part == "linked" else "new to the relay as well"
+        row = figures.figure(
+            "relays",
+            f"dial of a member behind a router until its first answer through a relay, {who}, "
+            f"{asked.rtt_ms:.0f} ms between any two",
+            f"**{p95:.2f} s** (p95)",
+            words,
+            f"python -m tests.bench.relay --parts {part} --rtt-ms {asked.rtt_ms:.0f}",
+            ["client/net", "protocol/relay"],
+        )
+        figures.record([row])
 
 
 if __name__ == "__main__":

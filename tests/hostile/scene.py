@@ -10,7 +10,6 @@ a stranger comes with the attack. The attacker is killed at the end of the attac
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -35,7 +34,7 @@ from client.store.paths import home_folders, make_private
 from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.ids import short
-from tests.bench.machines import this_machine
+from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB, Attack
 from tests.hostile.member import LIES_FROM
 
@@ -502,10 +501,3 @@ def _found(attack: Attack, folder: Path) -> None:
     manifest = found_swarm(signer.peer, run, MODEL, OptimizerChoices()).manifest
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)
-
-
-def commit() -> str:
-    """Return the short commit of this code."""
-    git = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False, env=os.environ)
-    return done.stdout.strip()

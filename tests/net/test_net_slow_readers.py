@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def stream() -> YamuxStream:
-    async def write(frame: Sequence[Buffer], *, urgent: bool) -> None:
+    async def write(
+        frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None
+    ) -> None:
         await trio.lowlevel.checkpoint()
 
     session = SimpleNamespace(

@@ -20,7 +20,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.port_mapper import PortMapper
 from client.train.swarm.reach import Reach, Summary
-from protocol.effects import Explain
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import PINHOLE, WAYS
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
@@ -57,9 +57,12 @@ class ReachingMember:
         """Queue a message."""
         self.network.send_nowait(peer, message, payload)
 
-    def perform(self, effect: Explain) -> None:
-        """Note what the owner would be told."""
-        self.words.append(effect.words)
+    def perform(self, effect: Explain | Penalise) -> None:
+        """Note what the owner would be told, or do as the engine does."""
+        if isinstance(effect, Penalise):
+            self.network.penalise(effect.peer, effect.points, effect.reason)
+        else:
+            self.words.append(effect.words)
 
     # --- running --------------------------------------------------------------------------------
 

@@ -61,8 +61,7 @@ def negotiable(stream: YamuxStream) -> GuardedStream:
 
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
     """Send a message; raises StreamReset or ConnectionLost."""
-    data = encode_relay_message(message)
-    await stream.send_all([len(data).to_bytes(_LENGTH_BYTES, "big") + data])
+    await stream.send_all([_framed(message)])
 
 
 async def receive_message(stream: YamuxStream) -> RelayMessage:
@@ -78,20 +77,26 @@ async def receive_message(stream: YamuxStream) -> RelayMessage:
     return decode_relay_message(await _receive_exactly(stream, size))
 
 
-async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStream, RelayMessage]:
+async def ask(
+    connection: Connection, message: RelayMessage, *, whole_frames: bool = False
+) -> tuple[YamuxStream, RelayMessage]:
     """Open a stream, send a message and wait for the answer; the stream stays open.
+
+    Args:
+        connection: the link.
+        message: what is asked.
+        whole_frames: see `YamuxStream`.
 
     Raises:
         StreamReset, ConnectionLost, HandshakeFailed: the other side ended it or knows no relays.
         RemoteProtocolError: its answer is no message.
         trio.TooSlowError: it does not answer.
     """
-    stream = await connection.session.open_stream()
+    stream = await connection.session.open_stream(whole_frames=whole_frames)
     answered = False
     try:
         with trio.fail_after(ANSWER_S):
-            await request_protocol(negotiable(stream), RELAY_PROTOCOL)
-            await send_message(stream, message)
+            await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
             answer = await receive_message(stream)
         answered = True
         return stream, answer
@@ -102,6 +107,11 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
 
 FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
 """What ``ask`` raises when the other side is of no use."""
+
+
+def _framed(message: RelayMessage) -> bytes:
+    data = encode_relay_message(message)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 async def _receive_exactly(stream: YamuxStream, size: int) -> bytes:

@@ -12,11 +12,12 @@ State: the machine, the shares, and the streams of each request.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -28,9 +29,10 @@ from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
+from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status
+from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
     Agreed,
@@ -52,6 +54,7 @@ from protocol.relay.server import (
 )
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
+T = TypeVar("T")
 STALL_S: Final = 30.0
 """Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
 
@@ -125,9 +128,9 @@ class PassingOn:
     ) -> None:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
-        self._do(Asked(number, peer, message, member, relayed))
+        self._do(Asked(number, peer, message, member, relayed, _prefix(connection)))
         if request.ask is not None:
-            agrees = await self._ask_target(request, request.ask, connection.ip)
+            agrees = await self._ask_target(number, request, request.ask, connection.ip)
             self._do(Agreed(number, agrees))
             if request.answer == Status("ok") and member:
                 request.answer = Status("ok", self._host_of(request.ask.target))
@@ -136,16 +139,29 @@ class PassingOn:
             request.stream.send_eof()
             return
         there, back = request.target, request.stream
+        back.whole_frames = True  # from now on it is written to apart from its own link's tasks
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._carry, request, number, back, there, request.asker)
             nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
 
-    async def _ask_target(self, request: _Request, asked: AskTarget, host: str) -> bool:
+    async def _ask_target(
+        self, number: int, request: _Request, asked: AskTarget, host: str
+    ) -> bool:
         connection = self._links.direct(asked.target)
         if connection is None:
             return False
+
+        async def asking() -> RelayMessage:
+            told = replace(asked.message, host=host)
+            stream, answer = await ask(connection, told, whole_frames=True)
+            if number in self._requests:
+                request.target = stream
+            else:
+                stream.reset()
+            return answer
+
         try:
-            request.target, answer = await ask(connection, replace(asked.message, host=host))
+            answer = await self._apart(asking)
         except RemoteProtocolError as error:
             self._links.penalise(asked.target, error.penalty, error.reason)
             return False
@@ -177,12 +193,39 @@ class PassingOn:
         while data := await source.receive_held(MAX_PIECE_BYTES):
             await self._turn(sender, number, len(data))
             await self._pace(len(data))
-            await to.send_all([data], STALL_S)
+            await self._apart(partial(to.send_all, [data], STALL_S))
             now = trio.current_time()
             source.release(holding.passed(len(data), now))
             self.machine.receive(Moved(number, len(data)), now)
         to.send_eof()
         self._do(HalfClosed(number))
+
+    async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something on another peer's link; whose circuit ends does not wait for its end.
+
+        The work is cancelled then, too, but a frame that was begun is finished: half a frame would
+        end the link, and with it all circuits of somebody who has nothing to do with that.
+        """
+        over, scope = trio.Event(), trio.CancelScope()
+        done: list[T] = []
+        failed: list[Exception] = []
+
+        async def run() -> None:
+            with scope:
+                try:
+                    done.append(await work())
+                except Exception as error:
+                    failed.append(error)
+            over.set()
+
+        self._nursery.start_soon(run)
+        try:
+            await over.wait()
+        finally:
+            scope.cancel()
+        if failed:
+            raise failed[0]
+        return done[0]
 
     async def _turn(self, sender: PeerId, number: int, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
@@ -245,7 +288,7 @@ class PassingOn:
         connection = self._links.direct(peer)
         if connection is not None:
             with suppress(*FAILURES):
-                stream, _ = await ask(connection, message)
+                stream, _ = await ask(connection, message, whole_frames=True)
                 stream.send_eof()
 
     def _forget(self, number: int, request: _Request) -> None:
@@ -257,3 +300,9 @@ class PassingOn:
             if request.target is not None and not request.target.done:
                 request.target.reset()
         self._do(Ended(number))
+
+
+def _prefix(connection: Connection) -> str:
+    """Return what a link is judged together with; many volunteers on one machine are legitimate."""
+    ip = connection.ip
+    return "" if not ip or is_loopback(ip) else prefix_of(ip)

@@ -16,11 +16,12 @@ import trio
 from client.net.addresses import reachable_hosts
 from client.net.network import Network
 from protocol.address import Address, parse_address
-from protocol.effects import Explain
+from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
+from protocol.reachability.patience import Patience
 from protocol.reachability.prober import Prober
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
 
@@ -47,8 +48,8 @@ class Outlet(Protocol):
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message."""
 
-    def perform(self, effect: Explain) -> None:
-        """Tell the user."""
+    def perform(self, effect: Explain | Penalise) -> None:
+        """Tell the user, or count a broken rule."""
 
 
 class Reach:
@@ -71,7 +72,7 @@ class Reach:
         self._engine, self._network, self._nursery = engine, network, nursery
         self._is_member = is_member
         self.machine = Reachability()
-        self._prober = Prober()
+        self._prober, self._patience = Prober(), Patience()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
         self._mapped: dict[str, Mapped] = {}  # by kind of host
@@ -95,7 +96,7 @@ class Reach:
     def observed(self, peer: PeerId, message: Observed) -> None:
         """A peer says where it sees us."""
         ends = self._network.ends(peer)
-        if ends is None or number_of(message.host) is None:
+        if self._is_flood(peer) or ends is None or number_of(message.host) is None:
             return
         known = Ends(ends.host, ends.own_port, ends.dialled)
         self.machine.observed(peer, known, (message.host, message.port), self._engine.now())
@@ -104,6 +105,8 @@ class Reach:
 
     def requested(self, peer: PeerId, message: ProbeRequest) -> None:
         """Dial a member back, within our budget."""
+        if self._is_flood(peer):
+            return
         ends = self._network.ends(peer)
         granted = ends is not None and self._is_member(peer)
         if ends is None or not granted or not self._prober.grants(ends.host, self._engine.now()):
@@ -113,11 +116,19 @@ class Reach:
 
     def probed(self, peer: PeerId, message: Probed) -> None:
         """A prober answers."""
+        if self._is_flood(peer):
+            return
         self.machine.probed(peer, message.number, message.reached)
         self._go_on()
 
     def _tell_network(self) -> None:
         self._network.seen_at(self.machine.outer_hosts(), self.machine.outer())
+
+    def _is_flood(self, peer: PeerId) -> bool:
+        blame = self._patience.hears(peer, self._engine.now())
+        if blame is not None:
+            self._engine.perform(blame)
+        return blame is not None
 
     async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
         reached = await self._network.probe(peer, message.port)

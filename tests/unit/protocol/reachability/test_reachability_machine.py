@@ -20,6 +20,7 @@ from protocol.reachability.machine import (
     Reachability,
     Verdict,
 )
+from protocol.reachability.prober import Prober
 from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
 US = "11.0.0.2"
@@ -226,6 +227,8 @@ def test_announced_and_mapped_addresses_come_before_observed_ones() -> None:
     [
         ([(1, 5000), (1, 5000)], "endpoint-independent"),
         ([(1, 5000), (1, 5001)], "symmetric"),
+        ([(1, 5000), (1, 5000), (1, 77)], "endpoint-independent"),  # one of them lies
+        ([(1, 5000), (1, 5000), (1, 77), (1, 78)], "symmetric"),
         ([(1, 5000), (2, 5001)], "unknown"),
         ([(1, 5000)], "unknown"),
         ([], "unknown"),
@@ -293,6 +296,50 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
         assert len(standings) <= MAX_CANDIDATES
         if not yes:
             assert all(s.verdict is not Verdict.PUBLIC for s in standings)
+
+
+def test_ports_that_one_prefix_invents_use_up_no_budget_of_the_probers() -> None:
+    """Seven liars name other ports all the time; the honest ones dial within their budgets."""
+    world = World(members=3)
+    probers = {f"p{number}": Prober() for number in range(3)}
+    seen = []
+    for second in range(0, int(3 * AGAIN_S), 5):
+        for number in range(7):
+            ends = Ends(f"11.0.77.{number + 1}", PORT, dialled=False)
+            liar, port = PeerId(f"liar {number}"), 6000 + 10 * second + number
+            world.machine.observed(liar, ends, (US, port), world.now)
+        world.ask(5.0)
+        for send in world.asked:
+            assert isinstance(send.message, ProbeRequest)
+            prober = probers.get(str(send.peer))
+            granted = prober is not None and prober.grants(US, world.now)
+            reached = send.message.port == PORT if granted else None
+            world.machine.probed(send.peer, send.message.number, reached)
+        seen.append(world.verdict())
+    assert Verdict.PUBLIC in seen
+    assert set(seen[seen.index(Verdict.PUBLIC) :]) == {Verdict.PUBLIC}
+
+
+def test_hosts_that_one_prefix_invents_leave_a_place_to_those_that_others_see() -> None:
+    world = World(members=0)
+    for number in range(20):
+        ends = Ends(f"11.0.77.{number + 1}", PORT, dialled=True)
+        world.machine.observed(PeerId(f"liar {number}"), ends, (f"11.5.{number}.1", 7), 0.0)
+    six = Ends("2a11:7::1", PORT, dialled=True)
+    world.machine.observed(PeerId("six"), six, ("2a12::2", 7), 0.0)
+    for number in range(2):
+        world.meet(number)
+    hosts = {standing.host for standing in world.machine.standings()}
+    assert {US, "2a12::2"} < hosts
+    assert len(hosts) <= 4
+
+
+def test_a_crowd_of_one_prefix_does_not_displace_other_observers() -> None:
+    world = World(members=3)
+    for number in range(2 * MAX_OBSERVERS):
+        ends = Ends(f"11.0.77.{number % 250}", PORT, dialled=False)
+        world.machine.observed(PeerId(f"liar {number}"), ends, (US, 7), 0.0)
+    assert set(world.ask()) >= {"p0", "p1"}
 
 
 def test_observers_are_bounded() -> None:

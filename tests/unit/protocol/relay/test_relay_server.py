@@ -8,6 +8,7 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
 from protocol.relay.server import (
+    MAX_ASKS,
     Admitted,
     Agreed,
     Answer,
@@ -115,7 +116,7 @@ def test_one_peer_holds_one_reservation_and_is_blamed_for_a_storm() -> None:
     ]
     assert machine.reservations == {A}
     blamed = [effect for effect in effects if isinstance(effect, Penalise)]
-    assert len(blamed) == 1000 - machine.limits.asks_burst
+    assert len(blamed) == 1000 - machine.limits.asks.burst
     assert {effect.peer for effect in blamed} == {A}
 
 
@@ -128,8 +129,101 @@ def test_a_target_is_not_flooded_by_many_askers_together() -> None:
         for effect in machine.receive(connect(number, PeerId(f"asker {number}")), 0.0)
     ]
     asked = [effect for effect in effects if isinstance(effect, AskTarget)]
-    assert len(asked) == machine.limits.asks_burst
+    assert len(asked) == machine.limits.asks.burst
     assert not [effect for effect in effects if isinstance(effect, Penalise)]
+
+
+def test_who_asks_for_one_target_without_end_leaves_it_to_others() -> None:
+    """It asks as often as any peer may, and its circuits end at once."""
+    machine = relay()
+    reached = 0
+    for second in range(200):
+        for half in (0.0, 0.5):
+            number = 10 * second + round(2 * half)
+            machine.receive(connect(number, A), second + half)
+            machine.receive(Ended(number), second + half)
+        honest = machine.receive(connect(10 * second + 5, PeerId(f"asker {second}")), second)
+        reached += isinstance(honest[0], AskTarget)
+        machine.receive(Ended(10 * second + 5), second)
+    assert reached == 200
+    assert machine.refused["too-often"] > 300
+
+
+def test_who_asks_for_one_target_without_end_is_blamed() -> None:
+    machine = relay()
+    effects = [e for n in range(20) for e in machine.receive(connect(n, A), 0.0)]
+    blamed = [effect for effect in effects if isinstance(effect, Penalise)]
+    assert len(blamed) == 20 - machine.limits.asks_of_pair.burst
+    assert {effect.peer for effect in blamed} == {A}
+
+
+def test_nobody_takes_all_circuits_of_a_target() -> None:
+    machine = relay()
+    for number in range(8):
+        machine.receive(connect(number, A), 0.0)
+    assert machine.circuits == machine.limits.circuits_of_pair
+    assert machine.receive(connect(9, C), 0.0) == [AskTarget(9, B, Stop(C))]
+
+
+def test_strangers_do_not_use_up_the_requests_of_members() -> None:
+    """Each of them is another one, asks once, and goes."""
+    machine = relay()
+    for number in range(1000):
+        machine.receive(connect(number, PeerId(f"stranger {number}"), member=False), 0.01 * number)
+        machine.receive(Ended(number), 0.01 * number)
+    assert machine.receive(connect(1000, A), 10.0) == [AskTarget(1000, B, Stop(A))]
+
+
+def test_the_peers_of_one_prefix_do_not_use_up_the_requests_for_a_target() -> None:
+    machine = relay()
+    for number in range(400):
+        asked = Asked(number, PeerId(f"p{number}"), Connect(B), member=True, prefix="11.0.0")
+        machine.receive(asked, 0.1 * number)
+        machine.receive(Ended(number), 0.1 * number)
+    elsewhere = Asked(1000, A, Connect(B), member=True, prefix="11.0.1")
+    assert machine.receive(elsewhere, 40.0) == [AskTarget(1000, B, Stop(A))]
+
+
+def test_who_comes_again_does_not_begin_anew() -> None:
+    machine = relay()
+    codes = []
+    for number in range(20):
+        codes += machine.receive(connect(number, A), 0.0)
+        machine.receive(LinkEnded(A), 0.0)
+    asked = [effect for effect in codes if isinstance(effect, AskTarget)]
+    assert len(asked) == machine.limits.asks_of_pair.burst
+
+
+def test_what_is_remembered_of_requests_is_bounded() -> None:
+    machine = relay()
+    for number in range(2 * MAX_ASKS):
+        machine.receive(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
+    assert len(machine._asks) == MAX_ASKS
+
+
+def test_the_peers_of_one_prefix_get_a_quarter_of_the_reservations() -> None:
+    machine = relay(reserved=())
+    for number in range(200):
+        machine.receive(Asked(number, PeerId(f"p{number}"), Reserve(), True, prefix="11.0.0"), 0.0)
+    assert len(machine.reservations) == machine.limits.reservations // 4
+    (renewed,) = machine.receive(Asked(1, PeerId("p0"), Reserve(), True, prefix="11.0.0"), 1.0)
+    (other,) = machine.receive(Asked(1, A, Reserve(), True, prefix="11.0.1"), 1.0)
+    for answer in (renewed, other):
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.message, Reserved)
+
+
+@pytest.mark.parametrize("member", [True, False])
+def test_the_peers_of_one_prefix_get_a_quarter_of_the_circuits(member: bool) -> None:
+    targets = [PeerId(f"t{number}") for number in range(100)]
+    machine = relay(reserved=tuple(targets))
+    limits = machine.limits
+    for number, target in enumerate(targets):
+        ask = Asked(number, PeerId(f"p{number}"), Connect(target), member, prefix="11.0.0")
+        machine.receive(ask, 0.0)
+    assert machine.circuits == (limits.circuits if member else limits.circuits_of_strangers) // 4
+    elsewhere = Asked(1000, A, Connect(targets[0]), member, prefix="11.0.1")
+    assert machine.receive(elsewhere, 0.0) == [AskTarget(1000, targets[0], Stop(A))]
 
 
 def test_circuits_are_bounded_in_all_for_a_member_and_for_strangers() -> None:

@@ -7,15 +7,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from client.net.network import LinkEnds
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import Reach
 from protocol.address import Address
-from protocol.effects import Explain
+from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
+from protocol.reachability import patience
 from protocol.reachability.prober import BURST
 from protocol.wire.messages import (
     PROBE_FILLER_BYTES,
@@ -40,6 +42,7 @@ class World:
         self.dialled: list[tuple[PeerId, int]] = []
         self.sent: list[tuple[PeerId, Message]] = []
         self.told: list[Explain] = []
+        self.blamed: list[Penalise] = []
         self.outer: list[str] = []
         self.members: set[PeerId] = set()
         self.reach: Reach
@@ -73,8 +76,11 @@ class World:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.sent.append((peer, message))
 
-    def perform(self, effect: Explain) -> None:
-        self.told.append(effect)
+    def perform(self, effect: Explain | Penalise) -> None:
+        if isinstance(effect, Penalise):
+            self.blamed.append(effect)
+        else:
+            self.told.append(effect)
 
 
 @asynccontextmanager
@@ -180,3 +186,27 @@ async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.Monk
         monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: ["2a11::1"])
         assert made.reach.wants_mapping() is None
         assert made.reach.wants_pinhole() == PORT
+
+
+@pytest.mark.parametrize(
+    "message", [Observed("11.9.9.9", 7), ProbeRequest(1, PORT, FILLER), Probed(1, True)]
+)
+async def test_who_floods_is_blamed_and_costs_no_more(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, message: Message
+) -> None:
+    async with world(monkeypatch) as made:
+        liar, honest = made.meet(0), made.meet(1)
+        made.sent.clear()
+        for _ in range(1000):
+            match message:
+                case Observed():
+                    made.reach.observed(liar, message)
+                case ProbeRequest():
+                    made.reach.requested(liar, message)
+                case Probed():
+                    made.reach.probed(liar, message)
+        assert {blame.peer for blame in made.blamed} == {liar}
+        assert len(made.blamed) == 1000 - patience.BURST
+        assert len(made.sent) <= patience.BURST
+        made.reach.observed(honest, Observed(US, 7))
+        assert made.reach.machine.outer_hosts()[-1] == US

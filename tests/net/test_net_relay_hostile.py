@@ -1,0 +1,189 @@
+"""Attacks on a relay and on those behind it, on real sockets: what becomes of the honest ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from client.net.door import HostLimits
+from client.net.handshake import request_protocol
+from client.net.host import Connection
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.libp2p_patches import GuardedStream
+from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from protocol.relay.messages import Connect, Reserve, Status
+from protocol.relay.server import Budget, RelayLimits
+from tests.support.arrivals import backward, next_inbound
+from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
+from tests.support.relay import open_relay
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+
+MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Budget(1.0, 64.0))
+"""So that one asker fills a line with circuits."""
+
+
+async def until_blocked(connection: Connection) -> None:
+    """Wait until the other side's line takes nothing in the midst of a frame."""
+    before = -1
+    while not connection.session._turns._taken or before != connection.bytes_out:
+        before = connection.bytes_out
+        await trio.sleep(0.2)
+
+
+async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
+    networks: Networks,
+) -> None:
+    """The target's line takes nothing just now, so the relay has written half a frame to it."""
+    async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
+        relay.passing.machine.limits = MANY_OF_ONE
+        await reserve(b, relay, at=line.address)
+        serve = b.serve_circuit
+        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
+        to_b = relay.direct(b.peer_id)
+        assert to_b is not None
+        async with networks() as a, trio.open_nursery() as nursery:
+            await a.connect(relay.addresses[0])
+            streams = [await circuit_to(a, relay, b) for _ in range(32)]
+            line.open = trio.Event()
+            for stream in streams:
+                nursery.start_soon(fill, stream)
+            await until_blocked(to_b)
+            nursery.cancel_scope.cancel()
+        await until(lambda: not linked(relay, a) and not relay.passing.machine.circuits)
+        line.open.set()
+        b.serve_circuit = serve  # type: ignore[method-assign]
+        assert to_b is relay.direct(b.peer_id)
+        async with networks() as c:
+            await c.connect(b.reaching.addresses[0])
+
+
+async def test_a_greeting_makes_no_member(networks: Networks) -> None:
+    """Or the bound on what strangers have would hold for nobody."""
+    async with networks(limits=HostLimits(hello_s=20.0)) as relay, networks() as a, networks() as b:
+        await reserve_as_member(b, relay)
+        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        await circuit_to(a, relay, b)
+        (circuit,) = relay.passing.machine._circuits.values()
+        relay.admit(a.peer_id)
+        assert circuit.stranger
+        relay.members({a.peer_id, b.peer_id})
+        assert not circuit.stranger
+
+
+async def reserve_as_member(member: Libp2pNetwork, relay: Libp2pNetwork) -> None:
+    relay.members({member.peer_id})
+    await member.connect(relay.addresses[0])
+    await until(lambda: linked(relay, member))
+    relay.admit(member.peer_id)
+    await reserve(member, relay)
+
+
+async def test_who_asks_and_breaks_off_leaves_nothing_behind(networks: Networks) -> None:
+    """The relay cannot ask the target just now: its line takes nothing."""
+    async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
+        relay.passing.machine.limits = MANY_OF_ONE
+        await reserve(b, relay, at=line.address)
+        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
+        to_b = relay.direct(b.peer_id)
+        assert to_b is not None
+        async with networks() as a, trio.open_nursery() as nursery:
+            await a.connect(relay.addresses[0])
+            streams = [await circuit_to(a, relay, b) for _ in range(24)]
+            line.open = trio.Event()
+            for stream in streams:
+                nursery.start_soon(fill, stream)
+            await until_blocked(to_b)
+            before = set(to_b.session._streams)
+            async with networks() as hostile, trio.open_nursery() as asking:
+                await hostile.connect(relay.addresses[0])
+                asking.start_soon(asked, hostile, relay, Connect(b.peer_id))
+                await until(lambda: to_b.session._streams.keys() - before)
+                asking.cancel_scope.cancel()
+            await until(lambda: relay.passing.machine.circuits == len(streams))
+            await until(lambda: to_b.session._streams.keys() == before)
+            nursery.cancel_scope.cancel()
+            line.open.set()
+
+
+async def test_a_crowd_of_reservers_gets_its_places_and_stops_no_circuit(
+    networks: Networks,
+) -> None:
+    async with networks() as relay, networks() as b, networks() as a:
+        relay.passing.machine.limits = RelayLimits(reservations=17)
+        await reserve(b, relay)
+        await a.connect(b.reaching.addresses[0])
+        answers = Counter[str]()
+        async with AsyncExitStack() as crowd:
+            for number in range(60):
+                one = await crowd.enter_async_context(networks())
+                await one.connect(relay.addresses[0])
+                answers[type(await asked(one, relay, Reserve())).__name__] += 1
+                await a.send(b.peer_id, backward(number), b"x")
+                assert (await next_inbound(b)).message == backward(number)
+            assert answers == {"Reserved": 16, "Status": 44}
+            assert relay.passing.machine.refused["full"] == 44
+            assert len(relay.passing.machine.reservations) == 17
+        await until(lambda: relay.passing.machine.reservations == {b.peer_id})
+
+
+async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody(
+    networks: Networks,
+) -> None:
+    async with networks() as relay, networks() as b, networks() as liar:
+        await reserve(b, relay)
+        await liar.connect(relay.addresses[0])
+        connection = liar.direct(relay.peer_id)
+        assert connection is not None
+        named = msgspec.msgpack.encode(["Reserve", b.peer_id])
+        stream = await connection.session.open_stream()
+        said = len(named).to_bytes(2, "big") + named
+        await request_protocol(negotiable(stream), RELAY_PROTOCOL, said)
+        await until(lambda: not linked(relay, liar))
+        assert relay.passing.machine.reservations == {b.peer_id}
+        assert relay.statistics().refused["relay-message-malformed"] == 1
+        assert linked(relay, b)
+
+
+async def test_who_asks_for_one_member_all_the_time_does_not_keep_others_from_it(
+    networks: Networks,
+) -> None:
+    async with networks() as relay, networks() as b, networks() as hostile:
+        await reserve(b, relay)
+        await hostile.connect(relay.addresses[0])
+        connection = hostile.direct(relay.peer_id)
+        assert connection is not None
+        answers = [(await ask(connection, Connect(b.peer_id)))[1] for _ in range(12)]
+        granted = answers.count(Status("ok"))
+        assert 0 < granted <= relay.passing.machine.limits.asks_of_pair.burst
+        assert relay.passing.machine.circuits <= relay.passing.machine.limits.circuits_of_pair
+        assert relay.statistics().refused["relay-flood"] >= 1
+        async with networks() as honest:
+            await honest.connect(b.reaching.addresses[0])
+            await until(lambda: linked(b, honest))
+
+
+async def test_a_protocol_is_agreed_on_in_one_round_trip() -> None:
+    """The other side answers nothing before it has all of the request."""
+    sent = bytearray()
+    answer = bytearray(b"\x13/multistream/1.0.0\n\x04/xy\n")
+
+    async def receive(most: int) -> bytes:
+        assert sent.endswith(b"\x04/xy\nwhat is asked")
+        taken = bytes(answer[:most])
+        del answer[:most]
+        return taken
+
+    async def send(data: bytes) -> None:
+        sent.extend(data)
+
+    await request_protocol(GuardedStream(receive, send), "/xy", b"what is asked")
+    assert sent.startswith(b"\x13/multistream/1.0.0\n")
+    assert not answer
