@@ -102,7 +102,7 @@ class Attacker:
             self.said["cut off"] += 1
             raise NetworkError("cut off")
         stream, answer = await ask(connection, message)
-        if isinstance(answer, Reserved) or answer == Status("ok"):
+        if isinstance(answer, Reserved) or (isinstance(answer, Status) and answer.code == "ok"):
             self.said["granted"] += 1
             return stream
         assert isinstance(answer, Status)

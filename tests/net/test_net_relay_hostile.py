@@ -161,7 +161,7 @@ async def test_who_asks_for_one_member_all_the_time_does_not_keep_others_from_it
         connection = hostile.direct(relay.peer_id)
         assert connection is not None
         answers = [(await ask(connection, Connect(b.peer_id)))[1] for _ in range(12)]
-        granted = answers.count(Status("ok"))
+        granted = sum(isinstance(each, Status) and each.code == "ok" for each in answers)
         assert 0 < granted <= relay.passing.machine.limits.asks_of_pair.burst
         assert relay.passing.machine.circuits <= relay.passing.machine.limits.circuits_of_pair
         assert relay.statistics().refused["relay-flood"] >= 1

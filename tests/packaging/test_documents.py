@@ -18,7 +18,12 @@ from client.cli.command_table import COMMANDS
 ROOT = Path(__file__).parents[2]
 MAX_README_LINES, MAX_README_WORDS = 120, 1200
 FOLDERS = ("client", "protocol", "model_zoo", "packaging", "tests")
-PAGES = [page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")]
+PAGES = [
+    page
+    for folder in FOLDERS
+    for page in (ROOT / folder).rglob("*.md")
+    if "node_modules" not in page.parts
+]
 DOCUMENTS = ("README.md", "CHANGELOG.md", *(str(page.relative_to(ROOT)) for page in PAGES))
 WITH_COMMANDS = ("README.md", "client/GUIDE.md", "client/README.md", "packaging/README.md")
 

@@ -50,7 +50,8 @@ async def circuit_to(
     connection = asker.direct(relay.peer_id)
     assert connection is not None
     stream, answer = await ask(connection, Connect(target.peer_id))
-    assert answer == Status("ok"), answer
+    assert isinstance(answer, Status), answer
+    assert answer.code == "ok", answer
     return stream
 
 
