@@ -10,7 +10,7 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay.exchange import ask
 from protocol.hosts import Outer
 from protocol.relay.messages import Punch, PunchRefused
-from tests.net.test_net_relay import circuit, until
+from tests.support.circuits import circuit, until
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

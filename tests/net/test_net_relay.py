@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,18 +18,10 @@ from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
 from tests.support.arrivals import backward, next_inbound
+from tests.support.circuits import circuit, linked, until
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await trio.sleep(0.01)
-
-
-def linked(a: Libp2pNetwork, b: Libp2pNetwork) -> bool:
-    return b.peer_id in a.statistics().peers
 
 
 async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
@@ -40,16 +31,6 @@ async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
         relay.passing.offer(relays=True)
     member.reaching.update({relay.peer_id: relay.addresses for relay in relays}, needed=True)
     await until(lambda: len(member.reaching.addresses) >= min(2, before + len(relays)))
-
-
-@asynccontextmanager
-async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]]:
-    """Two networks that reach each other through the third."""
-    async with networks() as a, networks() as b, networks() as relay:
-        await reserve(b, relay)
-        await a.connect(b.reaching.addresses[0])
-        await until(lambda: linked(b, a))
-        yield a, b, relay
 
 
 async def test_two_that_cannot_dial_each_other_meet_through_a_relay(networks: Networks) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -12,6 +14,9 @@ from client.net.relay.exchange import ask
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.relay.messages import Connect, RelayMessage, Status
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
 
 PIECE_BYTES = 64 * 1024
 
@@ -32,6 +37,16 @@ async def reserve(member: Libp2pNetwork, relay: Libp2pNetwork, at: str = "") -> 
     relay.passing.offer(relays=True)
     member.reaching.update({relay.peer_id: [at or relay.addresses[0]]}, needed=True)
     await until(lambda: relay.peer_id in member.reaching.machine.relays)
+
+
+@asynccontextmanager
+async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]]:
+    """Two networks that reach each other through the third."""
+    async with networks() as a, networks() as b, networks() as relay:
+        await reserve(b, relay)
+        await a.connect(b.reaching.addresses[0])
+        await until(lambda: linked(b, a))
+        yield a, b, relay
 
 
 async def asked(asker: Libp2pNetwork, relay: Libp2pNetwork, message: RelayMessage) -> RelayMessage:
