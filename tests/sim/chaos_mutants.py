@@ -301,7 +301,7 @@ MUTANTS = (
     Mutant(blames_without_a_majority, 259, "no progress", lies=MENU),
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
-    Mutant(believes_what_a_decision_names, 199, "L1", lies=("records",)),
+    Mutant(believes_what_a_decision_names, 412, "L1", lies=("records",)),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
     Mutant(follows_one_when_nothing_goes_on, 1856, "L1", lies=MENU),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
