@@ -3,6 +3,8 @@ its adapter in that of ``peft``, or all of it as a file that llama.cpp loads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -96,21 +98,11 @@ def export(
     """
     home = find_home()
     found = find_swarm(home, swarm)
-    there = [name for name in ((GGUF,) if gguf else FILES) if (out / name).exists()]
-    if there and not force:
-        problem = f"{out} already has a {' and a '.join(there)}"
-        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+    _nothing_in_the_way(out, gguf=gguf, force=force)
     if gguf:
         _need_gguf()
 
-    from client.cli.models.model_source import (
-        bits_per_byte,
-        held_out_loss,
-        needed_model,
-        open_corpus,
-    )
-    from client.cli.models.newest import file_tokenizer, newest_model
-    from model_zoo.export import export_hf  # torch: when all else is in order
+    from client.cli.models.newest import newest_model  # torch: when all else is in order
 
     unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
@@ -119,25 +111,56 @@ def export(
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
         raise UserError(problem, "add --merged", ExitCode.USAGE)
     store = TextStore(home.folders.texts)
-    try:
+    with _told(out):
         if gguf:
             folder = export_for_llama_cpp(trained, out, dtype)
         elif alone:
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
-            spec, state = trained.manifest.model.base, needed_model(trained).state_dict()
-            folder = export_hf(spec, state, out, file_tokenizer(trained), dtype)
-    except ValueError as error:  # it has switches that no class of transformers has, or llama.cpp
-        raise UserError(str(error), "volunteer sample needs no export") from error
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
-    corpus = open_corpus(trained.manifest, data, store) if trained.model is not None else None
-    loss = held_out_loss(trained, corpus) if corpus else None
-    bits = bits_per_byte(trained, corpus, loss) if corpus and loss is not None else None
+            folder = export_whole(trained, out, dtype)
+    loss, bits = _measured(trained, data, store)
     write_card(home, trained, out, loss, bits, alone=alone, gguf=gguf, force=force)
     if json:
         print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
         return
+    _say(trained, loss, bits)
+    print(folder)
+
+
+def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
+    """Raise ``UserError`` if the folder has a model that is not to be replaced."""
+    there = [name for name in ((GGUF,) if gguf else FILES) if (out / name).exists()]
+    if there and not force:
+        problem = f"{out} already has a {' and a '.join(there)}"
+        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+
+
+@contextmanager
+def _told(out: Path) -> Iterator[None]:
+    """Say in a ``UserError`` what kept a model from being written to ``out``."""
+    try:
+        yield
+    except ValueError as error:  # it has switches that no class of transformers has, or llama.cpp
+        raise UserError(str(error), "volunteer sample needs no export") from error
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
+
+
+def _measured(
+    trained: Trained, data: Path | None, store: TextStore
+) -> tuple[float | None, float | None]:
+    """Return the held-out loss, and in bits per byte; None where the text is not at hand."""
+    from client.cli.models.model_source import bits_per_byte, held_out_loss, open_corpus
+
+    corpus = open_corpus(trained.manifest, data, store) if trained.model is not None else None
+    if not corpus:
+        return None, None
+    loss = held_out_loss(trained, corpus)
+    return loss, None if loss is None else bits_per_byte(trained, corpus, loss)
+
+
+def _say(trained: Trained, loss: float | None, bits: float | None) -> None:
+    """Say what was exported, and how good it is."""
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     unknown = NO_TEXT if trained.model is not None else NO_BASE
     say("held-out loss: " + (unknown if loss is None else f"{loss:.4f} nats a token"))
@@ -145,7 +168,6 @@ def export(
         say(f"the same in bits per byte of text: {bits:.4f}")
     if trained.manifest.data.brought and trained.tokenizer is None:
         say("note: without tokenizer.json, which no member that could be reached has")
-    print(folder)
 
 
 def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
@@ -166,6 +188,27 @@ def base_folder(trained: Trained, store: TextStore) -> str | None:
         return None
     origin = store.origin(trained.manifest.start[0].digest)
     return None if origin is None else str(origin)
+
+
+def export_whole(trained: Trained, out: Path, dtype: DType) -> Path:
+    """Save the whole model; return the folder.
+
+    Args:
+        trained: the model.
+        out: the folder.
+        dtype: type of the weights.
+
+    Raises:
+        UserError: what is frozen beside adapters is not at hand.
+        ValueError: no class of transformers has the model's switches.
+        OSError: the folder cannot be written.
+    """
+    from client.cli.models.model_source import needed_model
+    from client.cli.models.newest import file_tokenizer
+    from model_zoo.export import export_hf
+
+    state = needed_model(trained).state_dict()
+    return export_hf(trained.manifest.model.base, state, out, file_tokenizer(trained), dtype)
 
 
 def export_adapter(trained: Trained, out: Path, base: str | None, dtype: DType) -> Path:

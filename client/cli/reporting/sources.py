@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from client import __version__
@@ -43,7 +43,7 @@ from client.control.snapshot import (
 from client.control.updates import MAX_POINTS, HeldOutPoint, StepPoint
 from client.errors import UserError
 from client.store.amendments import known_amendments
-from client.store.audits import load_audits
+from client.store.audits import AuditedMember, KeptAudits, load_audits
 from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
 from client.store.contributions import load_contributions
@@ -132,11 +132,7 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     folders, manifest = home.folders, swarm.manifest
     curve = [StepPoint(*sample) for sample in CurveFile(folders.curve(swarm.swarm)).load()]
     versions = _versions(home, swarm.swarm)
-    credit = load_credit(folders.credit(swarm.swarm))
     audits = load_audits(folders.audits(swarm.swarm))
-    judged = {one.peer: one for one in audits.members} if audits else {}
-    own = _own_peer(home)
-    names = load_contributions(folders.contributions(swarm.swarm)).names
     step = max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])
     book = known_amendments(folders.amendments(swarm.swarm), manifest, swarm.swarm)
     return Report(
@@ -149,58 +145,74 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
         tokens_per_s=None,
         own_tokens_per_s=None,
         time_left_s=None,
-        stages=[
-            StageFacts(
-                stage=stage,
-                layers=layers,
-                version=versions.get(stage),
-                serving=None,
-                words="" if stage in versions else "no checkpoint of it lies here",
-            )
-            for stage, layers in enumerate(manifest.layers_per_stage)
-        ],
-        members=[
-            MemberFacts(
-                peer=peer,
-                name=names.get(peer, ""),
-                state="you" if peer == own else "met",
-                stages=[],
-                microbatches_per_s=0.0,
-                fault=judged[peer].fault if peer in judged else "",
-            )
-            for peer in sorted({*members_met(home, swarm.swarm), *judged})
-        ],
+        stages=_kept_stages(manifest, versions),
+        members=_kept_members(home, swarm.swarm, audits),
         contributors=kept_contributors(home, swarm, step),
-        credit=CreditView(
-            microbatches=credit.microbatches,
-            tokens=credit.tokens,
-            sent_bytes=credit.sent_bytes,
-            since=credit.since,
-        )
-        if credit
-        else None,
+        credit=_kept_credit(home, swarm.swarm),
         faults=faults(manifest, _logged(home, swarm.swarm, time.time())),
         counters=None,
-        audits=_sum(
-            AuditCounts(
-                agree=one.tally.agree,
-                disagree=one.tally.disagree,
-                unchecked=one.tally.unchecked,
-            )
-            for one in audits.members
-        )
-        if audits
-        else None,
+        audits=None if audits is None else _sum(map(_counts, audits.members)),
         expelled=_expelled(home, swarm.swarm),
-        held_out=held_out_facts(
-            manifest,
-            [
-                HeldOutPoint(one.step, one.wall, one.loss)
-                for one in CurveFile(folders.held_out(swarm.swarm)).load()[-MAX_POINTS:]
-            ],
-        ),
+        held_out=held_out_facts(manifest, _kept_held_out(home, swarm.swarm)),
         samples=sample_facts(home, swarm.swarm),
     )
+
+
+def _kept_stages(manifest: Manifest, versions: Mapping[int, int]) -> list[StageFacts]:
+    """Return the stages, each with the newest version on this disk."""
+    return [
+        StageFacts(
+            stage=stage,
+            layers=layers,
+            version=versions.get(stage),
+            serving=None,
+            words="" if stage in versions else "no checkpoint of it lies here",
+        )
+        for stage, layers in enumerate(manifest.layers_per_stage)
+    ]
+
+
+def _kept_members(home: Home, swarm: SwarmId, audits: KeptAudits | None) -> list[MemberFacts]:
+    """Return the members that this volunteer has met or audited."""
+    judged = {one.peer: one for one in audits.members} if audits else {}
+    own = _own_peer(home)
+    names = load_contributions(home.folders.contributions(swarm)).names
+    return [
+        MemberFacts(
+            peer=peer,
+            name=names.get(peer, ""),
+            state="you" if peer == own else "met",
+            stages=[],
+            microbatches_per_s=0.0,
+            fault=judged[peer].fault if peer in judged else "",
+        )
+        for peer in sorted({*members_met(home, swarm), *judged})
+    ]
+
+
+def _kept_credit(home: Home, swarm: SwarmId) -> CreditView | None:
+    """Return the volunteer's own work as it was kept."""
+    credit = load_credit(home.folders.credit(swarm))
+    if not credit:
+        return None
+    return CreditView(
+        microbatches=credit.microbatches,
+        tokens=credit.tokens,
+        sent_bytes=credit.sent_bytes,
+        since=credit.since,
+    )
+
+
+def _counts(member: AuditedMember) -> AuditCounts:
+    """Return what audits of a member have found, as it is shown."""
+    tally = member.tally
+    return AuditCounts(agree=tally.agree, disagree=tally.disagree, unchecked=tally.unchecked)
+
+
+def _kept_held_out(home: Home, swarm: SwarmId) -> list[HeldOutPoint]:
+    """Return the newest points of the curve of held-out text."""
+    kept = CurveFile(home.folders.held_out(swarm)).load()[-MAX_POINTS:]
+    return [HeldOutPoint(one.step, one.wall, one.loss) for one in kept]
 
 
 def held_out_facts(manifest: Manifest, curve: list[HeldOutPoint]) -> HeldOutFacts | None:
