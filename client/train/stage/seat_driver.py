@@ -29,7 +29,7 @@ from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
-from protocol.audit.commitment import SEGMENT, contents, root_of
+from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -78,7 +78,6 @@ from protocol.wire.messages import AuditReply, Forward, HeldOut, Message, Reduce
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
-LARGEST_LIST = 2**20
 WORK = (
     ForwardTask
     | LossTask
@@ -170,7 +169,8 @@ class SeatDriver:
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
         self._largest_shard = shard.size_bytes
-        self._largest_shown = max(self._largest_tensor, self._largest_shard, LARGEST_LIST)
+        listed = largest_list(manifest.microbatches_per_step)
+        self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
         self._told, self._refused = (seat.step, seat.serving), ""
         self._awaiting: dict[trio.CancelScope, int] = {}
