@@ -446,7 +446,8 @@ class StageAcquisition:
         return str(terms.folders.data)
 
     async def _prepare_leaves(self, leaves: LeafSupply) -> str:
-        """Be able to read tokens: all of them are here, or members give their leaves."""
+        """Be able to read tokens: all of them are here, or members give their leaves, from now on:
+        opening the stage takes a while."""
         terms = self._terms
         await leaves.open()
         if leaves.whole:
@@ -457,6 +458,7 @@ class StageAcquisition:
                 donors = await self._text_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
+            leaves.at(max(self._view().committed(self.stage), terms.history.lineage.version))
         await offer_text(terms)
         return str(leaves.folder)
 
