@@ -1,7 +1,7 @@
 """Computing the hash of the version at hand while passes go on.
 
-State of a `VersionHasher`: at most one thread, which has as many others hash the leaves as the stage
-may use. A version's tensors change only when the step is applied, so they are read where they
+State of a `VersionHasher`: at most one thread, which has as many others hash the leaves as the
+stage may use. A version's tensors change only when the step is applied, so they are read where they
 are; code that changes them waits for the thread first (`wait`).
 """
 

@@ -28,7 +28,11 @@ from tests.bench.checkpoint_stall import SEQUENCES, TOKENS, Bench
 from tests.bench.figures import add_record_flag, figure, record
 
 STEPS, MICROBATCHES = 3, 2
-MEASURES = ("client/compute/hashing.py", "client/compute/state_hash.py", "client/compute/replica.py")
+MEASURES = (
+    "client/compute/hashing.py",
+    "client/compute/state_hash.py",
+    "client/compute/replica.py",
+)
 
 
 class Steps(Bench):

@@ -74,9 +74,7 @@ class MultisetWorker:
             does, or with the version itself.
     """
 
-    def __init__(
-        self, place: Place, *, delayed: bool = False, hashes_later: bool = False
-    ) -> None:
+    def __init__(self, place: Place, *, delayed: bool = False, hashes_later: bool = False) -> None:
         self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""

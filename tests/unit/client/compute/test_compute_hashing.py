@@ -45,7 +45,9 @@ def test_every_way_to_compute_it_is_the_definition(size: int) -> None:
 
 def test_version_and_order_count() -> None:
     one, other = memoryview(b"one"), memoryview(b"other")
-    assert len({state_hash(1, one, other), state_hash(2, one, other), state_hash(1, other, one)}) == 3
+    assert (
+        len({state_hash(1, one, other), state_hash(2, one, other), state_hash(1, other, one)}) == 3
+    )
 
 
 class Held:

@@ -17,10 +17,10 @@ from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.audit.commitment import contents
 from protocol.effects import Effect, Penalise
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS, MAX_STEP
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS, MAX_STEP
 from protocol.wire.messages import AuditReply, Forward, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
 
