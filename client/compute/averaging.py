@@ -280,8 +280,8 @@ class Averager:
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
         norm = self._replica.update(total, squares, tokens, rate)
-        version, digest = self._replica.version, self._replica.state_hash()
-        return Applied(version=version, hash=digest, grad_norm=norm)
+        digest = self._replica.state_hash() if self._replica.is_small else ""
+        return Applied(version=self._replica.version, hash=digest, grad_norm=norm)
 
     def _with_residual(self, start: int, end: int) -> Tensor:
         """Gradient sum plus residual from ``start`` to ``end``, in scratch."""

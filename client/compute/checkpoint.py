@@ -3,16 +3,15 @@
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
 `model_zoo.specs.state` defines its tensors, their order and names; the format's name tells the
 optimizer and whether updates are delayed. The bytes follow from version, stage and state alone:
-replicas write identical files. `hash` in the metadata is the version's hash, the BLAKE2b-256 of the
-version number (8 bytes, little-endian) and the data. Imports no torch: the node reads and verifies
-with it too. Holds no state.
+replicas write identical files. `hash` in the metadata is the version's hash (`state_hash.py`).
+Imports no torch: the node reads and verifies with it too. Holds no state.
 """
 
 import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -21,6 +20,7 @@ import msgspec
 
 from client.at_rest import Damaged, open_read
 from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.compute.state_hash import EarlierHasher, Hasher
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
 from model_zoo.specs.tensor_headers import (
@@ -161,18 +161,31 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
     with _reading(path) as file:
         try:
             info = _read_info(file)
-            state = hashlib.blake2b(info.version.to_bytes(8, "little"), digest_size=32)
-            file.seek(0)
-            header_bytes = info.data_start
-            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+            state = Hasher(info.version)
+            for chunk in _chunks(file, info, state):
                 digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
-                state.update(memoryview(chunk)[header_bytes:])
-                header_bytes = max(0, header_bytes - len(chunk))
+            if state.hexdigest() != info.hash and not _is_of_earlier_program(file, info):
+                raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
         except OSError as error:
             raise _unread(f"cannot read {path.name}", error) from error
-    if state.hexdigest() != info.hash:
-        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     return info, digests
+
+
+def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher | EarlierHasher) -> Iterator[bytes]:
+    """Read a file chunk by chunk; the state's hasher gets the data."""
+    file.seek(0)
+    header_bytes = info.data_start
+    for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+        state.update(memoryview(chunk)[header_bytes:])
+        header_bytes = max(0, header_bytes - len(chunk))
+        yield chunk
+
+
+def _is_of_earlier_program(file: BinaryIO, info: CheckpointInfo) -> bool:
+    state = EarlierHasher(info.version)
+    for _ in _chunks(file, info, state):
+        pass
+    return state.hexdigest() == info.hash
 
 
 def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:

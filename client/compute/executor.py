@@ -1,8 +1,8 @@
 """Requests in, replies out: the worker without its process, one request at a time.
 
 State: the opened stage, if any, and the owner's limit on computing. Every request is answered
-exactly once, `Save` from the saver's thread. No exception leaves `execute`: an error becomes a
-`Failed` reply and the stage stays unchanged.
+exactly once, `Save` and `HashVersion` from threads of their own. No exception leaves `execute`: an
+error becomes a `Failed` reply and the stage stays unchanged.
 """
 
 import sys
@@ -19,11 +19,13 @@ from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
+from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
     Failed,
+    Hashed,
     Loaded,
     Reply,
     Saved,
@@ -43,6 +45,7 @@ from client.compute.requests import (
     Evaluate,
     Forward,
     ForwardBackward,
+    HashVersion,
     KeepVersion,
     Load,
     LoadStart,
@@ -104,7 +107,7 @@ class Executor:
     def __init__(self, *, owns_process: bool = False) -> None:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
-        self._saver = saving.Saver()
+        self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
 
@@ -112,12 +115,15 @@ class Executor:
         """Execute one request and answer it; payloads are not used after the return."""
         if isinstance(request, Save):
             self._guarded(lambda: self._start_save(request, answer), answer)
+        elif isinstance(request, HashVersion):
+            self._guarded(lambda: self._start_hash(request, answer), answer)
         else:
             self._guarded(lambda: self._run_within_limit(request, payloads), answer)
 
     def close(self) -> None:
-        """Wait until a save under way is complete."""
+        """Wait until a save or a hash under way is complete."""
         self._saver.wait()
+        self._hasher.wait()
 
     def _guarded(self, run: Callable[[], _Result | None], answer: Answer) -> None:
         start = time.perf_counter()
@@ -132,6 +138,7 @@ class Executor:
     def _run_within_limit(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         if isinstance(request, _CHANGES):
             self._saver.release()
+            self._hasher.wait()
         if self._opened is not None and not isinstance(request, _NO_GRADIENTS):
             self._opened.averager.forget_sums()
         begin = self._throttle.begin()
@@ -193,8 +200,8 @@ class Executor:
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
-            case Save():
-                raise AssertionError("saves are answered from the saver's thread")
+            case Save() | HashVersion():
+                raise AssertionError("these are answered from threads of their own")
             case _:
                 assert_never(request)
 
@@ -247,6 +254,12 @@ class Executor:
             self._guarded(lambda: (write(), ()), answer)
 
         self._saver.start(self._stage.replica, request, finish)
+
+    def _start_hash(self, request: HashVersion, answer: Answer) -> None:
+        def finish(compute: Callable[[], Hashed]) -> None:
+            self._guarded(lambda: (compute(), ()), answer)
+
+        self._hasher.start(self._stage.replica, request, self._throttle, finish)
 
     def _failure(self, error: Exception) -> Failed:
         if is_out_of_memory(error):

@@ -15,9 +15,9 @@ Chen et al., arXiv 1809.02839 (weight prediction), with the last update as the p
 Shapes: N parameters of the stage.
 """
 
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
 from client.compute.slot import Slot, open_slots
+from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
@@ -63,7 +64,8 @@ class Replica:
     """What the loss of a learned token is multiplied with before it is run back."""
     version: int = 0
     known_hash: str | None = None
-    """Hash of this version, where it was computed already."""
+    """Hash of this version, where it is known already: that of a file that it was loaded from may
+    be by the definition of earlier programs."""
     _version_stage: Stage | None = None
     sequences_at_once: int = 0
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
@@ -208,10 +210,14 @@ class Replica:
             if not parameter.requires_grad:  # all slots have the same
                 parameter.data = tensors[name]
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the state is hashed so soon that asking for it would take as long."""
+        return sum(tensor.nbytes for tensor in self.state_tensors) <= LEAF_BYTES
+
     def state_hash(self) -> str:
-        """Hex BLAKE2b-256 of this version: its number and `state_tensors`."""
-        buffers = (host_bytes(tensor) for tensor in self.state_tensors)
-        self.known_hash = state_hash(self.version, *buffers)
+        """Hex hash of this version, computed here and now."""
+        self.known_hash = hash_tensors(self.version, self.state_tensors, torch.get_num_threads())
         return self.known_hash
 
 
@@ -305,9 +311,25 @@ def host_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().numpy().view(np.uint8).data
 
 
-def state_hash(version: int, *buffers: memoryview) -> str:
-    """Hex BLAKE2b-256 over a version's number (8 bytes, little-endian) and its buffers."""
-    state = hashlib.blake2b(version.to_bytes(8, "little"), digest_size=32)
-    for buffer in buffers:
-        state.update(buffer)
-    return state.hexdigest()
+def hash_tensors(
+    version: int,
+    tensors: Sequence[Tensor],
+    threads: int,
+    digest: Callable[[Sequence[Tensor]], bytes] | None = None,
+) -> str:
+    """Hex hash of a version.
+
+    Args:
+        version: its number.
+        tensors: vectors, its data.
+        threads: that compute at a time.
+        digest: returns the digest of a leaf, which comes in parts; None: as it is defined.
+    """
+    data = [tensor.detach().view(torch.uint8) for tensor in tensors]
+    with ThreadPoolExecutor(threads, "hasher") as pool:
+        return root(version, pool.map(digest or digest_of_tensors, leaves(data)))
+
+
+def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
+    """Digest of a leaf."""
+    return leaf_digest(map(host_bytes, parts))

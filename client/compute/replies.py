@@ -89,11 +89,19 @@ class SumDecoded(Reply, frozen=True, kw_only=True):
 
 
 class Applied(Reply, frozen=True, kw_only=True):
-    """The stage is at `version`; `grad_norm` is the mean gradient's norm before clipping."""
+    """The stage is at `version`; `grad_norm` is the mean gradient's norm before clipping. `hash` is
+    empty where `HashVersion` has to ask for it: the state is not small."""
 
     version: int
     hash: str
     grad_norm: float
+
+
+class Hashed(Reply, frozen=True, kw_only=True):
+    """The hash of the version, hex."""
+
+    version: int
+    hash: str
 
 
 class VersionKept(Reply, frozen=True, kw_only=True):
@@ -206,6 +214,7 @@ AnyReply = (
     | Reduced
     | SumDecoded
     | Applied
+    | Hashed
     | VersionKept
     | Recomputed
     | ContributionCompared

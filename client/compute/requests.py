@@ -22,6 +22,7 @@ from client.compute.replies import (
     Dropped,
     Evaluated,
     Forwarded,
+    Hashed,
     Loaded,
     LossComputed,
     Measured,
@@ -347,6 +348,12 @@ class SumAgain(Request[SumCompared], frozen=True, kw_only=True):
     usual: float
 
 
+class HashVersion(Request[Hashed], frozen=True, kw_only=True):
+    """Compute the hash of the current version; passes go on meanwhile. One at a time."""
+
+    version: Count
+
+
 class Save(Request[Saved], frozen=True, kw_only=True):
     """Write the current version to `path`; training goes on meanwhile.
 
@@ -411,6 +418,7 @@ AnyRequest = (
     | DecodeSum
     | Apply
     | ApplyLocal
+    | HashVersion
     | KeepVersion
     | Recompute
     | CompareContribution

@@ -39,6 +39,11 @@ KIND: Final = "commitment"
 SEGMENT: Final = "segment"
 HASH_BYTES: Final = 32
 MAX_TENSORS = 5
+_DIGEST_BYTES: Final = 2 + HASH_BYTES
+"""As it is encoded."""
+_ROW_BYTES: Final = 1 + 9 + 1 + MAX_TENSORS * _DIGEST_BYTES
+"""Its length, the microbatch's number, the digests."""
+_LIST_BYTES: Final = 16 + limits.MAX_SEGMENTS * _DIGEST_BYTES
 
 
 class Microbatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -113,6 +118,11 @@ def contents(digests: Mapping[int, tuple[bytes, ...]], segments: tuple[bytes, ..
     """
     rows = tuple(Microbatch(m, digests[m]) for m in sorted(digests))
     return CONTENTS.encode(Contents(rows, segments))
+
+
+def largest_list(microbatches: int) -> int:
+    """Return the most bytes that a list of so many microbatches has."""
+    return _LIST_BYTES + microbatches * _ROW_BYTES
 
 
 def statement_of(message: Commitment) -> Statement | None:

@@ -168,6 +168,13 @@ class ApplyLocalTask:
 
 
 @dataclass(frozen=True, slots=True)
+class HashTask:
+    """Compute the hash of version ``step``, beside the tasks that come after this one."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeepVersionTask:
     """Copy the parameters that a step is computed at, before the step is applied, for an audit."""
 
@@ -245,6 +252,7 @@ Task = (
     | DecodeTask
     | ApplyTask
     | ApplyLocalTask
+    | HashTask
 )
 
 
@@ -270,7 +278,7 @@ class Outcome:
     digests: tuple[bytes, ...] = ()
     """BLAKE2b-256 of each payload the task yielded."""
     hash: str = ""
-    """Hash of the parameters after Apply."""
+    """Of the version: from ``HashTask``, or with a small version itself."""
     grad_norm: float = 0.0
     apart: tuple[float, float] = (0.0, 0.0)
     """Of an audit: how far what the member sent on and back is from ours; or how far its

@@ -126,7 +126,7 @@ class RoundLeader:
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
 
-    def _reset(self, step: int, state: bytes) -> None:
+    def _reset(self, step: int, state: bytes | None) -> None:
         self.step, self._state = step, state
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
@@ -160,13 +160,13 @@ class RoundLeader:
         """When to look again for a quorum, or to say the commit again."""
 
     def start_step(
-        self, step: int, now: float, state: bytes = b"", own: OwnPart = NO_PART
+        self, step: int, now: float, state: bytes | None = b"", own: OwnPart = NO_PART
     ) -> list[Effect]:
         """Begin a step; reports that came early count at once.
 
         Args:
             now: monotonic seconds.
-            state: digest of the version at ``step``, empty if not known.
+            state: digest of the version at ``step``, empty if not known; None: it will be said.
             own: our replica's part in the round.
         """
         early, self._next = self._next, {}
@@ -177,6 +177,11 @@ class RoundLeader:
             if report.step == step:
                 effects += self.report(peer, report, now, own)
         return effects
+
+    def hashed(self, state: bytes, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+        """The digest of the version at our step is known."""
+        self._state = state
+        return self._act(now, own)
 
     def update_view(
         self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
@@ -623,8 +628,9 @@ class RoundLeader:
 
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
-        As for a plan, wait for replicas that are still applying: more donors are better."""
-        if self._plan is not None or self._laggards():
+        As for a plan, wait for replicas that are still applying: more donors are better; and until
+        we can say the version's digest."""
+        if self._plan is not None or self._laggards() or self._state is None:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]

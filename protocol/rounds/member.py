@@ -117,7 +117,7 @@ class RoundMember:
         self._reset(step, b"")
 
     def _reset(self, step: int, state: bytes) -> None:
-        self.step, self.state = step, state
+        self.step, self.state, self.hashing = step, state, False
         self.promised = self._promise[1] if step == self._promise[0] else 0
         self._leapt = 0
         """Bound on later attempts after leaps that we refused. A true attempt is repeated and then
@@ -140,9 +140,29 @@ class RoundMember:
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
-    def start_step(self, step: int, state: bytes = b"") -> None:
-        """Begin the round of a new step; ``state``: digest of its version, empty if not known."""
+    def start_step(self, step: int, state: bytes = b"", *, hashing: bool = False) -> None:
+        """Begin the round of a new step.
+
+        Args:
+            step: its number.
+            state: digest of its version, empty if not known.
+            hashing: whether that will be said (``hashed``); until then we do not contribute.
+        """
         self._reset(step, state)
+        self.hashing = hashing
+
+    def hashed(self, state: bytes) -> list[RoundEffect]:
+        """The digest of our version is known: go on, if it is that of our siblings."""
+        self.state, self.hashing = state, False
+        if self._plan is not None and (differs := self._differs(self._plan)):
+            return differs
+        return [*self.advance(), *self.try_apply()]
+
+    def _differs(self, plan: Plan) -> list[RoundEffect]:
+        if not plan.state or self.state in (b"", plan.state):
+            return []
+        words = f"our state of version {self.step} differs from our siblings'"
+        return [Fault("behind", words)]
 
     def state_loaded(self) -> list[RoundEffect]:
         """The worker holds the state of our version."""
@@ -179,6 +199,11 @@ class RoundMember:
     def applying(self) -> bool:
         """Whether the worker makes the next version."""
         return self.progress is Progress.APPLYING
+
+    @property
+    def _busy(self) -> bool:
+        """Whether our own worker has yet to do something before we contribute."""
+        return self._accumulator.accumulating or self.hashing
 
     @property
     def counted(self) -> int:
@@ -259,7 +284,7 @@ class RoundMember:
             return []
         if self.progress is Progress.READY and self._commit is None:
             return [("commit", self._leader)]
-        if self.progress is Progress.SETTLING and not self._accumulator.accumulating:
+        if self.progress is Progress.SETTLING and not self._busy:
             return [("plan", self._leader)]  # one that does not fit what we have
         return []
 
@@ -301,9 +326,8 @@ class RoundMember:
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
         if mine is not None and not counts_all_once(plan.members, self._place.per_step):
             return [Penalise(sender, "plan-that-miscounts", 20)]
-        if plan.state and self.state not in (b"", plan.state):
-            words = f"our state of version {self.step} differs from our siblings'"
-            return [Fault("behind", words)]
+        if differs := self._differs(plan):
+            return differs
         if mine is None:
             return self._observe(sender, plan)
         if self._masking is not None and not self._masking.may_follow(plan):
@@ -332,7 +356,7 @@ class RoundMember:
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
         the plan counts it for others."""
-        if self.progress is not Progress.SETTLING or self._accumulator.accumulating:
+        if self.progress is not Progress.SETTLING or self._busy:
             return []
         ledger = self._accumulator.done()
         if not self._counted <= ledger:
@@ -511,6 +535,8 @@ class RoundMember:
         """Apply if the commit and all that it covers are here and the state is loaded."""
         plan = self._plan
         if self._commit is None or plan is None or not self._digest or not self.loaded:
+            return []
+        if self.hashing:
             return []
         attempt, digest = self._commit
         if attempt != plan.attempt or self.progress is Progress.APPLYING:

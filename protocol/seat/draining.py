@@ -34,7 +34,7 @@ class Draining:
     @property
     def complete(self) -> bool:
         """Whether no peer can ask for anything any more."""
-        waiting = self._member.progress is Progress.WAITING
+        waiting = self._member.progress is Progress.WAITING and not self._member.hashing
         return self.begun and waiting and self._pipeline.empty
 
     def begin(self, *, alone: bool) -> list[PipelineEffect]:

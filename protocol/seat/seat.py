@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from functools import partial
 from operator import attrgetter
 from typing import Literal
@@ -41,6 +42,7 @@ from protocol.pipeline.effects import (
     EvaluateTask,
     Fault,
     ForwardTask,
+    HashTask,
     Keep,
     KeepVersionTask,
     LossTask,
@@ -196,6 +198,8 @@ class Seat:
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
         self._made_by: tuple[int, bytes] = (0, b"")
+        self._unhashed: Committed | None = None
+        """Our version, while its hash is not known."""
         self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
@@ -259,7 +263,11 @@ class Seat:
 
     @property
     def finished(self) -> bool:
-        """Whether the run's last step is committed here."""
+        """Whether the run's last version is in force here."""
+        return self._is_over and not self.member.hashing
+
+    @property
+    def _is_over(self) -> bool:
         return self.step >= self._steps
 
     def status(self, rate: float) -> SeatStatus:
@@ -300,7 +308,7 @@ class Seat:
 
     def may_train(self) -> Answer:
         """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
-        if self.finished:
+        if self._is_over:
             return no("the run is complete")
         if missing := self._view.empty_stages():
             return no(f"waiting for a volunteer in stage {', '.join(map(str, missing))}")
@@ -337,8 +345,9 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_client.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report, telling = (None, None) if self.finished else (self._reporter.due, self._telling.due)
-        look = self._obstruction.look_at if self.serving and not self.finished else None
+        report, telling = (None, None) if self._is_over else (self._reporter.due, self._telling.due)
+        report = None if self.member.hashing else report
+        look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
         others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
@@ -411,7 +420,7 @@ class Seat:
         """
         waits: list[Wait] = []
         there = {r.peer for r in self._view.serving(self.place.stage)}
-        if self.serving and not self.finished and self.quorum.holds(now):
+        if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
             unplanned = led_by if self.member.plan_followed is None else None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
@@ -718,6 +727,8 @@ class Seat:
                 return self.evaluating.computed(task, outcome)
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
+            case HashTask():
+                return self._hashed(outcome, now)
 
     def _commit_to(
         self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
@@ -789,7 +800,7 @@ class Seat:
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
-            hash=outcome.hash,
+            hash="",
             loss=None if loss is None else loss / self._tokens_per_step,
             grad_norm=outcome.grad_norm,
             counted=self.member.counted,
@@ -815,15 +826,26 @@ class Seat:
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
-        self.member.start_step(self.step, state_digest(outcome.hash))
-        leads = self.leader.start_step(self.step, now, self.member.state, self._part())
-        effects: list[SeatEffect] = [*agreed, committed, *leads, *self.auditing.verdicts(now)]
+        self._unhashed = committed
+        self.member.start_step(self.step, hashing=True)
+        leads = self.leader.start_step(self.step, now, None, self._part())
+        hashed = self._hashed(outcome, now) if outcome.hash else [Compute(HashTask(self.step))]
+        effects: list[SeatEffect] = [*agreed, *hashed, *leads, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._early.take(self.step):
             replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
+
+    def _hashed(self, outcome: Outcome, now: float) -> list[SeatEffect]:
+        """The hash of our version is known: it is in force, and we may report our ledger."""
+        if outcome.error or self._unhashed is None:
+            return [Fault("internal", f"hashing version {self.step} failed: {outcome.error}")]
+        committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
+        state = state_digest(outcome.hash)
+        leads = self.leader.hashed(state, now, self._part())
+        return [committed, *self.member.hashed(state), *leads]
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""
@@ -907,11 +929,12 @@ class Seat:
         effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
-        if not self.finished and (to := self.current_leader()) is not None:
+        if not self._is_over and (to := self.current_leader()) is not None:
             in_flight = self.pipeline.in_flight()
             ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
             effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
-            effects += self._report(to, busy=bool(in_flight), now=now)
+            if not self.member.hashing:  # the leader plans with what is said to be equal
+                effects += self._report(to, busy=bool(in_flight), now=now)
         return effects
 
     def _evaluate(self) -> list[Compute]:
@@ -951,7 +974,7 @@ class Seat:
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
         leads = self.leader.leading and bool(self.may_train())
-        more = self.training_allowed and not self.finished
+        more = self.training_allowed and not self._is_over
         wants = [more and self.draining.wants_work(self.step + k) for k in (0, 1)]
         seen = (self._view, self.leader.reports, self.current_leader(), now)
         how = (wants[0], wants[1])

@@ -1,13 +1,17 @@
 """Token data fetched part by part over slow lines, beside the same data on every disk.
 
     python -m tests.bench.leaves [--up 20Mbit/s] [--steps 40] [--record]
+    python -m tests.bench.leaves --context 1024 --sequences 2 --microbatches 8 --steps 12
 
 One stage, two volunteers with one thread each; 256 MiB of tokens that are bytes, of which the
 founder has all. Every volunteer uploads at the given rate, contributions included. In the first run
 the second volunteer fetches the parts that its microbatches need; in the other one it is given the
 folder. The two runs are made twice, in turns. The first step is left out of the median and said by
 itself: it is when everything is missing. The look-ahead of 100 MB fills at first, and until it has,
-most microbatches of the second volunteer wait for some of their parts.
+most microbatches of the second volunteer wait for some of their parts: a sample of this small model
+is computed in less time than its part takes on the line. The rate at which the parts came says
+whether the line was full, which they share with what is averaged. The second command has the steps
+of a usual run: 16 samples of 1,024 tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ from model_zoo.datasets.build import build
 from tests.bench.figures import add_record_flag, figure, record
 
 SIZE_BYTES = 256 * 2**20
-MODEL = ModelChoices(layers=4, width=128, heads=4, context=128)
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 TURNS = 2
 LIMIT_S = 300.0
@@ -44,20 +47,34 @@ def main() -> None:
     )
     parser.add_argument("--up", default="20Mbit/s", help="upload limit of every volunteer")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--sequences", type=int, default=4)
+    parser.add_argument("--microbatches", type=int, default=32)
     add_record_flag(parser)
     given = parser.parse_args()
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
         data = tokens(Path(folder))
+        model = ModelChoices(layers=4, width=128, heads=4, context=given.context)
+        run = RunChoices(
+            name="leaves",
+            data=str(data),
+            stages=1,
+            steps=given.steps,
+            sequences=given.sequences,
+            microbatches=given.microbatches,
+            redundancy=2,
+            dual_homing=0,
+            checkpoint_every=1000,
+        )
         runs: dict[str, list[list[float]]] = {"fetched": [], "on disk": []}
         for turn in range(TURNS):
             for way, lengths in runs.items():
                 homes = Path(folder) / f"{way.replace(' ', '-')}-{turn}"
                 homes.mkdir()
                 extra = ("--data", str(data)) if way == "on disk" else ()
-                lengths.append(steps(homes, data, given.steps, given.up, extra))
-                kept = (homes / NAMES[1]).rglob("*.leaves/**/*")
-                came = sum(file.stat().st_size for file in kept if file.is_file())
-                print(f"{way}: {_words(lengths[-1])}; {came / 1e6:.0f} MB came", flush=True)
+                came: list[tuple[float, int]] = []
+                lengths.append(steps(homes, run, model, given.up, extra, came))
+                print(f"{way}: {_words(lengths[-1])}; {_line(came)}", flush=True)
     usual = {
         way: statistics.median(length for run in lengths for length in run[1:])
         for way, lengths in runs.items()
@@ -66,7 +83,8 @@ def main() -> None:
     ratios = [usual["on disk"] / statistics.median(run[1:]) for run in runs["fetched"]]
     one = figure(
         "data",
-        f"{given.steps} steps while data come part by part at {given.up}, against data on disk",
+        f"{given.steps} steps{_shape(given)} while data come part by part at {given.up}, against "
+        "data on disk",
         f"**{usual['on disk'] / usual['fetched']:.2f}**",
         f"{min(ratios):.2f} to {max(ratios):.2f}; first step {first['fetched']:.1f} s against "
         f"{first['on disk']:.1f} s; load {os.getloadavg()[0]:.0f}",
@@ -90,20 +108,26 @@ def tokens(folder: Path) -> Path:
     return folder / "tokens"
 
 
-def steps(homes: Path, data: Path, count: int, up: str, extra: tuple[str, ...]) -> list[float]:
-    """Return the seconds of each step, the first one from when everybody served."""
-    run = RunChoices(
-        name="leaves",
-        data=str(data),
-        stages=1,
-        steps=count,
-        sequences=4,
-        microbatches=32,
-        redundancy=2,
-        dual_homing=0,
-        checkpoint_every=1000,
-    )
-    found(homes, run, MODEL)
+def steps(
+    homes: Path,
+    run: RunChoices,
+    model: ModelChoices,
+    up: str,
+    extra: tuple[str, ...],
+    came: list[tuple[float, int]],
+) -> list[float]:
+    """Return the seconds of each step, the first one from when everybody served.
+
+    Args:
+        homes: a folder for both.
+        run: the run.
+        model: its model.
+        up: upload limit of each.
+        extra: flags of the second.
+        came: gets moments, and the bytes of parts that it has at each.
+    """
+    count = run.steps
+    found(homes, run, model)
     flags = (*FLAGS, "--upload-limit", up)
     moments: dict[int, float] = {}
     with LocalSwarm(homes / "bench.swarm", homes, homes / "logs") as swarm:
@@ -120,9 +144,27 @@ def steps(homes: Path, data: Path, count: int, up: str, extra: tuple[str, ...]) 
                     moments.setdefault(-1, event.time)
                 if event.kind == "StepCommitted" and isinstance(step, int):
                     moments.setdefault(step, event.time)
+            kept = (homes / NAMES[1]).rglob("*.leaf")
+            came.append((time.monotonic(), sum(file.stat().st_size for file in kept)))
             time.sleep(POLL_S)
     times = [moments[step] for step in sorted(moments)]
     return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def _shape(given: argparse.Namespace) -> str:
+    """Say the shape of a step, where it is not the usual one."""
+    shape = given.microbatches, given.sequences, given.context
+    return "" if shape == (32, 4, 128) else " of {} x {} x {} tokens".format(*shape)
+
+
+def _line(came: list[tuple[float, int]]) -> str:
+    """Say how much came, and at what rate from the first part to the last."""
+    most = came[-1][1]
+    if not most:
+        return "nothing came"
+    moments = [at for at, size in came if 0 < size < most]
+    seconds = max(moments[-1] - moments[0], 1e-3) if moments else 1e-3
+    return f"{most / 1e6:.0f} MB came in {seconds:.0f} s, {8e-6 * most / seconds:.1f} Mbit/s"
 
 
 def _words(lengths: list[float]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 
 
@@ -45,6 +48,18 @@ def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     victim = next(iter(world.peers.values()))
     world.after(world.random.uniform(0.5, 3.0), lambda: world.kill(victim))
     run(world)
+    assert all(p.hash == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_hashes_that_come_later_than_their_versions_lose_nothing(seed: int) -> None:
+    config = WorldConfig(stages=2, replicas=2, seed=seed, steps=14)
+    world = TrainingWorld(config, partial(MultisetWorker, hashes_later=True))
+    world.after(world.random.uniform(0.0, 1.5), lambda: world.join(0, "new"))
+    victim = next(p for p in world.peers.values() if p.stage == 1)
+    world.after(world.random.uniform(0.5, 3.0), lambda: world.kill(victim))
+    run(world)
+    assert set(world.hashes) >= {(s, v) for s in range(2) for v in range(1, 15)}
     assert all(p.hash == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from client.compute.checkpoint import build_header
-from client.compute.replica import state_hash
+from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.transfer.blobs import Shelf

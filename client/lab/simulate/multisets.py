@@ -26,6 +26,7 @@ from protocol.pipeline.effects import (
     ContributeTask,
     DecodeTask,
     ForwardTask,
+    HashTask,
     KeepVersionTask,
     LossTask,
     Outcome,
@@ -69,10 +70,12 @@ class MultisetWorker:
 
     Args:
         delayed: with the one-step-delayed update the next step may be computed as well.
+        hashes_later: whether a version's hash is said when it is asked for, as the real worker
+            does, or with the version itself.
     """
 
-    def __init__(self, place: Place, *, delayed: bool = False) -> None:
-        self._place, self._ahead = place, int(delayed)
+    def __init__(self, place: Place, *, delayed: bool = False, hashes_later: bool = False) -> None:
+        self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
@@ -117,6 +120,9 @@ class MultisetWorker:
                 return self._apply(step, [payloads[key] for key in keys if key])
             case ApplyLocalTask(step):
                 return self._apply(step, [encode_ids(self.accumulated)])
+            case HashTask(step):
+                expect(step == self._version, f"version {step} is gone before it is hashed")
+                return Outcome(hash=self.parameters)
             case KeepVersionTask() | RecomputeTask() | CompareTask():
                 return self._audit(task, payloads)
             case UsualNormTask():
@@ -198,7 +204,7 @@ class MultisetWorker:
         expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
         self._sums.pop(step, None)
         self._version = step + 1
-        return Outcome(hash=self.parameters)
+        return Outcome(hash="" if self._hashes_later else self.parameters)
 
 
 class LyingWorker(MultisetWorker):
@@ -210,12 +216,13 @@ class LyingWorker(MultisetWorker):
         place: Place,
         *,
         delayed: bool = False,
+        hashes_later: bool = False,
         contributes: Callable[[int], bool],
         sums: Callable[[int], bool],
         audits: bool,
         absurd: Callable[[int], bool] = lambda _step: False,
     ) -> None:
-        super().__init__(place, delayed=delayed)
+        super().__init__(place, delayed=delayed, hashes_later=hashes_later)
         self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
         self._contributes_absurd = absurd
 

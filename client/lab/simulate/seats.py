@@ -22,6 +22,7 @@ from protocol.pipeline.effects import (
     Compute,
     DropStep,
     Fault,
+    HashTask,
     Keep,
     Outcome,
     SendPayload,
@@ -132,6 +133,10 @@ class SeatWorld(ABC, Generic[SomePeer]):
     # --- the worker ------------------------------------------------------------------------
 
     def _submit(self, peer: SomePeer, task: Task) -> None:
+        if isinstance(task, HashTask):  # beside the others
+            run = partial(self.compute, peer, task, peer.epoch)
+            self.agenda.sometime(self._compute_s, run)
+            return
         start = max(self.agenda.now, peer.worker_free_at)
         peer.worker_free_at = start + self.random.uniform(*self._compute_s)
         self.agenda.at(peer.worker_free_at, partial(self.compute, peer, task, peer.epoch))

@@ -304,6 +304,8 @@ class HeldStageDriver:
                 nursery.cancel_scope.cancel()
         finally:
             self._acquisition = self._seat_nursery = None
+            if self._leaves is not None:
+                self._leaves.rest()
         if self._failure is not None:
             raise self._failure
 

@@ -60,6 +60,7 @@ class StateSaver:
         self._protect = protect  # stages and versions that must stay on disk now
         self._stored = stored  # told of every durable checkpoint
         self._busy = self._complained = False
+        self._writing = -1  # version that is being written, while one is
         self._idle = trio.Event()
         self._next = -1  # version of the checkpoint to write after the present one
         self.saved_version = -1
@@ -67,7 +68,9 @@ class StateSaver:
 
     def snapshot(self, version: int) -> None:
         """Write the current version for newcomers; the file is removed when it is no longer
-        useful."""
+        useful. While another version is being written they are told to ask again."""
+        if self._busy and version != self._writing:
+            self._shelf.skip(self._stage, version)
         path = self._snapshots / f"snapshot-{self._stage}-v{version}.safetensors"
         self._save(version, path, durable=False)
 
@@ -110,7 +113,7 @@ class StateSaver:
             words = f"cannot make {path.parent}: {error.strerror}"
             self._explain_failure(version, RequestFailed(Failed(kind="disk", message=words)))
             return
-        self._busy, self._idle = True, trio.Event()
+        self._busy, self._idle, self._writing = True, trio.Event(), version
 
         self._nursery.start_soon(self._finish, submitted, version, path, durable)
 

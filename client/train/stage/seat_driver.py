@@ -29,7 +29,7 @@ from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
-from protocol.audit.commitment import SEGMENT, contents, root_of
+from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -45,6 +45,7 @@ from protocol.pipeline.effects import (
     Fault,
     ForwardTask,
     GradientAccepted,
+    HashTask,
     Keep,
     LossTask,
     Obstructs,
@@ -77,7 +78,6 @@ from protocol.wire.messages import AuditReply, Forward, HeldOut, Message, Reduce
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
-LARGEST_LIST = 2**20
 WORK = (
     ForwardTask
     | LossTask
@@ -169,7 +169,8 @@ class SeatDriver:
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
         self._largest_shard = shard.size_bytes
-        self._largest_shown = max(self._largest_tensor, self._largest_shard, LARGEST_LIST)
+        listed = largest_list(manifest.microbatches_per_step)
+        self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
         self._told, self._refused = (seat.step, seat.serving), ""
         self._awaiting: dict[trio.CancelScope, int] = {}
@@ -303,6 +304,8 @@ class SeatDriver:
                 )
             case DropStep(step):
                 self._payloads.drop_step(step)
+            case Compute(HashTask() as task):
+                self._start_beside(task)
             case Compute(task):
                 if self._samples is None or self._can_read(task, self._samples):
                     self._enter(task)
@@ -407,6 +410,16 @@ class SeatDriver:
         if self._samples is not None and isinstance(task, READS) and not self._closed:
             self._samples.end(task.microbatch)
 
+    def _start_beside(self, task: HashTask) -> None:
+        """Give the worker a task that no other waits for."""
+        try:
+            call = to_call(task, self._place)
+            submitted = self._worker.submit(call.request)
+        except WorkerDied as death:
+            self._hooks.worker_died(death)
+        else:
+            self._nursery.start_soon(self._take_outcome, task, call, submitted)
+
     def _given(self, task: Task) -> bool:
         stage, first = self.seat.place.stage, self._place.first
         failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
@@ -462,7 +475,7 @@ class SeatDriver:
             return
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
-        self.busy_s += reply.seconds
+        self.busy_s += 0.0 if isinstance(task, HashTask) else reply.seconds
         self._store(task, call, payloads)
         if isinstance(reply, Contributed) and not self._as_planned(task, reply):
             self.miscounted += 1

@@ -31,7 +31,7 @@ from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, blob_of_file
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.state_size import is_plausible
+from client.train.transfer.state_size import data_bytes, is_plausible
 from client.train.transfer.text_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
@@ -58,6 +58,9 @@ JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
 """Seconds without progress after which a download is restarted, perhaps from other donors."""
+SAVED_BYTES_PER_S = 20e6
+"""At which a donor writes a snapshot at least: it copies, hashes and writes it beside its work, and
+answers when it is complete."""
 LOOK_S = 2.0
 _WORDS: Final = {"data": "training text", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
@@ -443,7 +446,8 @@ class StageAcquisition:
         return str(terms.folders.data)
 
     async def _prepare_leaves(self, leaves: LeafSupply) -> str:
-        """Be able to read tokens: all of them are here, or members give their leaves."""
+        """Be able to read tokens: all of them are here, or members give their leaves, from now on:
+        opening the stage takes a while."""
         terms = self._terms
         await leaves.open()
         if leaves.whole:
@@ -454,6 +458,7 @@ class StageAcquisition:
                 donors = await self._text_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
+            leaves.at(max(self._view().committed(self.stage), terms.history.lineage.version))
         await offer_text(terms)
         return str(leaves.folder)
 
@@ -519,8 +524,11 @@ class StageAcquisition:
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.ports, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()
+        saving_s = 0.0
+        if query.kind == "state":
+            saving_s = data_bytes(self._terms.manifest, self.stage) / SAVED_BYTES_PER_S
         try:
-            await download.run(IDLE_S)
+            await download.run(IDLE_S, IDLE_S + saving_s)
         finally:
             self._download = None
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size

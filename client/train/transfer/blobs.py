@@ -61,6 +61,8 @@ class Shelf:
         self._ports = ports
         self._items: dict[tuple[str, int, int], _Item] = {}
         self._snapshots: list[tuple[str, int, int]] = []
+        self._skipped: dict[int, int] = {}
+        """By stage: the newest version that was asked for here and is not written."""
         self._keep_snapshots = keep_snapshots
         self.leaves: LeafGiver | None = None
         self.served_bytes = 0
@@ -89,6 +91,10 @@ class Shelf:
             self._snapshots.append(key)
             while len(self._snapshots) > self._keep_snapshots:
                 self._remove(self._snapshots[0])
+
+    def skip(self, stage: int, version: int) -> None:
+        """A state that others wait for is not written here: they are told when they ask."""
+        self._skipped[stage] = version
 
     def withdraw(self, stage: int, version: int) -> None:
         """Stop offering a state whose file is gone."""
@@ -124,6 +130,9 @@ class Shelf:
         elif query.version is not None and query.version < self._newest(query):
             reason = "it is not kept any more"  # a later one may still be on its way: no answer
             self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+        elif version == self._skipped.get(query.stage):
+            reason = "another version was being written"
+            self._ports.send(sender, NoBlob(query.kind, query.stage, version, reason))
 
     def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk. A file is withdrawn only if it is missing or shorter than offered."""
@@ -251,19 +260,23 @@ class Download:
         """The peers that served a chunk of the blob and are accountable for it."""
         return self._fetch.sources
 
-    async def run(self, idle_s: float) -> Path:
+    async def run(self, idle_s: float, begins_s: float | None = None) -> Path:
         """Fetch everything and return the complete file, however slow the line is.
+
+        Args:
+            idle_s: seconds without a chunk after which it is given up.
+            begins_s: the same before the first one; None: as later.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
-            DownloadFailed: every donor was lost, or nothing came for ``idle_s``.
+            DownloadFailed: every donor was lost, or nothing came for so long.
         """
         try:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
             self._file = Filling(self._partial)
             if self._resumable:
                 self._fetch.resume(await trio.to_thread.run_sync(_digests, self._file))
-            await self._fetch_all(idle_s)
+            await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
             if offer := self._fetch.offer:  # a longer blob may have been begun before this one
                 self._file.finish(offer.size_bytes)
             self._partial.replace(self._path)
@@ -275,9 +288,9 @@ class Download:
             self._close()
         return self._path
 
-    async def _fetch_all(self, idle_s: float) -> None:
+    async def _fetch_all(self, idle_s: float, begins_s: float) -> None:
         fetch = self._fetch
-        with trio.move_on_after(idle_s) as idle:
+        with trio.move_on_after(begins_s) as idle:
             self._perform(fetch.start(self._ports.now()), b"")
             while not (fetch.done or fetch.hopeless or self._failure):
                 before = fetch.progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
+from protocol.audit.commitment import largest_list
 from protocol.limits import CHUNK_BYTES, MAX_SEGMENT_ELEMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import ENOUGH, SEGMENT
@@ -32,9 +33,10 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
 
 def largest_payload(manifest: Manifest) -> int:
     """Return the most bytes of any payload: a boundary with its tokens, or the largest segment of a
-    stage's gradient, each in fp32, or a segment's sums of all buckets."""
-    segment = min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
-    return max(_boundary_bytes(manifest), _number_bytes(manifest) * segment, CHUNK_BYTES) + _MARGIN
+    stage's gradient, each in fp32, or a segment's sums of all buckets, or an audit's list."""
+    segment = _number_bytes(manifest) * min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
+    listed = largest_list(manifest.microbatches_per_step) if manifest.audits else 0
+    return max(_boundary_bytes(manifest), segment, CHUNK_BYTES, listed) + _MARGIN
 
 
 def usual_payload(manifest: Manifest) -> int:

@@ -15,6 +15,7 @@ from client.compute.replies import (
     Applied,
     ContributionCompared,
     Evaluated,
+    Hashed,
     LossComputed,
     Recomputed,
     Reduced,
@@ -32,6 +33,7 @@ from client.compute.requests import (
     Evaluate,
     Forward,
     ForwardBackward,
+    HashVersion,
     KeepVersion,
     Recompute,
     Reduce,
@@ -50,6 +52,7 @@ from protocol.pipeline.effects import (
     DecodeTask,
     EvaluateTask,
     ForwardTask,
+    HashTask,
     KeepVersionTask,
     LossTask,
     Outcome,
@@ -117,6 +120,8 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             return _evaluate(task, place)
         case KeepVersionTask(step):
             return Call(KeepVersion(step=step))
+        case HashTask(step):
+            return Call(HashVersion(version=step))
         case RecomputeTask(step, m, shown):
             tokens = next((key for key in shown if key.name == "tokens"), None)
             tensors = tuple(key for key in shown if key.name != "tokens")
@@ -231,6 +236,8 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
+        case Hashed():
+            return Outcome(hash=reply.hash)
         case Recomputed():
             return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
         case ContributionCompared():

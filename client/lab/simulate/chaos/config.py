@@ -34,6 +34,8 @@ class ChaosConfig:
     checkpoint_every: int = 2
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
+    hashes_later: bool = False
+    """Whether workers compute a version's hash beside the next step's passes."""
     lies: tuple[str, ...] = ()
     """The lies of one more member, in some stage (``liar``); empty: there is no liar."""
     liars: int = 1

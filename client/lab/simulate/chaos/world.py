@@ -246,10 +246,11 @@ class ChaosWorld(ChaosSwarm):
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
         delayed, lies, begins = self.config.delayed, self.config.lies, self.config.lies_from
         if not volunteer.lies:
-            return MultisetWorker(place, delayed=delayed)
+            return MultisetWorker(place, delayed=delayed, hashes_later=self.config.hashes_later)
         return LyingWorker(
             place,
             delayed=delayed,
+            hashes_later=self.config.hashes_later,
             contributes=lambda step: "gradients" in lies and step >= begins,
             sums=lambda step: "sums" in lies and step >= begins,
             audits="audits" in lies,

@@ -11,7 +11,7 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
-from client.compute.replica import state_hash
+from client.compute.state_hash import state_hash
 from client.errors import ExitCode
 from client.store.identity import IdentityLock
 from client.store.paths import home_folders, make_private

@@ -11,7 +11,7 @@ import pytest
 from client import at_rest
 from client.cli.diagnosis.checks import check_at_rest
 from client.compute.checkpoint import build_header
-from client.compute.replica import state_hash
+from client.compute.state_hash import state_hash
 from client.errors import ExitCode
 from client.store import rest_key
 from client.store.identity import IdentityLock

@@ -78,15 +78,37 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path, delayed) -> 
     assert info.parameters == worker.replica.size
 
 
+HASH = "0726660d8ba9c5a27049f2f3b59ca3fea259ec9361462583c0b2465f892ec210"
+EARLIER = "eaafbc08b8eff75e19eef26345cc4fb1e781607d8bd81636dfd9c2490d28e21b"
+
+
 def test_the_format_of_a_run_without_delayed_updates_stays(tmp_path: Path) -> None:
-    """The file and the hash of a made-up state, as they always were."""
+    """The file and the hash of a made-up state; but for the hash it is as it always was."""
     worker, path = opened(1, [3, 1]), tmp_path / "stage"
     ramp = torch.arange(worker.replica.size, dtype=torch.float32)
     worker.replica.replace_state(3, (ramp, ramp / 2, ramp * 4))
     saved, _ = worker.call(Save(version=3, path=str(path)))
-    assert saved.hash == "eaafbc08b8eff75e19eef26345cc4fb1e781607d8bd81636dfd9c2490d28e21b"
-    digest = hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()
+    assert saved.hash == HASH
+    written = path.read_bytes().replace(HASH.encode(), EARLIER.encode())
+    digest = hashlib.blake2b(written, digest_size=32).hexdigest()
     assert digest == "3b08bca61b5e6622ff65bb8f6135e08ba4af97491f79055b6a15a8f7cdd99753"
+
+
+def test_a_file_of_an_earlier_program_is_sound_and_keeps_its_hash(tmp_path: Path) -> None:
+    worker, path = opened(1, [3, 1]), tmp_path / "stage"
+    ramp = torch.arange(worker.replica.size, dtype=torch.float32)
+    worker.replica.replace_state(3, (ramp, ramp / 2, ramp * 4))
+    worker.call(Save(version=3, path=str(path)))
+    path.write_bytes(path.read_bytes().replace(HASH.encode(), EARLIER.encode()))
+    assert verify(path).hash == EARLIER
+    other = opened(1, [3, 1])
+    loaded, _ = other.call(Load(path=str(path), version=3, expected_hash=EARLIER))
+    again, _ = other.call(Save(version=3, path=str(tmp_path / "again")))
+    assert loaded.hash == again.hash == EARLIER
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="damaged"):
+        verify(path)
+    assert "damaged" in other.fails(Load(path=str(path), version=3)).message
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
 from client.compute.errors import CheckpointUnreadable
-from client.compute.replica import state_hash
+from client.compute.state_hash import state_hash
 from client.errors import UserError
 from client.node import gather
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses

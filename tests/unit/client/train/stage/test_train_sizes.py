@@ -15,11 +15,13 @@ from client.train.stage.seat_driver import SeatDriver
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
+from protocol.audit.commitment import contents
 from protocol.effects import Effect, Penalise
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS, MAX_STEP
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Forward, Reduced, Segment
+from protocol.wire.messages import AuditReply, Forward, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
 
 ME, SIBLING, UPSTREAM, DOWNSTREAM = (peer(number) for number in range(4))
@@ -104,3 +106,23 @@ def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them(packed: b
     driver.receive(UPSTREAM, message, border + bytes(4 * count - 4) + b"tensor")
     assert len(ports.blamed) == (1 if packed else 2)
     assert bool(store.statistics().entries) is packed
+
+
+def longest_list(microbatches: int) -> bytes:
+    """The list of one who has counted all of a late step, at a stage that shows most of each."""
+    first = (MAX_STEP - 1) * microbatches
+    digests = {first + m: (b"d" * 32,) * 5 for m in range(microbatches)}
+    return contents(digests, (b"s" * 32,) * MAX_SEGMENTS)
+
+
+def test_the_longest_list_of_an_audit_is_taken_and_no_longer_one() -> None:
+    ports, store = Ports(), BoundaryStore(2**20, 0)
+    many = MAX_MICROBATCHES_PER_STEP
+    driver = driver_of(ports, store, 3, microbatches_per_step=many, audit_percent=3)
+    ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
+    driver.update_view(SwarmView.of([[], ours, []]))
+    shown = longest_list(many)
+    driver.receive(SIBLING, AuditReply(1, STEP, 1, "list", 0), shown)
+    assert not ports.blamed
+    driver.receive(SIBLING, AuditReply(1, STEP, 1, "list", 0), shown + bytes(2**16))
+    assert ports.blamed == [Penalise(SIBLING, "audit-of-wrong-size", 20)]

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
-from client.compute.replica import state_hash
+from client.compute.state_hash import state_hash
 from client.train.stage.stage_acquisition import StageAcquisition, Terms
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored

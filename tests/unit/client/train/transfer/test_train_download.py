@@ -85,6 +85,28 @@ async def test_slow_is_not_silent(tmp_path: Path, autojump_clock: MockClock, ser
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("writes_s", [90.0, 110.0])
+async def test_a_donor_may_take_long_to_write_what_it_gives(
+    tmp_path: Path, autojump_clock: MockClock, writes_s: float
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(CHUNK_BYTES + 7))
+    donor = SlowDonor(source, 2)
+    donor.download = Download(donor, QUERY, [DONOR], target)
+    fetched: list[Path] = []
+
+    async def give() -> None:
+        await trio.sleep(writes_s)
+        await donor.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give)
+        with suppress(DownloadFailed):
+            fetched.append(await donor.download.run(IDLE_S, begins_s=100.0))
+        nursery.cancel_scope.cancel()
+    assert bool(fetched) is (writes_s < 100)
+
+
 @pytest.fixture(params=["plain", "encrypted"])
 def at_rest_key(request: pytest.FixtureRequest) -> Iterator[None]:
     at_rest.use(bytes(range(32)) if request.param == "encrypted" else None)

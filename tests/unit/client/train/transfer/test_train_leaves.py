@@ -99,6 +99,24 @@ async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
         swarm.assert_exact()
 
 
+async def test_leaves_are_fetched_while_the_stage_is_opened(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        founder = await swarm.add(1)
+        late = await swarm.add(text=False)
+        for volunteer in (founder, late):
+            await enter(volunteer)
+        late.assign(0)
+        await swarm.until(lambda: bool(late.workers))
+        late.workers[0].hang()
+        await swarm.until(lambda: len(cached(late)) == LEAVES)
+        assert late.held(0).driver is None
+        late.unassign(0)
+        await swarm.until(lambda: 0 not in late.held_stages.held)
+        assert supply(late)._first is None
+
+
 async def test_what_tasks_wait_for_is_told_from_what_comes_later(
     tmp_path: Path,
     tokens: Path,
@@ -114,8 +132,12 @@ async def test_what_tasks_wait_for_is_told_from_what_comes_later(
 
     monkeypatch.setattr(LeafFetch, "want", listen)
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        await enter(await swarm.add(1))
-        await swarm.add(0, text=False)
+        founder = await swarm.add(1)
+        await enter(founder)
+        first = await swarm.add(0, text=False)
+        gives = supply(founder)
+        read, lacks = gives.read, lambda index: read(index) if first.serves(0) else b""
+        monkeypatch.setattr(gives, "read", lacks)  # nothing comes while the stage is opened
         swarm.start()
         await swarm.until_done()
     assert any(awaited for awaited, _ in wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from client.cli.founding.manifest import found_swarm
@@ -12,7 +13,8 @@ from client.compute.payload import HEADER, largest_payload_bytes
 from client.train.transfer.state_size import largest_payload, usual_payload
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
-from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
+from protocol.audit.commitment import contents
+from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.wire.envelope import Signer
@@ -61,3 +63,12 @@ def test_the_sums_of_all_buckets_fit() -> None:
 def test_a_small_run_takes_no_large_frames() -> None:
     assert largest_payload(manifest(32, 1)) < MAX_PAYLOAD_BYTES // 16
     assert MAX_SEGMENTS > 1
+
+
+def test_the_list_of_an_audit_fits_of_a_step_of_many_microbatches() -> None:
+    count = MAX_MICROBATCHES_PER_STEP
+    digests = {2**40 + m: (b"d" * 32,) * 5 for m in range(count)}
+    shown = contents(digests, (b"s" * 32,) * MAX_SEGMENTS)
+    ours = msgspec.structs.replace(manifest(32, 1), microbatches_per_step=count)
+    assert len(shown) > largest_payload(ours)  # no audits, no list
+    assert len(shown) <= largest_payload(msgspec.structs.replace(ours, audit_percent=3))

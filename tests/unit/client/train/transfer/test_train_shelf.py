@@ -184,3 +184,19 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert sweep_copies(tmp_path / "none") == 0
     assert sweep_copies(tmp_path, version=5) == 0
     assert sweep_copies(tmp_path, version=6) == 1, "nobody goes on with it"
+
+
+def test_who_waits_for_a_state_that_is_not_written_is_told(tmp_path: Path) -> None:
+    path, ports = tmp_path / "state", Ports()
+    path.write_bytes(b"weights")
+    shelf = Shelf(ports)
+    shelf.query(ASKER, BlobQuery("state", 0, 7))
+    assert ports.sent == []  # it may be on its way
+    shelf.skip(0, 7)
+    shelf.query(ASKER, BlobQuery("state", 0, 7))
+    shelf.query(ASKER, BlobQuery("state", 0, 8))
+    [(answer, _)] = ports.sent
+    assert answer == NoBlob("state", 0, 7, "another version was being written")
+    shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
+    shelf.query(ASKER, BlobQuery("state", 0, 7))
+    assert isinstance(ports.sent[-1][0], BlobOffer)

@@ -1,0 +1,123 @@
+"""The hash of a version: its definition, and how it is computed of much data by several threads.
+
+A version's data, which are its tensors' bytes one behind the other, are cut into leaves of 4 MiB.
+The hash is the BLAKE2b-256 (personalised "stage version") of the version's number (8 bytes,
+little-endian) and the BLAKE2b-256 of every leaf. So leaves are hashed by as many threads as there
+are, and beside other work. Files of earlier programs have the BLAKE2b-256 of the number and the
+data themselves, and stay valid.
+
+No state but a hasher's; imports no torch: the node verifies files with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol, Self, TypeVar
+
+LEAF_BYTES: Final = 4 << 20
+_PERSON: Final = b"stage version"
+_NUMBER_BYTES: Final = 8
+
+
+class Bytes(Protocol):
+    """What can be cut without a copy: a memoryview, or a tensor of bytes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Self: ...
+
+
+Data = TypeVar("Data", bound=Bytes)
+
+
+def state_hash(version: int, *buffers: memoryview) -> str:
+    """Hex hash of a version, by this thread alone.
+
+    Args:
+        version: its number.
+        buffers: its data, in order.
+    """
+    return root(version, map(leaf_digest, leaves(buffers)))
+
+
+def earlier_hash(version: int, *buffers: memoryview) -> str:
+    """As ``state_hash``, by the definition of earlier programs."""
+    earlier = EarlierHasher(version)
+    for buffer in buffers:
+        earlier.update(buffer)
+    return earlier.hexdigest()
+
+
+def root(version: int, digests: Iterable[bytes]) -> str:
+    """Hex hash of a version, from the digests of its leaves."""
+    state = hashlib.blake2b(_number(version), digest_size=32, person=_PERSON)
+    for digest in digests:
+        state.update(digest)
+    return state.hexdigest()
+
+
+def leaf_digest(leaf: Iterable[memoryview]) -> bytes:
+    """BLAKE2b-256 of a leaf."""
+    state = hashlib.blake2b(digest_size=32)
+    for part in leaf:
+        state.update(part)
+    return state.digest()
+
+
+def leaves(buffers: Sequence[Data]) -> Iterator[tuple[Data, ...]]:
+    """Cut data into leaves, without a copy: each in parts where buffers meet in it. The last may be
+    shorter."""
+    parts, filled = list[Data](), 0
+    for buffer in buffers:
+        while len(buffer):
+            part = buffer[: LEAF_BYTES - filled]
+            parts.append(part)
+            filled, buffer = filled + len(part), buffer[len(part) :]
+            if filled == LEAF_BYTES:
+                yield tuple(parts)
+                parts, filled = [], 0
+    if parts:
+        yield tuple(parts)
+
+
+class Hasher:
+    """Computes a version's hash of data that come one after the other."""
+
+    def __init__(self, version: int) -> None:
+        self._version, self._digests = version, list[bytes]()
+        self._leaf, self._filled = hashlib.blake2b(digest_size=32), 0
+
+    def update(self, data: memoryview) -> None:
+        """Take the next data."""
+        while data:
+            part = data[: LEAF_BYTES - self._filled]
+            self._leaf.update(part)
+            self._filled, data = self._filled + len(part), data[len(part) :]
+            if self._filled == LEAF_BYTES:
+                self._digests.append(self._leaf.digest())
+                self._leaf, self._filled = hashlib.blake2b(digest_size=32), 0
+
+    def hexdigest(self) -> str:
+        """Hex hash of what has come."""
+        rest = [self._leaf.digest()] if self._filled else []
+        return root(self._version, [*self._digests, *rest])
+
+
+class EarlierHasher:
+    """As ``Hasher``, by the definition of earlier programs."""
+
+    def __init__(self, version: int) -> None:
+        self._state = hashlib.blake2b(_number(version), digest_size=32)
+
+    def update(self, data: memoryview) -> None:
+        """Take the next data."""
+        self._state.update(data)
+
+    def hexdigest(self) -> str:
+        """Hex hash of what has come."""
+        return self._state.hexdigest()
+
+
+def _number(version: int) -> bytes:
+    return version.to_bytes(_NUMBER_BYTES, "little")

@@ -1,0 +1,107 @@
+"""The hash of a version: its definition, and that passes go on while it is computed."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from itertools import pairwise
+
+import pytest
+import torch
+
+from client.compute import hashing
+from client.compute.replica import digest_of_tensors, hash_tensors
+from client.compute.requests import ApplyLocal, HashVersion
+from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
+from tests.support.compute_stages import LocalWorker, opened
+from tests.support.compute_steps import STEP_TOKENS, loss_of
+
+WAIT_S = 60.0
+
+
+def cut(data: bytes, *at: int) -> list[memoryview]:
+    return [memoryview(data)[a:b] for a, b in pairwise((0, *at, len(data)))]
+
+
+@pytest.mark.parametrize("size", [0, 5, LEAF_BYTES, LEAF_BYTES + 4, 2 * LEAF_BYTES + 8])
+def test_every_way_to_compute_it_is_the_definition(size: int) -> None:
+    data = bytes(i % 251 for i in range(1000)) * (size // 1000 + 1)
+    data = data[:size]
+    leaves = [data[i : i + LEAF_BYTES] for i in range(0, size, LEAF_BYTES)]
+    digests = b"".join(hashlib.blake2b(leaf, digest_size=32).digest() for leaf in leaves)
+    number = (7).to_bytes(8, "little")
+    root = hashlib.blake2b(number + digests, digest_size=32, person=b"stage version")
+    parts = cut(data, size // 12 * 4, size // 3 * 2)
+    assert state_hash(7, *parts) == root.hexdigest()
+    stream = Hasher(7)
+    for part in parts:
+        stream.update(part)
+    assert stream.hexdigest() == root.hexdigest()
+    if size and size % 4 == 0:
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.float32)
+        vectors = [tensor[: len(tensor) // 3], tensor[len(tensor) // 3 :]]
+        assert hash_tensors(7, vectors, 3) == root.hexdigest()
+
+
+def test_version_and_order_count() -> None:
+    one, other = memoryview(b"one"), memoryview(b"other")
+    assert (
+        len({state_hash(1, one, other), state_hash(2, one, other), state_hash(1, other, one)}) == 3
+    )
+
+
+class Held:
+    """Hashing that begins and does not end before it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr(hashing, "digest_of_tensors", self._digest)
+
+    def _digest(self, parts: object) -> bytes:
+        self.begun.set()
+        assert self.go.wait(WAIT_S)
+        return digest_of_tensors(parts)  # type: ignore[arg-type]
+
+
+def asked(worker: LocalWorker, version: int) -> tuple[list[object], threading.Event]:
+    """Ask for the hash; the answers, and when there is one."""
+    answers, answered = list[object](), threading.Event()
+
+    def take(reply: object, _: object) -> None:
+        answers.append(reply)
+        answered.set()
+
+    worker.executor.execute(HashVersion(version=version), (), take)
+    return answers, answered
+
+
+def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, held = opened(0, [4]), Held(monkeypatch)
+    expected = worker.replica.state_hash()
+    answers, answered = asked(worker, 0)
+    assert held.begun.wait(WAIT_S)
+    for microbatch in range(2):
+        loss_of(worker, microbatch)
+    assert not answered.is_set()
+    applied = threading.Event()
+
+    def apply() -> None:
+        worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
+        applied.set()
+
+    thread = threading.Thread(target=apply)
+    thread.start()
+    assert not applied.wait(0.2)
+    assert worker.replica.version == 0
+    held.go.set()
+    assert answered.wait(WAIT_S)
+    thread.join(WAIT_S)
+    assert applied.is_set()
+    (reply,) = answers
+    assert (reply.version, reply.hash) == (0, expected)  # type: ignore[attr-defined]
+    assert worker.replica.state_hash() != expected
+
+
+def test_another_version_is_refused() -> None:
+    worker = opened(0, [4])
+    assert worker.fails(HashVersion(version=1)).kind == "stale"

@@ -1,0 +1,79 @@
+"""A snapshot for a newcomer while the worker writes something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from client.compute.replies import Saved
+from client.compute.requests import Save
+from client.store.checkpoints import CheckpointFolder
+from client.train.stage.saver import StateSaver
+from client.train.transfer.blobs import Shelf
+from protocol.effects import Effect
+from protocol.ids import PeerId
+from protocol.wire.messages import BlobOffer, BlobQuery, Message, NoBlob
+from tests.support.protocol_examples import peer
+
+ASKER = peer(1)
+
+
+class Ports:
+    """Keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self.sent.append(message)
+
+    def perform(self, effect: Effect) -> None:
+        pass
+
+
+class Writer:
+    """A worker that writes when it is told to."""
+
+    pid = 0
+
+    def __init__(self) -> None:
+        self.asked: list[Save] = []
+        self.go = trio.Event()
+
+    def submit(self, request: Save) -> Any:
+        self.asked.append(request)
+        return self
+
+    async def wait(self) -> tuple[Saved, list[bytes]]:
+        await self.go.wait()
+        of = self.asked[-1]
+        saved = Saved(
+            version=of.version, path=of.path, hash="", size_bytes=7, chunk_digests=[b"d" * 32]
+        )
+        return saved, []
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_newcomer_is_told_if_it_is_not_written(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, version: int
+) -> None:
+    ports, worker = Ports(), Writer()
+    shelf = Shelf(ports)
+    async with trio.open_nursery() as nursery:
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        saver = StateSaver(worker, 0, folder, tmp_path, shelf, ports, nursery)  # type: ignore[arg-type]
+        saver.checkpoint(4)
+        saver.snapshot(version)
+        assert len(worker.asked) == 1
+        shelf.query(ASKER, BlobQuery("state", 0, version))
+        assert [type(message) for message in ports.sent] == ([NoBlob] if version == 5 else [])
+        worker.go.set()
+        await saver.settled()
+        shelf.query(ASKER, BlobQuery("state", 0, 4))
+        assert isinstance(ports.sent[-1], BlobOffer)

@@ -1,0 +1,105 @@
+"""A version's hash comes later than the version: work goes on, and what needs the hash waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.effects import Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    Committed,
+    Compute,
+    Fault,
+    HashTask,
+    Outcome,
+    Task,
+)
+from protocol.pipeline.place import Place
+from protocol.rounds.reports import state_digest
+from protocol.seat.effects import SeatEffect
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Receipt
+
+BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, SIZE = 3, 512
+
+
+def made_version() -> tuple[Seat, list[SeatEffect]]:
+    """A seat that has just made version STEP + 1, and the effects of that."""
+    place = Place(ME, 1, 2, 4)
+    seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=True)
+    seat.allow_training(0.0)
+    seat.update_view(view(STEP), 0.0)
+    effects = seat.computed(ApplyLocalTask(STEP), Outcome(grad_norm=2.0), 1.0)
+    return seat, [*effects, *seat.update_view(view(STEP + 1), 1.0)]
+
+
+def view(step: int) -> SwarmView:
+    stage = [Replica(ME, step, True), Replica(SIBLING, step, True)]
+    return SwarmView.of([[Replica(BEFORE, step, True)], stage])
+
+
+def tasks(effects: list[SeatEffect]) -> list[Task]:
+    return [effect.task for effect in effects if isinstance(effect, Compute)]
+
+
+def sent(effects: list[SeatEffect], kind: type) -> list[tuple[PeerId, object]]:
+    found = [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+    return [(effect.peer, effect.message) for effect in found]
+
+
+def test_it_is_asked_for_and_nothing_is_said_before() -> None:
+    seat, effects = made_version()
+    assert tasks(effects) == [HashTask(STEP + 1)]
+    assert not [effect for effect in effects if isinstance(effect, Committed)]
+    assert sent([*effects, *seat.tick(9.0)], LedgerReport) == []
+    assert (due := seat.next_deadline()) is None or due > 9.0
+    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10.0)
+    [committed] = [effect for effect in later if isinstance(effect, Committed)]
+    assert (committed.version, committed.hash, committed.grad_norm) == (STEP + 1, "ab", 2.0)
+    reports = [message for _, message in sent(later, LedgerReport)]
+    own = seat.leader.reports.get(ME)
+    assert reports or own
+    for report in [*reports, *([own] if own else [])]:
+        assert report.state == state_digest("ab")  # type: ignore[attr-defined]
+
+
+def test_microbatches_are_taken_meanwhile() -> None:
+    seat, _ = made_version()
+    order = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 8, again=False)
+    effects = seat.receive(BEFORE, order, 2.0)
+    [(_, receipt)] = sent(effects, Receipt)
+    assert isinstance(receipt, Receipt)
+    assert receipt.verdict == "accepted"
+
+
+def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
+    seat, _ = made_version()
+    admits = sent(seat.receive(NEW, JoinStage(1), 2.0), Admit)
+    assert admits == []
+    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0)
+    if seat.leader.leading:
+        assert all(m.state == state_digest("ab") for _, m in sent(later, Admit))  # type: ignore[attr-defined]
+        assert sent(later, Admit)
+
+
+def test_who_drains_stays_until_it_is_known() -> None:
+    seat, _ = made_version()
+    seat.drain(2.0)
+    seat.update_view(view(STEP + 1), 2.0)
+    assert not seat.draining.complete
+    seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0)
+    assert seat.draining.complete
+
+
+@pytest.mark.parametrize("error", ["internal", "oom"])
+def test_a_hash_that_cannot_be_computed_is_a_fault(error: str) -> None:
+    seat, _ = made_version()
+    [fault] = [
+        effect
+        for effect in seat.computed(HashTask(STEP + 1), Outcome(error=error), 3.0)
+        if isinstance(effect, Fault)
+    ]
+    assert fault.kind == "internal"
