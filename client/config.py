@@ -260,6 +260,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 0
     vram_share: Annotated[Share, About("Share of the GPU's memory to use, such as 50%.")] = 100
+    offload: Annotated[
+        Literal["auto", "on", "off"],
+        About(
+            "Keep moments, gradient sums and snapshots in a GPU's host memory or on the disk: "
+            "auto: where a stage does not fit otherwise."
+        ),
+    ] = "auto"
     power_limit_w: Annotated[
         Watts,
         About(

@@ -79,7 +79,8 @@ class Averager:
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = replica.wire.averaging_codec != "fp32"
         feedback = lossy and RULES[rule].feedback
-        self._residual = torch.zeros_like(replica.gradient_sum) if feedback else None
+        self._home = replica.home
+        self._residual = self._home.zeros(replica.size) if feedback else None
 
     @property
     def residual_bytes(self) -> int:
@@ -89,8 +90,12 @@ class Averager:
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""
         self._attempt = self.last_norm = None
+        self._clear_residual()
+
+    def _clear_residual(self) -> None:
         if self._residual is not None:
-            self._residual.zero_()
+            for (stretch,) in self._home.stretches(self._residual):
+                stretch.zero_()
 
     def forget_sums(self) -> None:
         """The scratch is reused: decode the sums again to apply them."""
@@ -103,7 +108,10 @@ class Averager:
         bounds = checked_bounds(request.bounds, replica.size)
         self._attempt = None
         # sum and code one segment after the other: it is still in the cache then
-        sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
+        sent = []
+        for a, b in pairwise(bounds):
+            sent.append(replica.wire.segment_out(self._with_residual(a, b)))
+            self._home.rest(replica.flat.gradients[a:b])
         self._begin(request.attempt, bounds, sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
 
@@ -154,6 +162,7 @@ class Averager:
         if not on_cpu:
             scratch.copy_(part)
         norm = squared_norm(part)
+        self._home.rest(scratch)
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
 
@@ -168,6 +177,7 @@ class Averager:
         squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
         of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
+        self._home.rest(squares)
         return of_a_token * self._replica.wire.token_count
 
     def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
@@ -246,6 +256,7 @@ class Averager:
         self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
         scratch = self._scratch(attempt.bounds, request.segment)
         self._refuse_absurd(scratch, attempt, 0, _ABSURD_SUM)
+        self._home.rest(scratch)
         return SumDecoded()
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
@@ -270,9 +281,9 @@ class Averager:
         """Make the next version from this replica's own sum and its residual, if any."""
         self._replica.check_step(request.step)
         total = self._with_residual(0, self._replica.size)
-        if self._residual is not None:
-            self._residual.zero_()
-        return self._update(total, squared_norm(total), request.tokens, request.learning_rate)
+        self._clear_residual()
+        squares = squared_norm(total, self._home)
+        return self._update(total, squares, request.tokens, request.learning_rate)
 
     def _update(self, total: Tensor, squares: float, tokens: int, rate: float | None) -> Applied:
         self._attempt = None
@@ -287,10 +298,15 @@ class Averager:
         """Gradient sum plus residual from ``start`` to ``end``, in scratch."""
         self.forget_sums()
         scratch = self._replica.flat.gradients[start:end]
-        gradients = self._replica.gradient_sum[start:end]
-        if self._residual is None:
-            return scratch.copy_(gradients)
-        return torch.add(gradients, self._residual[start:end], out=scratch)
+        parts = [scratch, self._replica.gradient_sum[start:end]]
+        if self._residual is not None:
+            parts.append(self._residual[start:end])
+        for out, *summed in self._home.stretches(*parts):
+            if self._residual is None:
+                out.copy_(summed[0])
+            else:
+                torch.add(*summed, out=out)
+        return scratch
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
         """The buffer in which a segment's sum is decoded: gradients, which are scratch between
@@ -311,6 +327,7 @@ class Averager:
             scratch = self._scratch(bounds, segment)
             self._replica.wire.segment_in(payload, scratch, blamed)
             known = self._decoded[segment] = _Decoded(digest, squared_norm(scratch))
+            self._home.rest(scratch)
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
@@ -359,6 +376,7 @@ class Averager:
             lost = attempt.lost_in_sum.get(segment)
             if lost is not None:
                 residual.add_(lost.to(residual.device))
+            self._home.rest(residual, self._replica.gradient_sum[start:end])
 
 
 def relative(distance: float, norm: float) -> float:

@@ -17,7 +17,7 @@ Shapes: N parameters of the stage.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import ShapeError, StaleRequest
+from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
@@ -37,6 +38,7 @@ from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
+from model_zoo.vectors import Vectors
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -57,6 +59,8 @@ class Replica:
     """In all slots together."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
+    home: Vectors
+    """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     loss_weight: float = 1.0
@@ -196,7 +200,8 @@ class Replica:
         The tensors (N,) are copied; they are those of `state_tensors`, in that order.
         """
         for own, new in zip(self.state_tensors, tensors, strict=True):
-            own.copy_(new)
+            for to, taken in self.home.stretches(own, new):
+                to.copy_(taken)
         for slot in self.slots:
             slot.clear()
         self.optimizer.steps_done = version
@@ -210,8 +215,7 @@ class Replica:
 
     def state_hash(self) -> str:
         """Hex BLAKE2b-256 of this version: its number and `state_tensors`."""
-        buffers = (host_bytes(tensor) for tensor in self.state_tensors)
-        self.known_hash = state_hash(self.version, *buffers)
+        self.known_hash = state_hash(self.version, host_stretches(self.home, self.state_tensors))
         return self.known_hash
 
 
@@ -231,7 +235,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     module.to(device)
     module.precision = request.precision
     module.reruns_blocks = request.reruns_blocks
-    slots = open_slots(module, 2 if request.delayed else 1)
+    home = vectors_for(request, device)
+    slots = open_slots(module, 2 if request.delayed else 1, home)
     flat = slots[0].flat
     wire = Wire(
         request.sequences,
@@ -246,7 +251,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     )
     parameters = flat.values.clone() if request.delayed else flat.values
     optimizer = flat_optimizer(request.optimizer)(
-        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part)
+        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part), home
     )
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
@@ -254,7 +259,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     kept = request.graphs_kept
     weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
-        request.swarm, slots, parameters, optimizer, wire, kept, outliers, samples, weight
+        request.swarm, slots, parameters, optimizer, wire, kept, outliers, home, samples, weight
     )
 
 
@@ -286,11 +291,13 @@ def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
     return torch.tensor(scale, dtype=torch.float32).item()
 
 
-def squared_norm(vector: Tensor) -> float:
-    """Sum of squares of a vector, in fp64."""
+def squared_norm(vector: Tensor, home: Vectors | None = None) -> float:
+    """Sum of squares of a vector, in fp64; ``home`` is where it lies, if it is offloaded."""
+    stretches = iter([(vector,)]) if home is None else home.stretches(vector)
     return math.fsum(
         torch.dot(wide, wide).item()
-        for wide in map(Tensor.double, torch.split(vector, _NORM_CHUNK))
+        for (stretch,) in stretches
+        for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
     )
 
 
@@ -305,7 +312,14 @@ def host_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().numpy().view(np.uint8).data
 
 
-def state_hash(version: int, *buffers: memoryview) -> str:
+def host_stretches(home: Vectors, tensors: Iterable[Tensor]) -> Iterator[memoryview]:
+    """Yield the bytes of vectors one behind the other, as `host_bytes`, stretch by stretch."""
+    for tensor in tensors:
+        for (stretch,) in home.stretches(tensor):
+            yield host_bytes(stretch)
+
+
+def state_hash(version: int, buffers: Iterable[memoryview]) -> str:
     """Hex BLAKE2b-256 over a version's number (8 bytes, little-endian) and its buffers."""
     state = hashlib.blake2b(version.to_bytes(8, "little"), digest_size=32)
     for buffer in buffers:

@@ -47,11 +47,11 @@ class FlatMuon(FlatOptimizer):
         m.mul_(spec.beta2).add_(gradient.mul_(1 - spec.beta2))
 
     def _update_matrix(self, matrix: Matrix, gradient: Tensor, lr: float, scale: float) -> None:
-        (m,), beta = self.vectors, self.spec.beta1
-        part = slice(matrix.offset, matrix.end)
-        share = gradient[part].mul(scale).mul_(1 - beta)
-        m[part].mul_(beta).add_(share)
-        share.add_(m[part] * beta)  # Nesterov's
+        beta, part = self.spec.beta1, slice(matrix.offset, matrix.end)
+        with self.home.fetched([self.vectors[0][part]], [gradient[part]]) as (m, g):
+            share = g.mul(scale).mul_(1 - beta)
+            m.mul_(beta).add_(share)
+            share.add_(m * beta)  # Nesterov's
         update = orthogonal(share.view(matrix.rows, matrix.columns)).flatten()
         update.mul_(-lr * _factor(matrix.rows, matrix.columns))
         self.values[part].add_(update.to(torch.float32))
