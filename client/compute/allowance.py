@@ -74,6 +74,8 @@ def enforce(request: OpenStage, device: torch.device) -> None:
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
+    elif device.type == "mps":
+        torch.mps.set_per_process_memory_fraction(request.vram_share / 100)
     elif request.memory_bytes:
         threads = max(request.threads, request.most_threads)
         extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES

@@ -8,6 +8,10 @@ their own beside the computing.
 
 The bits are the same as without: the same operations work on the same numbers.
 
+An Apple GPU has no fp64, and its division and square root may round otherwise than IEEE 754. There
+all vectors but the parameters lie in the memory that it shares with the processor, which makes the
+updates: replicas on other machines have the same bits.
+
 The file has no name, so nothing of it is left when the process ends, however it ends. All its bytes
 are reserved before anything is computed: a full disk is an error when the stage is opened.
 
@@ -39,22 +43,24 @@ from model_zoo.vectors import Stretches, Vectors
 _POPULATE_WRITE = 23
 """Linux 5.14's `madvise`: take the pages in at once, not one fault at a time."""
 _ZEROS = bytes(1 << 20)
+_CPU = torch.device("cpu")
 
 
 def vectors_for(request: OpenStage, device: torch.device) -> Vectors:
     """Return where the vectors of a stage lie."""
+    updating = torch.device("cpu") if device.type == "mps" else device
     if request.offload == "off":
-        return Vectors(device)
+        return Vectors(device) if updating == device else OffloadedVectors(updating, None)
     folder = Path(request.offload_folder) if request.offload == "disk" else None
-    return OffloadedVectors(device, folder)
+    return OffloadedVectors(updating, folder)
 
 
 class OffloadedVectors(Vectors):
     """Vectors in a file, or in the host's pinned memory.
 
     Args:
-        device: computes.
-        folder: where the files are; None: pinned memory, of a GPU's host.
+        device: makes the updates.
+        folder: where the files are; None: the host's memory, pinned if a GPU copies it.
     """
 
     offloaded = True
@@ -97,7 +103,7 @@ class OffloadedVectors(Vectors):
 
     def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Stretches:
         """Yield the same piece of every vector on the device, one that fits the caches."""
-        if self.device.type == "cpu":
+        if all(each.device == self.device == _CPU for each in (*changed, *read)):
             for stretch in self.stretches(*changed, *read):
                 yield from zip(*(torch.split(part, self.chunk) for part in stretch), strict=True)
         else:
@@ -173,7 +179,7 @@ class OffloadedVectors(Vectors):
 
     def _on_device(self, there: Tensor) -> Tensor:
         """Return a copy on the device, or the tensor itself if it lies there."""
-        return there.to(self.device, non_blocking=True)
+        return there.to(self.device, non_blocking=self._stream is not None)
 
     def _wait_for_copies(self, here: Sequence[Tensor]) -> None:
         if self._stream is None:

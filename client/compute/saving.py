@@ -204,7 +204,7 @@ def _copy(
         for source, target in zip(sources, targets, strict=True):
             for start in range(0, len(target), COPY_ELEMENTS):
                 part = slice(start, start + COPY_ELEMENTS)
-                if stream is None:  # not with torch: it would take all the threads it may have
+                if source.device.type == "cpu":  # not with torch: it would take all the threads it may have
                     np.copyto(target.numpy()[part], source.numpy()[part])
                 else:
                     target[part].copy_(source[part])

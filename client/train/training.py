@@ -50,6 +50,7 @@ from client.train.workers.offloading import advertised_bytes
 from client.train.workers.opening import check_fits
 from client.train.workers.pool import OpenWorker
 from model_zoo.specs.data import DataSpec
+from protocol.effects import Explain
 
 FINISH_S = 240.0
 """For draining, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -233,6 +234,9 @@ class Training:
                 self._capacity = await measured_capacity(
                     worker, settings, data, self._site.cores.threads
                 )
+                for kind, why in self._capacity.unused.items():
+                    words = f"the GPU {kind} is not used: it cannot train here: {why}"
+                    self._engine.perform(Explain("swarm", words, "warning"))
                 self._fits = check_fits(
                     manifest,
                     usable_memory_bytes(self._capacity, settings),

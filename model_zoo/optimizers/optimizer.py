@@ -56,7 +56,8 @@ class FlatOptimizer(ABC):
             self.home.zeros(values.numel()) for _ in OPTIMIZERS[spec.name].vectors
         )
         self.steps_done = 0
-        self._scratch = values.new_empty((2, min(self.home.chunk, values.numel())))
+        size = min(self.home.chunk, values.numel())
+        self._scratch = torch.empty(2, size, device=self.home.device)
 
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
         """Apply one update.
@@ -67,8 +68,13 @@ class FlatOptimizer(ABC):
             scale: factor of the gradient.
         """
         self.steps_done += 1
-        self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
+        self.decay(lr)
         self.sweep(gradient, lr, scale, 0, self.values.numel())
+
+    def decay(self, lr: float) -> None:
+        """Decay the weights that decay."""
+        for (part,) in self.home.pieces([self.values[: self.decay_size]]):
+            part.mul_(1 - lr * self.spec.weight_decay)
 
     def sweep(self, gradient: Tensor, lr: float, scale: float, start: int, end: int) -> None:
         """Update the elements from ``start`` to ``end``, a piece at a time.

@@ -140,7 +140,7 @@ def refuse_if_too_small(manifest: Manifest, settings: Settings, folder: Path) ->
     usable_bytes = settings.memory_limit_bytes or total_bytes
     stages = range(manifest.stage_count)
     smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
-    places = offloading(settings, folder, on_gpu=False)
+    places = offloading(settings, folder, has_host=False)
     fit_stage(manifest, smallest, usable_bytes, offloading=places)
 
 

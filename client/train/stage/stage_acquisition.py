@@ -110,8 +110,8 @@ class Terms:
 
     def offloading(self) -> Offloading:
         """Return where vectors may be offloaded to now."""
-        on_gpu = self.capacity().on_gpu
-        return offloading(self.settings, self.folders.offloaded, on_gpu=on_gpu)
+        has_host = self.capacity().has_host
+        return offloading(self.settings, self.folders.offloaded, has_host=has_host)
 
 
 class Waits(Protocol):

@@ -46,18 +46,18 @@ class Offloading:
 NOWHERE = Offloading()
 
 
-def offloading(settings: Settings, folder: Path, *, on_gpu: bool) -> Offloading:
+def offloading(settings: Settings, folder: Path, *, has_host: bool) -> Offloading:
     """Return where this machine may offload vectors to now.
 
     Args:
         settings: the owner's.
         folder: where files may lie; it need not exist yet.
-        on_gpu: whether a GPU computes.
+        has_host: whether a GPU computes, and its host has memory of its own.
     """
     if settings.offload == "off":
         return NOWHERE
     places = []
-    if on_gpu:
+    if has_host:
         free_bytes = int(psutil.virtual_memory().available)
         places.append(SlowMemory("memory", int(_HOST_SHARE * free_bytes)))
     if not at_rest.key_to_hand_on():  # a mapped file cannot be encrypted
