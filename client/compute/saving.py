@@ -30,7 +30,7 @@ from client.compute.checkpoint import (
     read_tensors,
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
-from client.compute.replica import Replica, host_bytes, host_stretches, state_hash
+from client.compute.replica import Replica, host_stretches, state_hash
 from client.compute.replies import Loaded, Saved
 from client.compute.requests import Load, Save
 from model_zoo.specs.state import Layout, StateSpec
@@ -204,7 +204,7 @@ def _copy(
         for source, target in zip(sources, targets, strict=True):
             for start in range(0, len(target), COPY_ELEMENTS):
                 part = slice(start, start + COPY_ELEMENTS)
-                if source.device.type == "cpu":  # not with torch: it would take all the threads it may have
+                if source.device.type == "cpu":  # torch would take all the threads it may have
                     np.copyto(target.numpy()[part], source.numpy()[part])
                 else:
                     target[part].copy_(source[part])

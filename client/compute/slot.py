@@ -14,8 +14,8 @@ from torch import Tensor
 
 from client.compute.errors import LedgerError
 from model_zoo.flat import FlatParameters
-from model_zoo.vectors import Vectors
 from model_zoo.stages import Stage, twin
+from model_zoo.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,7 @@ class FlatOptimizer(ABC):
         self.decay_size = decay_size
         self.spec = spec
         self.home = Vectors(values.device) if home is None else home
-        self.vectors = tuple(
-            self.home.zeros(values.numel()) for _ in OPTIMIZERS[spec.name].vectors
-        )
+        self.vectors = tuple(self.home.zeros(values.numel()) for _ in OPTIMIZERS[spec.name].vectors)
         self.steps_done = 0
         size = min(self.home.chunk, values.numel())
         self._scratch = torch.empty(2, size, device=self.home.device)

@@ -127,7 +127,7 @@ class TextMissing(UserError):
 
 def _offloads(stage: int, fit: Fit) -> str:
     """Describe where the vectors of a stage lie that are offloaded."""
-    where = f"in a file in {fit.offload_folder}" if fit.offload == "disk" else "in the host's memory"
+    where = "in the GPU's host" if fit.offload == "memory" else f"on disk in {fit.offload_folder}"
     size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
     return f"stage {stage} keeps {size} of moments, gradient sums and snapshots {where}"
 

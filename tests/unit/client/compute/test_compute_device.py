@@ -1,4 +1,4 @@
-"""Which device is chosen, with torch's own predicates standing in for the GPUs that are not here."""
+"""The device that is chosen; torch's own predicates stand in for GPUs that are not here."""
 
 from __future__ import annotations
 

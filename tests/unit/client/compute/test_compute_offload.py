@@ -1,4 +1,4 @@
-"""Vectors in slower memory: the same bits as without, few pages at hand, and nothing left behind."""
+"""Vectors in slower memory: the same bits as without, few pages at hand, nothing left behind."""
 
 from __future__ import annotations
 

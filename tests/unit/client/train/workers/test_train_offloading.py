@@ -49,7 +49,7 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
     least = bytes_for(LARGE, offload=True, reruns_blocks=True)
     tight = fit_stage(LARGE, 0, least, offloading=DISK)
     assert (tight.offload, tight.reruns_blocks) == ("disk", True)
-    with pytest.raises(UserError, match="MiB of memory and .* MiB of disk"):
+    with pytest.raises(UserError, match=r"MiB of memory and .* MiB of disk"):
         fit_stage(LARGE, 0, least - 2, offloading=DISK)
     with pytest.raises(UserError, match="of memory, "):
         fit_stage(LARGE, 0, rerun - 2)
@@ -77,9 +77,7 @@ def test_the_fastest_place_with_room_is_taken() -> None:
 
 
 async def test_the_budget_and_the_request_know_of_it() -> None:
-    budget = MemoryBudget(
-        LARGE, lambda: bytes_for(LARGE, reruns_blocks=True) - 2, lambda: DISK
-    )
+    budget = MemoryBudget(LARGE, lambda: bytes_for(LARGE, reruns_blocks=True) - 2, lambda: DISK)
     assert budget.has_room()
     fit = await budget.take(0)
     request = open_stage_request(LARGE, "ab" * 32, 0, Settings(), fit, "", 1)
