@@ -2,9 +2,9 @@
 
 On a CPU they lie in a file that is mapped into memory. A tensor of it is used like any other;
 `rest` takes its pages out of this process, and the system keeps what it has memory for and writes
-the rest to the disk. The next stretch is asked for while one is computed. On a GPU they lie in pinned memory
-of the host, or in such a file, and are copied to the device and back in pieces, on a stream of
-their own beside the computing.
+the rest to the disk. The next stretch is asked for while one is computed. On a GPU they lie in
+pinned memory of the host, or in such a file, and are copied to the device and back in pieces, on a
+stream of their own beside the computing.
 
 The bits are the same as without: the same operations work on the same numbers.
 
