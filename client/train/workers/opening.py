@@ -126,7 +126,7 @@ def check_fits(
     Raises:
         UserError: for none; says what the last one tried needs.
     """
-    found = []
+    found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
             fit_stage(manifest, stage, available_bytes, offloading=offloading)
