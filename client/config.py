@@ -79,8 +79,9 @@ def _check_rate(bytes_per_s: int) -> int:
 
 
 def _check_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
-        raise ValueError(f"{name!r} is not a device; use auto, cpu, cuda, or cuda:0, cuda:1 ...")
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", name):
+        known = "auto, cpu, cuda (AMD's, too), cuda:0, cuda:1 ..., or mps (Apple's)"
+        raise ValueError(f"{name!r} is not a device; use {known}")
     return name
 
 
@@ -232,7 +233,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str, Meta(max_length=4096), About("Folder for identity, swarms and checkpoints.")
     ] = ""
     """Empty: the system's place for them."""
-    device: Annotated[Device, About("Where to compute: auto, cpu, cuda or cuda:N.")] = "auto"
+    device: Annotated[
+        Device,
+        About("Where to compute: auto, cpu, cuda or cuda:N (AMD's GPUs, too), mps (Apple's)."),
+    ] = "auto"
     threads: Annotated[
         int,
         Meta(ge=0, le=1024),
@@ -260,6 +264,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 0
     vram_share: Annotated[Share, About("Share of the GPU's memory to use, such as 50%.")] = 100
+    offload: Annotated[
+        Literal["auto", "on", "off"],
+        About(
+            "Keep moments, gradient sums and snapshots in a GPU's host memory or on the disk: "
+            "auto: where a stage does not fit otherwise."
+        ),
+    ] = "auto"
     power_limit_w: Annotated[
         Watts,
         About(

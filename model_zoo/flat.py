@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model_zoo.specs.state import section_order
+from model_zoo.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,14 @@ class FlatParameters:
     Args:
         gradients: the buffer (N,) to use for the gradients, that of another module like this one:
             then only one of them may run back at a time, from `zero_gradients` on.
+        vectors: where the gradients lie; None: where the module does.
 
     Do not move the module to another device afterwards: that would part it from the buffers.
     """
 
-    def __init__(self, module: nn.Module, gradients: Tensor | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, gradients: Tensor | None = None, vectors: Vectors | None = None
+    ) -> None:
         named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         order = section_order({name: parameter.shape for name, parameter in named.items()})
         self.layout = _segments([(name, named[name]) for name in order])
@@ -47,23 +51,42 @@ class FlatParameters:
         total = sum(segment.size for segment in self.layout)
         device = next(iter(named.values())).device
         self.values = torch.empty(total, dtype=torch.float32, device=device)
-        self.gradients = torch.zeros_like(self.values) if gradients is None else gradients
+        self._vectors = Vectors(device) if vectors is None else vectors
+        self.gradients = self._vectors.zeros(total) if gradients is None else gradients
         self._bound = [(named[s.name], s) for s in self.layout]
         with torch.no_grad():
             for parameter, segment in self._bound:
                 view = self._view(self.values, segment)
                 view.copy_(parameter)
                 parameter.data = view
+        if self._vectors.offloaded:
+            self._take_each_gradient()
         self.zero_gradients()
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero and make sure that autograd adds to the flat buffer.
 
-        Never sets them to None: autograd would then allocate gradients of its own.
+        Never sets them to None: autograd would then allocate gradients of its own. Where the buffer
+        is offloaded it shall, and each is added to the buffer as soon as it is complete.
         """
-        self.gradients.zero_()
+        for (stretch,) in self._vectors.stretches(self.gradients):
+            stretch.zero_()
         for parameter, segment in self._bound:
-            parameter.grad = self._view(self.gradients, segment)
+            offloaded = self._vectors.offloaded
+            parameter.grad = None if offloaded else self._view(self.gradients, segment)
+
+    def _take_each_gradient(self) -> None:
+        """Add each gradient to the buffer when autograd has completed it, and free it."""
+        for bound, segment in self._bound:
+
+            def take(parameter: Tensor, segment: Segment = segment) -> None:
+                home = self._view(self.gradients, segment)
+                if parameter.grad is not None:
+                    home.add_(parameter.grad.to(home.device))
+                parameter.grad = None
+                self._vectors.rest(home)
+
+            bound.register_post_accumulate_grad_hook(take)
 
     def bind(self, module: nn.Module, values: Tensor) -> None:
         """Let a module like this one work on views of other values, (N,), which stay where they

@@ -177,6 +177,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
         f"stage, as many for others, {text} of text, at most "
         f"{human_bytes(settings.boundary_disk_bytes)} in transit, in {folder}"
+        + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")
     )
     yield (
         f"  network    about {traffic} in all if you hold a stage alone; "

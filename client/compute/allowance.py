@@ -64,15 +64,18 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         aggregation=request.aggregation,
         precision=request.precision,
         reruns_blocks=request.reruns_blocks,
+        offload=request.offload != "off",
     )
 
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks:
+    if request.reruns_blocks or request.offload != "off":
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
+    elif device.type == "mps":
+        torch.mps.set_per_process_memory_fraction(request.vram_share / 100)
     elif request.memory_bytes:
         threads = max(request.threads, request.most_threads)
         extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -188,13 +188,13 @@ def _is_of_earlier_program(file: BinaryIO, info: CheckpointInfo) -> bool:
     return state.hexdigest() == info.hash
 
 
-def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:
+def read_tensors(path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
     """Fill buffers with the file's data.
 
     Args:
         path: the file.
         info: its header, from ``read_info``.
-        buffers: one for each section, of the section's size.
+        buffers: together as long as the data; each is filled before the next one is asked for.
 
     Raises:
         CheckpointError: the file is shorter than its header says, or cannot be read.

@@ -1,12 +1,17 @@
-"""Chooses the compute device and measures its speed. Holds no state."""
+"""Chooses the compute device and measures its speed. State: which devices were tried, and failed.
+
+`cuda` is an NVIDIA GPU, or in a ROCm build of torch an AMD one; `mps` is that of an Apple machine.
+"""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import psutil
 import torch
+from torch.nn import functional as F
 
 from client.compute import passes
 from client.compute.errors import ShapeError
@@ -24,24 +29,74 @@ _AS_FAST, _MUCH_SLOWER = 1.08, 1.2  # the node wants a core as well
 
 
 def select_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the first GPU if there is one, else the CPU.
+    """The device of that name; `auto` is the first GPU that can train, else the CPU.
 
     Raises:
-        ShapeError: this machine has none of that name.
+        ShapeError: this machine has none of that name, or it cannot train; says why.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        usable = (kind for kind in _gpus() if not why_not(kind))
+        return torch.device(next(usable, "cpu"))
     kind, _, index = name.partition(":")
-    known = kind == "cuda" and torch.cuda.is_available() and (not index or index.isdecimal())
-    if name != "cpu" and not (known and int(index or 0) < torch.cuda.device_count()):
-        raise ShapeError(f"this machine has no device {name!r}")
+    if name == "cpu":
+        return torch.device(name)
+    numbered = kind == "cuda" and index.isdecimal() and int(index) < torch.cuda.device_count()
+    if kind not in _gpus() or (index and not numbered):
+        raise ShapeError(f"this machine has no device {name!r}{_builds(kind)}")
+    if problem := why_not(name):
+        raise ShapeError(f"{name} cannot train here: {problem}")
     return torch.device(name)
+
+
+def _gpus() -> list[str]:
+    """The kinds of GPU that this machine has and this build of torch knows."""
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return [kind for kind, there in has.items() if there]
+
+
+def _builds(kind: str) -> str:
+    """Say that torch was built without such GPUs, if that is why there is none."""
+    own = torch.version.cuda or torch.version.hip
+    built = torch.backends.mps.is_built() if kind == "mps" else own
+    return "" if built else f": torch {torch.__version__} is built without such GPUs"
+
+
+def platform_of(device: torch.device) -> str:
+    """Return whose GPU a device is: `cuda`, `rocm` or `mps`; or `cpu`."""
+    return "rocm" if device.type == "cuda" and torch.version.hip else device.type
+
+
+@cache
+def why_not(name: str) -> str:
+    """Return why a GPU cannot train, by the words of its first failure; empty: it can.
+
+    An operation that a build of torch lacks, a driver that is too old, and a card that has fallen
+    off the bus fail here, before anything is lost by it.
+    """
+    try:
+        with torch.enable_grad():
+            _train_a_little(torch.device(name))
+    except Exception as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    return ""
+
+
+def _train_a_little(device: torch.device) -> None:
+    """Run what every block has forward and back: embedding, norm, attention, loss."""
+    weight = torch.ones(16, 16, device=device, requires_grad=True)
+    tokens = torch.arange(8, device=device)[None]
+    x = F.layer_norm(F.embedding(tokens, weight), (16,))  # (1, 8, 16)
+    heads = (x @ weight).view(1, 1, 8, 16)
+    attended = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    F.cross_entropy(attended.view(8, 16), tokens[0], reduction="sum").backward()
+    if weight.grad is None or not bool(torch.isfinite(weight.grad.cpu()).all()):
+        raise RuntimeError("a gradient of it is not finite")
 
 
 def probe(request: Probe) -> Probed:
     """Measure matrix multiplication and copying. bf16 only on GPUs: CPUs emulate it, slowly."""
     device = select_device(request.device)
-    dtypes = [torch.float32] + [torch.bfloat16] * (device.type != "cpu")
+    dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
     with limited_threads(request.threads):
         rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in request.sizes]
         copy_rate = _copy_rate(device)
@@ -52,7 +107,20 @@ def probe(request: Probe) -> Probed:
         memory_total_bytes=total,
         memory_available_bytes=available,
         copy_bytes_per_s=copy_rate,
+        platform=platform_of(device),
+        unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
+
+
+def _knows_bf16(device: torch.device) -> bool:
+    """Whether a GPU multiplies in bf16; older ones, and older systems of Apple's, do not."""
+    if device.type == "cpu":
+        return False
+    try:
+        one = torch.ones(8, 8, device=device, dtype=torch.bfloat16)
+        return float((one @ one).sum()) == 512
+    except (RuntimeError, TypeError):
+        return False
 
 
 def memory_bytes(device: torch.device) -> tuple[int, int]:
@@ -60,6 +128,9 @@ def memory_bytes(device: torch.device) -> tuple[int, int]:
     if device.type == "cuda":
         available, total = torch.cuda.mem_get_info(device)
         return total, available
+    if device.type == "mps":  # part of the machine's memory
+        total = torch.mps.recommended_max_memory()
+        return total, max(0, total - torch.mps.driver_allocated_memory())
     memory = psutil.virtual_memory()
     return int(memory.total), int(memory.available)
 
@@ -155,4 +226,6 @@ def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
 def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter()

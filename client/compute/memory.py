@@ -27,6 +27,9 @@ _SCRATCH_BUFFERS = 1
 _BLOCK_COPIES = 2
 # Logits, their log-softmax and the gradients of both.
 _LOGIT_COPIES = 4
+OFFLOAD_WINDOW = 1 << 20
+"""Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
+asking for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class MemoryNeed:
     """Of the block that is run once more, where graphs keep inputs alone."""
     frozen_bytes: int = 0
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
+    offloaded_bytes: int = 0
+    """What lies in slower memory, and does not count here."""
 
     @property
     def total_bytes(self) -> int:
@@ -69,6 +74,7 @@ def required_bytes(
     aggregation: str = SUM,
     precision: Precision = DEFAULT,
     reruns_blocks: bool = False,
+    offload: bool = False,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -84,12 +90,14 @@ def required_bytes(
         aggregation: name of the aggregation rule.
         precision: in which passes compute.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
+        offload: whether the other vectors lie in slower memory than the parameters.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
     batch = sequences * tokens
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
-    averaging = 0 if averaging_codec == "fp32" else parameters * (NUMBER_BYTES + 2)
+    lossy = averaging_codec != "fp32"
+    averaging = parameters * 2 * lossy
     if RULES[aggregation].secret:  # the contribution before its masks, and a mask
         averaging += parameters * 2
         averaging += parameters * 2 * (RULES[aggregation].buckets - 1)  # the others' sums
@@ -98,16 +106,33 @@ def required_bytes(
     scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)
     whole = _graph_bytes(model, layers, batch, parameters, precision)
     inputs = layers * batch * model.width * NUMBER_BYTES
-    buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS
+    buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS + lossy
+    snapshot, offloaded = parameters * state.bytes_per_parameter, 0
+    if offload:  # those that passes are run at stay: the parameters, and two points of them
+        resident = 3 if state.delayed else 1
+        vectors = parameters * NUMBER_BYTES * (buffers - resident)
+        offloaded = vectors + snapshot + away_bytes(parameters, averaging_codec)
+        window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
+        averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
+        buffers, snapshot = resident, 0
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
-        snapshot_bytes=parameters * state.bytes_per_parameter,
+        snapshot_bytes=snapshot,
+        offloaded_bytes=offloaded,
         graph_bytes=inputs if reruns_blocks else whole,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+
+
+def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
+    """Return the bytes that a round needs in slower memory: what is sent, with a margin for its
+    headers, and what encoding took from the sums of the segments that are owned."""
+    sent = {"s8": 1.05, "bf16": 2.05, "fp32": 4.05}[averaging_codec]
+    lost = NUMBER_BYTES * parameters if averaging_codec != "fp32" else 0
+    return NUMBER_BYTES * (math.ceil(sent * parameters) // NUMBER_BYTES + (1 << 14)) + lost
 
 
 def _graph_bytes(

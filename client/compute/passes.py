@@ -321,9 +321,12 @@ def run_back(
         torch.autograd.backward(output, gradient)
         if graph.leaf is not None and graph.leaf.grad is not None:
             of_inputs.append(graph.leaf.grad)
-    low, high = torch.aminmax(slot.flat.gradients)  # both are NaN if any is
-    if not torch.maximum(-low, high) <= LARGEST_GRADIENT:
-        raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
+    for (stretch,) in slot.home.stretches(slot.flat.gradients):
+        low, high = torch.aminmax(stretch)  # both are NaN if any is
+        if not torch.maximum(-low, high) <= LARGEST_GRADIENT:
+            raise PoisonedTensor(
+                "the gradient of the parameters is not finite or of absurd magnitude"
+            )
     if not of_inputs:
         return []
     return [replica.wire.boundary_out(joined(of_inputs), "backward", like)]

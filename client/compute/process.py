@@ -38,6 +38,8 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": s
 # and from other volunteers; when it waited for a thread without a core, a step took ten times the
 # processor time. The user's settings win.
 WAITING = {"OMP_WAIT_POLICY": "passive"}
+# An operation that torch has not written for Apple's GPUs yet runs on the processor.
+FALLING_BACK = {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
 WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
@@ -129,7 +131,7 @@ def _spawn(
         stdout=stderr,
         stderr=stderr,
         pass_fds=(connection, *rings),
-        env={**ALLOCATOR, **WAITING, **os.environ},
+        env={**ALLOCATOR, **WAITING, **FALLING_BACK, **os.environ},
     )
 
 

@@ -16,7 +16,7 @@ Shapes: N parameters of the stage.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import ShapeError, StaleRequest
+from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
@@ -38,6 +39,7 @@ from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
+from model_zoo.vectors import Vectors
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -58,6 +60,8 @@ class Replica:
     """In all slots together."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
+    home: Vectors
+    """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     loss_weight: float = 1.0
@@ -198,7 +202,8 @@ class Replica:
         The tensors (N,) are copied; they are those of `state_tensors`, in that order.
         """
         for own, new in zip(self.state_tensors, tensors, strict=True):
-            own.copy_(new)
+            for to, taken in self.home.stretches(own, new):
+                to.copy_(taken)
         for slot in self.slots:
             slot.clear()
         self.optimizer.steps_done = version
@@ -215,9 +220,18 @@ class Replica:
         """Whether the state is hashed so soon that asking for it would take as long."""
         return sum(tensor.nbytes for tensor in self.state_tensors) <= LEAF_BYTES
 
+    def digest_of_leaf(self, parts: Sequence[Tensor]) -> bytes:
+        """Digest of a leaf of the state, whose memory is given back where it is offloaded."""
+        digest = digest_of_tensors(parts)
+        self.home.rest(*parts)
+        return digest
+
     def state_hash(self) -> str:
         """Hex hash of this version, computed here and now."""
-        self.known_hash = hash_tensors(self.version, self.state_tensors, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        self.known_hash = hash_tensors(
+            self.version, self.state_tensors, threads, self.digest_of_leaf
+        )
         return self.known_hash
 
 
@@ -237,7 +251,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     module.to(device)
     module.precision = request.precision
     module.reruns_blocks = request.reruns_blocks
-    slots = open_slots(module, 2 if request.delayed else 1)
+    home = vectors_for(request, device)
+    slots = open_slots(module, 2 if request.delayed else 1, home)
     flat = slots[0].flat
     wire = Wire(
         request.sequences,
@@ -252,7 +267,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     )
     parameters = flat.values.clone() if request.delayed else flat.values
     optimizer = flat_optimizer(request.optimizer)(
-        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part)
+        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part), home
     )
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
@@ -260,7 +275,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     kept = request.graphs_kept
     weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
-        request.swarm, slots, parameters, optimizer, wire, kept, outliers, samples, weight
+        request.swarm, slots, parameters, optimizer, wire, kept, outliers, home, samples, weight
     )
 
 
@@ -292,11 +307,13 @@ def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
     return torch.tensor(scale, dtype=torch.float32).item()
 
 
-def squared_norm(vector: Tensor) -> float:
-    """Sum of squares of a vector, in fp64."""
+def squared_norm(vector: Tensor, home: Vectors | None = None) -> float:
+    """Sum of squares of a vector, in fp64; ``home`` is where it lies, if it is offloaded."""
+    stretches = iter([(vector,)]) if home is None else home.stretches(vector)
     return math.fsum(
         torch.dot(wide, wide).item()
-        for wide in map(Tensor.double, torch.split(vector, _NORM_CHUNK))
+        for (stretch,) in stretches
+        for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
     )
 
 
@@ -333,3 +350,10 @@ def hash_tensors(
 def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
     """Digest of a leaf."""
     return leaf_digest(map(host_bytes, parts))
+
+
+def host_stretches(home: Vectors, tensors: Iterable[Tensor]) -> Iterator[memoryview]:
+    """Yield the bytes of vectors one behind the other, as `host_bytes`, stretch by stretch."""
+    for tensor in tensors:
+        for (stretch,) in home.stretches(tensor):
+            yield host_bytes(stretch)

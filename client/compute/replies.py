@@ -177,6 +177,10 @@ class Probed(Reply, frozen=True, kw_only=True):
     memory_total_bytes: int
     memory_available_bytes: int
     copy_bytes_per_s: float
+    platform: str = "cpu"
+    """`cuda`, `rocm` or `mps`; or `cpu`."""
+    unused: dict[str, str] = {}
+    """GPUs that are there and cannot train, with the reason."""
 
 
 class Measured(Reply, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ that fails is answered by `Failed` and has changed nothing. Imports no torch.
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
 
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,7 @@ from model_zoo.specs.tokens import DEFAULT as BYTES
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Offload = Literal["off", "memory", "disk"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -71,6 +72,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
+        offload: where all vectors as long as the parameters lie, but these: `off` for beside them,
+            `memory` for a GPU's host, `disk` for a file in `offload_folder`.
     """
 
     swarm: str
@@ -98,6 +101,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
+    offload: Offload = "off"
+    offload_folder: str = ""
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
     tokenizer: str = BYTES

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,12 @@ from client.compute.checkpoint import (
     read_tensors,
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
-from client.compute.replica import Replica, hash_tensors, host_bytes
+from client.compute.replica import Replica, hash_tensors, host_stretches
 from client.compute.replies import Loaded, Saved
 from client.compute.requests import Load, Save
-from client.compute.state_hash import earlier_hash, state_hash
+from client.compute.state_hash import EarlierHasher, Hasher
 from model_zoo.specs.state import Layout, StateSpec
+from model_zoo.vectors import Vectors
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
@@ -53,6 +55,8 @@ class _Version:
     layout: Layout
     state: StateSpec
     tensors: tuple[Tensor, ...]
+    home: Vectors
+    """Where they lie."""
 
     def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
         """Write the version.
@@ -65,8 +69,7 @@ class _Version:
         Raises:
             DiskError: the file could not be completed.
         """
-        buffers = [host_bytes(tensor) for tensor in copies]
-        digest = self.hash or state_hash(self.version, *buffers)
+        digest = self.hash or _hash_of(Hasher(self.version), self.home, copies)
         header = build_header(
             swarm=self.swarm,
             stage=self.stage,
@@ -76,9 +79,9 @@ class _Version:
             layout=self.layout,
             state=self.state,
         )
-        data = [memoryview(header), *buffers]
+        data = chain([memoryview(header)], host_stretches(self.home, copies))
         digests = write_atomically(path, data, durable=durable)
-        size = sum(map(len, data))
+        size = len(header) + sum(copy.nbytes for copy in copies)
         return Saved(
             version=self.version,
             path=str(path),
@@ -124,7 +127,7 @@ class Saver:
         def write() -> Saved:
             try:
                 try:
-                    _copy(version.tensors, copies, stream)
+                    _copy(version.tensors, copies, stream, replica.home)
                 finally:
                     self._released.set()
                 _yield_to_others()
@@ -157,8 +160,13 @@ class Saver:
         needed = [len(tensor) for tensor in replica.state_tensors]
         if [len(buffer) for buffer in self._buffers] != needed:
             self._buffers = ()
-            self._buffers = tuple(torch.empty(size) for size in needed)
+            self._buffers = tuple(_host_vector(replica.home, size) for size in needed)
         return self._buffers
+
+
+def _host_vector(home: Vectors, size: int) -> Tensor:
+    """A vector (size,) in host memory, with the others if they are offloaded."""
+    return home.zeros(size) if home.offloaded else torch.empty(size)
 
 
 def _version(replica: Replica) -> _Version:
@@ -173,6 +181,7 @@ def _version(replica: Replica) -> _Version:
         _layout(replica),
         replica.state,
         tensors,
+        replica.home,
     )
 
 
@@ -186,17 +195,21 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
 
 
 def _copy(
-    sources: Sequence[Tensor], targets: Sequence[Tensor], stream: "torch.cuda.Stream | None"
+    sources: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    stream: "torch.cuda.Stream | None",
+    home: Vectors,
 ) -> None:
     """Copy vectors slice by slice."""
     with torch.cuda.stream(stream) if stream is not None else nullcontext():
         for source, target in zip(sources, targets, strict=True):
             for start in range(0, len(target), COPY_ELEMENTS):
                 part = slice(start, start + COPY_ELEMENTS)
-                if stream is None:  # not with torch: it would take all the threads it may have
+                if source.device.type == "cpu":  # torch would take all the threads it may have
                     np.copyto(target.numpy()[part], source.numpy()[part])
                 else:
                     target[part].copy_(source[part])
+                home.rest(source[part], target[part])
 
 
 def _yield_to_others() -> None:
@@ -210,7 +223,7 @@ def _layout(replica: Replica) -> Layout:
     return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
 
 
-def write_atomically(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[bytes]:
+def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
     """Write buffers as one file that appears complete or not at all; return its chunk digests.
 
     Args:
@@ -234,7 +247,7 @@ def write_atomically(path: Path, data: Sequence[memoryview], *, durable: bool) -
     return digests
 
 
-def _write(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[bytes]:
+def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
     digests = []
     chunk, filled = hashlib.blake2b(digest_size=32), 0
     with path.open("wb") as file:
@@ -278,15 +291,23 @@ def load(replica: Replica, request: Load) -> Loaded:
     path = Path(request.path)
     info = read_info(path)
     _check_identity(replica, request, info)
-    loaded = tuple(torch.empty(replica.size) for _ in replica.state_tensors)
-    buffers = [host_bytes(tensor) for tensor in loaded]
-    read_tensors(path, info, buffers)
-    digest = hash_tensors(info.version, loaded, torch.get_num_threads())
-    if info.hash != digest and info.hash != earlier_hash(info.version, *buffers):
+    home = replica.home
+    loaded = tuple(_host_vector(home, replica.size) for _ in replica.state_tensors)
+    read_tensors(path, info, host_stretches(home, loaded))
+    threads = torch.get_num_threads()
+    digest = hash_tensors(info.version, loaded, threads, replica.digest_of_leaf)
+    if info.hash != digest and info.hash != _hash_of(EarlierHasher(info.version), home, loaded):
         raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     replica.replace_state(info.version, loaded)
     replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)
+
+
+def _hash_of(hasher: Hasher | EarlierHasher, home: Vectors, tensors: Iterable[Tensor]) -> str:
+    """Hash of vectors, by this thread alone."""
+    for buffer in host_stretches(home, tensors):
+        hasher.update(buffer)
+    return hasher.hexdigest()
 
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:

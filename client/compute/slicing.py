@@ -43,6 +43,8 @@ def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
         replica.drop_graphs()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        elif torch.backends.mps.is_available():
+            torch.mps.empty_cache()
         if replica.sequences_at_once <= 1:
             tokens = replica.wire.tokens
             raise OutOfMemory(
@@ -56,5 +58,6 @@ def is_out_of_memory(error: Exception) -> bool:
     """Whether the device or the host could not give the memory that was needed."""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError | OutOfMemory):
         return True
-    # The CPU allocator has no exception type of its own.
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    # The allocators of the CPU and of Apple's GPUs have no exception types of their own.
+    words = "allocate memory", "MPS backend out of memory"
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)

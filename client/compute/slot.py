@@ -10,12 +10,12 @@ Shapes: N parameters of the stage.
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from client.compute.errors import LedgerError
 from model_zoo.flat import FlatParameters
 from model_zoo.stages import Stage, twin
+from model_zoo.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Slot:
     module: Stage
     flat: FlatParameters
     gradient_sum: Tensor  # (N,)
+    home: Vectors
+    """Where the gradients and their sum lie."""
     counted: set[int] = field(default_factory=set)
     graphs: dict[int, Graph] = field(default_factory=dict)
 
@@ -48,34 +50,40 @@ class Slot:
 
     def count(self, microbatch: int) -> None:
         """Add the gradient in scratch, which is that of this microbatch."""
-        self.gradient_sum.add_(self.flat.gradients)
+        for total, own in self.home.stretches(self.gradient_sum, self.flat.gradients):
+            total.add_(own)
         self.counted.add(microbatch)
 
     def take_out(self, microbatch: int) -> None:
         """Subtract the gradient in scratch, which is that of this microbatch."""
-        self.gradient_sum.sub_(self.flat.gradients)
+        for total, own in self.home.stretches(self.gradient_sum, self.flat.gradients):
+            total.sub_(own)
         self.counted.discard(microbatch)
 
     def copy(self) -> "Slot":
         """A slot of its own with the same parameters and nothing accumulated; it shares the
         scratch, which is zero afterwards."""
         module = twin(self.module)
-        flat = FlatParameters(module, self.flat.gradients)
-        return Slot(module, flat, torch.zeros_like(flat.values))
+        flat = FlatParameters(module, self.flat.gradients, self.home)
+        return Slot(module, flat, self.home.zeros(flat.values.numel()), self.home)
 
     def clear(self) -> None:
         """Nothing accumulated, no graph kept."""
-        self.gradient_sum.zero_()
+        for (total,) in self.home.stretches(self.gradient_sum):
+            total.zero_()
         self.counted.clear()
         self.graphs.clear()
 
 
-def open_slots(module: Stage, count: int) -> list[Slot]:
-    """``count`` slots with the parameters of a module, which is taken over, and one scratch."""
+def open_slots(module: Stage, count: int, home: Vectors) -> list[Slot]:
+    """``count`` slots with the parameters of a module, which is taken over, and one scratch.
+
+    ``home`` is where the gradients and their sums lie.
+    """
     copies = [twin(module) for _ in range(count - 1)]
-    first = FlatParameters(module)
-    flats = [first, *(FlatParameters(other, first.gradients) for other in copies)]
+    first = FlatParameters(module, vectors=home)
+    flats = [first, *(FlatParameters(other, first.gradients, home) for other in copies)]
     return [
-        Slot(own, flat, torch.zeros_like(flat.values))
+        Slot(own, flat, home.zeros(flat.values.numel()), home)
         for own, flat in zip([module, *copies], flats, strict=True)
     ]

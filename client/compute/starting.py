@@ -168,12 +168,15 @@ class _Values:
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._place = replica, 0
-        self._values = torch.empty(replica.size)
+        self._home = replica.home
+        size = replica.size
+        self._values = self._home.zeros(size) if self._home.offloaded else torch.empty(size)
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout."""
         end = self._place + found.numel()
         self._values[self._place : end] = found.flatten()
+        self._home.rest(self._values[self._place : end])
         self._place = end
 
     def use(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from protocol.manifest import StageCost
@@ -12,6 +13,8 @@ MEMORY_SHARE = 0.85
 """Share of a machine's memory that stages may take (RECIPES, "Memory of a replica")."""
 RERUN_WORK = 4 / 3
 """Work of a stage that runs its blocks once more for the backward, by that of one that does not."""
+OFFLOAD_WORK = 1.15
+"""At most, of a stage whose vectors are offloaded, by that of one that keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Machine:
     rtt_s: float = 0.0
     """Round trip to a typical other member."""
     watts: float = 0.0
+    disk_bytes: float = 0.0
+    """Bytes that vectors may be offloaded to; 0: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,27 @@ class StageWork:
     """One forward graph, kept from a microbatch's forward to its backward."""
     usual_bytes: float = 0.0
     """Memory with a few whole graphs."""
+    offload_bytes: float = math.inf
+    """Memory with its vectors offloaded, and its blocks run again."""
+    away_bytes: float = 0.0
+    """Bytes that are offloaded then."""
 
     def fits(self, machine: Machine) -> bool:
-        """Whether the machine can be a replica, by the matching's rule."""
-        return machine.memory_bytes >= self.cost.memory_bytes
+        """Whether the machine can be a replica: by the matching's rule, or with offloading, for
+        which it advertises as much as the rule asks for."""
+        return machine.memory_bytes >= self.cost.memory_bytes or self._offloads(machine)
+
+    def _offloads(self, machine: Machine) -> bool:
+        return (
+            machine.memory_bytes < self.cost.memory_bytes
+            and MEMORY_SHARE * machine.memory_bytes >= self.offload_bytes
+            and machine.disk_bytes >= self.away_bytes
+        )
 
     def taken_bytes(self, machine: Machine) -> float:
         """Return the memory that the machine spends on a replica."""
+        if self._offloads(machine):
+            return self.offload_bytes
         reruns = self._whole_graphs(machine) < 0
         return self.cost.memory_bytes if reruns else self.usual_bytes
 
@@ -73,6 +92,8 @@ class StageWork:
         cost = self.cost
         if self._whole_graphs(machine) < 0:
             slower *= RERUN_WORK
+        if self._offloads(machine):
+            slower *= OFFLOAD_WORK
         return min(
             _ratio(machine.flop_per_s, cost.flops * slower),
             _ratio(machine.upload_bytes_per_s, cost.uplink_bytes),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.config import Settings
@@ -45,9 +46,11 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
+from client.train.workers.offloading import advertised_bytes
 from client.train.workers.opening import check_fits
 from client.train.workers.pool import OpenWorker
 from model_zoo.specs.data import DataSpec
+from protocol.effects import Explain
 
 FINISH_S = 240.0
 """For draining, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -122,6 +125,8 @@ class Training:
             amendments=lambda: engine.amending.book,
             leaves=_leaves(engine, site, texts),
         )
+        self._fits: list[bool] = []
+        """Which stages fit by themselves."""
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
         self.audit_log = AuditLog(site.audits)
@@ -209,7 +214,8 @@ class Training:
         addresses = tuple(self._site.addresses())
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
-        engine.describe(own, has_text=not problem)
+        memory_bytes = advertised_bytes(engine.manifest, own.memory_bytes, self._fits)
+        engine.describe(replace(own, memory_bytes=memory_bytes), has_text=not problem)
         self._say_speed()
         self.entered = True
         await AdvertUpdater(engine, settings, data, self._site.addresses).run()
@@ -228,7 +234,14 @@ class Training:
                 self._capacity = await measured_capacity(
                     worker, settings, data, self._site.cores.threads
                 )
-                check_fits(manifest, usable_memory_bytes(self._capacity, settings))
+                for kind, why in self._capacity.unused.items():
+                    words = f"the GPU {kind} is not used: it cannot train here: {why}"
+                    self._engine.perform(Explain("swarm", words, "warning"))
+                self._fits = check_fits(
+                    manifest,
+                    usable_memory_bytes(self._capacity, settings),
+                    self._terms.offloading(),
+                )
                 self.phase = "reading the training text"
                 return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:

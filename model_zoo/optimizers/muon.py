@@ -30,7 +30,7 @@ class FlatMuon(FlatOptimizer):
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
         """See `FlatOptimizer`."""
         self.steps_done += 1
-        self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
+        self.decay(lr)
         for start, end in between(self.matrices, self.values.numel()):
             self.sweep(gradient, lr, scale, start, end)
         for matrix in self.matrices:
@@ -47,14 +47,15 @@ class FlatMuon(FlatOptimizer):
         m.mul_(spec.beta2).add_(gradient.mul_(1 - spec.beta2))
 
     def _update_matrix(self, matrix: Matrix, gradient: Tensor, lr: float, scale: float) -> None:
-        (m,), beta = self.vectors, self.spec.beta1
-        part = slice(matrix.offset, matrix.end)
-        share = gradient[part].mul(scale).mul_(1 - beta)
-        m[part].mul_(beta).add_(share)
-        share.add_(m[part] * beta)  # Nesterov's
-        update = orthogonal(share.view(matrix.rows, matrix.columns)).flatten()
-        update.mul_(-lr * _factor(matrix.rows, matrix.columns))
-        self.values[part].add_(update.to(torch.float32))
+        beta, part = self.spec.beta1, slice(matrix.offset, matrix.end)
+        changed = self.values[part], self.vectors[0][part]
+        with self.home.fetched(changed, [gradient[part]]) as (p, m, g):
+            share = g.mul(scale).mul_(1 - beta)
+            m.mul_(beta).add_(share)
+            share.add_(m * beta)  # Nesterov's
+            update = orthogonal(share.view(matrix.rows, matrix.columns)).flatten()
+            update.mul_(-lr * _factor(matrix.rows, matrix.columns))
+            p.add_(update.to(torch.float32))
 
     @staticmethod
     def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:

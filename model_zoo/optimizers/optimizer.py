@@ -10,7 +10,7 @@ Shapes: N parameters of the stage.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -20,9 +20,7 @@ from torch import Tensor
 
 from model_zoo.specs.matrices import Matrix
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
-
-_CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
-_DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
+from model_zoo.vectors import Vectors
 
 
 class FlatOptimizer(ABC):
@@ -38,6 +36,7 @@ class FlatOptimizer(ABC):
         decay_size: how many leading ones decay.
         spec: name and constants.
         matrices: the matrices of the stage's layers in the buffer, in order.
+        home: where its vectors lie; None: where the parameters do.
     """
 
     def __init__(
@@ -46,14 +45,17 @@ class FlatOptimizer(ABC):
         decay_size: int,
         spec: OptimizerSpec,
         matrices: tuple[Matrix, ...] = (),
+        home: Vectors | None = None,
     ) -> None:
         self.values = values
         self.matrices = matrices
         self.decay_size = decay_size
         self.spec = spec
-        self.vectors = tuple(torch.zeros_like(values) for _ in OPTIMIZERS[spec.name].vectors)
+        self.home = Vectors(values.device) if home is None else home
+        self.vectors = tuple(self.home.zeros(values.numel()) for _ in OPTIMIZERS[spec.name].vectors)
         self.steps_done = 0
-        self._scratch = values.new_empty((2, min(_chunk_size(values), values.numel())))
+        size = min(self.home.chunk, values.numel())
+        self._scratch = torch.empty(2, size, device=self.home.device)
 
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
         """Apply one update.
@@ -64,8 +66,13 @@ class FlatOptimizer(ABC):
             scale: factor of the gradient.
         """
         self.steps_done += 1
-        self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
+        self.decay(lr)
         self.sweep(gradient, lr, scale, 0, self.values.numel())
+
+    def decay(self, lr: float) -> None:
+        """Decay the weights that decay."""
+        for (part,) in self.home.pieces([self.values[: self.decay_size]]):
+            part.mul_(1 - lr * self.spec.weight_decay)
 
     def sweep(self, gradient: Tensor, lr: float, scale: float, start: int, end: int) -> None:
         """Update the elements from ``start`` to ``end``, a piece at a time.
@@ -74,8 +81,8 @@ class FlatOptimizer(ABC):
             gradient, lr, scale: as in `step`.
             start, end: a stretch of the buffers.
         """
-        buffers = (self.values, gradient, *self.vectors)
-        for p, g, *kept in _pieces(*(buffer[start:end] for buffer in buffers)):
+        changed = [buffer[start:end] for buffer in (self.values, *self.vectors)]
+        for p, *kept, g in self.home.pieces(changed, [gradient[start:end]]):
             a, b = self._scratch[0, : p.numel()], self._scratch[1, : p.numel()]
             torch.mul(g, scale, out=a)
             self.update(p, a, kept, lr, b)
@@ -121,13 +128,3 @@ def square_root(x: Tensor, out: Tensor) -> None:
         np.sqrt(x.numpy(), out=out.numpy())
     else:
         torch.sqrt(x, out=out)
-
-
-def _chunk_size(buffer: Tensor) -> int:
-    return _CPU_CHUNK if buffer.device.type == "cpu" else _DEVICE_CHUNK
-
-
-def _pieces(*buffers: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same stretch of every buffer, a chunk at a time."""
-    chunk = _chunk_size(buffers[0])
-    return zip(*(torch.split(buffer, chunk) for buffer in buffers), strict=True)

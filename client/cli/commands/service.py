@@ -90,7 +90,7 @@ def install(
     gpu
         Compute on this graphics card, by its number in nvidia-smi.
     device
-        Where to compute: auto, cpu, cuda or cuda:N.
+        Where to compute: auto, cpu, cuda, cuda:N or mps.
     start
         Also start it, now and at every login (with --system: at every boot).
     """

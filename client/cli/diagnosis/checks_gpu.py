@@ -1,12 +1,15 @@
 """The checks of ``volunteer doctor`` for graphics cards: which there are, and whose each is.
 
 NVIDIA's driver names the processes that compute on a card; those of a volunteer are its workers.
-Cards have the driver's numbers, as in ``nvidia-smi``.
+Cards have the driver's numbers, as in ``nvidia-smi``. Of AMD's and Apple's it is only told whether
+they can be used.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +55,11 @@ def check_gpu(
         return Check("gpu", "ok", "not used: device is cpu")
     found = list(_cards())
     if not found:
+        if other := _other_card(settings.device):
+            return Check("gpu", "ok", other)
+        if settings.device == "mps":
+            step = "volunteer config set device auto"
+            return Check("gpu", "fail", "device is mps, but this is no Apple machine", step)
         if settings.device.startswith("cuda"):
             words = f"device is {settings.device}, but NVIDIA's driver finds no card"
             step = "install the driver, or: volunteer config set device cpu"
@@ -120,6 +128,15 @@ def _processes(pid: int | None) -> list[int]:
     with suppress(psutil.Error):
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     return [pid]
+
+
+def _other_card(device: str) -> str:
+    """Say which GPU that is not NVIDIA's may compute; empty: none."""
+    if device != "mps" and "+rocm" in _torch_version():
+        return "torch is built for AMD's GPUs, which it names cuda; rocm-smi shows them"
+    if device in ("auto", "mps") and (sys.platform, platform.machine()) == ("darwin", "arm64"):
+        return "Apple's, which is named mps"
+    return ""
 
 
 def _torch_version() -> str:

@@ -27,7 +27,7 @@ MAX_MACHINES = 2000
 MAX_TABLE_BYTES = 1 << 20
 EXAMPLE = (
     "give each kind of machine a [[machine]] with name, count, gflops or tokens_per_s, "
-    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts; see volunteer plan --help'
+    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts, disk; see volunteer plan --help'
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -46,6 +46,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     down: Annotated[str, Meta(max_length=40)] | None = None
     rtt_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
     watts: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    disk: Annotated[str, Meta(max_length=40)] | None = None
+    """Left out: nothing is offloaded."""
 
 
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,6 +183,7 @@ def _machine(
         download_bytes_per_s=down or (max(up, here.line[1]) if up else here.line[1]),
         rtt_s=kind.rtt_ms / 1000,
         watts=kind.watts,
+        disk_bytes=_amount(name, "disk", kind.disk, parse_size),
     )
 
 

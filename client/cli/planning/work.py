@@ -8,6 +8,7 @@ stages; other cuts are counted and scaled to its total. Measuring takes some sec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from client.cli.founding.fitting import stage_too_large
 from client.cli.founding.manifest import GRAPHS_KEPT, stage_cost
@@ -88,20 +89,22 @@ class ModelWorks:
     def _work(
         self, layers: tuple[int, ...], stage: int, sequences: int, cost: StageCost
     ) -> StageWork:
-        need = required_bytes(
+        reckon = partial(
+            required_bytes,
             self._spec,
             layers_per_stage=layers,
             stage=stage,
             sequences=sequences,
             tokens=self._spec.context,
-            graphs_kept=GRAPHS_KEPT,
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
             precision=self._run.precision,
         )
-        sizes = map(float, (need.fixed_bytes, need.graph_bytes, need.total_bytes))
-        return StageWork(cost, *sizes)
+        need = reckon(graphs_kept=GRAPHS_KEPT)
+        away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)
+        sizes = need.fixed_bytes, need.graph_bytes, need.total_bytes
+        return StageWork(cost, *map(float, (*sizes, away.total_bytes, away.offloaded_bytes)))
 
 
 def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:

@@ -29,6 +29,7 @@ from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.train.machine.capacity import MEMORY_SHARE
+from client.train.workers.offloading import offloading
 from client.train.workers.opening import fit_stage
 from protocol.invite import SwarmFile, Target
 from protocol.manifest import Manifest
@@ -80,7 +81,7 @@ def serve(
     record = RunRecord(home.folders.data)
     try:
         if genuine is not None and not relay_only:
-            refuse_if_too_small(genuine.manifest, settings)
+            refuse_if_too_small(genuine.manifest, settings, home.folders.data)
         code: ExitCode = trio.run(_run, options, write, headless, record)
     except BaseException as error:
         record.end(*_end_of(error))
@@ -126,9 +127,11 @@ def _note_end(
     return known is not None
 
 
-def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
+def refuse_if_too_small(manifest: Manifest, settings: Settings, folder: Path) -> None:
     """Refuse at the start if this machine could never hold any stage, instead of waiting for a
     place.
+
+    ``folder`` is where vectors may be offloaded to.
 
     Raises:
         UserError: no stage fits; names the need of the smallest one.
@@ -137,7 +140,8 @@ def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
     usable_bytes = settings.memory_limit_bytes or total_bytes
     stages = range(manifest.stage_count)
     smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
-    fit_stage(manifest, smallest, usable_bytes)
+    places = offloading(settings, folder, has_host=False)
+    fit_stage(manifest, smallest, usable_bytes, offloading=places)
 
 
 async def _run(

@@ -79,7 +79,7 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
     Parameters
     ----------
     device
-        Where to compute: auto, cpu, cuda or cuda:N.
+        Where to compute: auto, cpu, cuda, cuda:N or mps.
     threads
         CPU threads to compute with.
     efficiency

@@ -41,6 +41,16 @@ class Capacity(Struct, frozen=True):
     copy_bytes_per_s: float
     on_gpu: bool = False
     """Whether the memory is a GPU's."""
+    platform: str = ""
+    """`cuda`, `rocm` or `mps`; or `cpu`."""
+    unused: dict[str, str] = {}
+    """GPUs that are there and cannot train, with the reason."""
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the machine has other memory than that which stages may take: an Apple GPU
+        shares the processor's."""
+        return self.on_gpu and self.platform != "mps"
 
 
 class Line(Struct, frozen=True):
@@ -111,6 +121,8 @@ async def measured_capacity(
         reply.memory_total_bytes,
         reply.copy_bytes_per_s,
         on_gpu=not reply.device.startswith("cpu"),
+        platform=reply.platform,
+        unused=reply.unused,
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity

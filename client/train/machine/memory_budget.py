@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from client.errors import UserError
+from client.train.workers.offloading import NOWHERE, Offloading
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
 
@@ -21,8 +22,14 @@ MOST_STAGES = 3
 class MemoryBudget:
     """Assigns memory to stages, or refuses when there is not enough."""
 
-    def __init__(self, manifest: Manifest, usable_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        usable_bytes: Callable[[], int],
+        offloading: Callable[[], Offloading] = lambda: NOWHERE,
+    ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
+        self._offloading = offloading
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
         self._changed = trio.Event()
@@ -75,7 +82,8 @@ class MemoryBudget:
     def _fit(self, stage: int) -> Fit:
         if len(self._taken) >= MOST_STAGES:
             raise UserError(f"{MOST_STAGES} stages are held already", "")
-        return fit_stage(self._manifest, stage, self.free_bytes, self._spare_bytes(stage))
+        spare_bytes, offloading = self._spare_bytes(stage), self._offloading()
+        return fit_stage(self._manifest, stage, self.free_bytes, spare_bytes, offloading)
 
     def _spare_bytes(self, stage: int) -> int:
         """Return the memory of another stage, which forward graphs should leave free."""

@@ -74,7 +74,9 @@ class HeldStages:
         self.buddies: Buddies | None = None
         """Whoever keeps copies of other stages' checkpoints."""
         memory_budget = MemoryBudget(
-            terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
+            terms.manifest,
+            lambda: usable_memory_bytes(terms.capacity(), terms.settings),
+            terms.offloading,
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""

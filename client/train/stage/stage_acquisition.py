@@ -23,6 +23,7 @@ from client.compute.requests import Load, LoadStart, PrepareData
 from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
+from client.store.paths import create_folders
 from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Copied, Ports
@@ -39,6 +40,7 @@ from client.train.transfer.text_search import (
     TOKENIZER,
     TextSearch,
 )
+from client.train.workers.offloading import Offloading, offloading
 from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
 from protocol.effects import Explain, Penalise
@@ -78,6 +80,11 @@ class Folders:
     starts: tuple[Path, ...] = ()
     """What the stages of an imported model begin with, by stage."""
 
+    @property
+    def offloaded(self) -> Path:
+        """For vectors that do not fit into memory."""
+        return self.snapshots
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -104,6 +111,11 @@ class Terms:
     leaves: LeafSupply | None = None
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 
+    def offloading(self) -> Offloading:
+        """Return where vectors may be offloaded to now."""
+        has_host = self.capacity().has_host
+        return offloading(self.settings, self.folders.offloaded, has_host=has_host)
+
 
 class Waits(Protocol):
     """Says how far an attempt is."""
@@ -114,6 +126,13 @@ class Waits(Protocol):
 
 class TextMissing(UserError):
     """No member has the text that stage 0 needs; the volunteer can hold other stages."""
+
+
+def _offloads(stage: int, fit: Fit) -> str:
+    """Describe where the vectors of a stage lie that are offloaded."""
+    where = "in the GPU's host" if fit.offload == "memory" else f"on disk in {fit.offload_folder}"
+    size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
+    return f"stage {stage} keeps {size} of moments, gradient sums and snapshots {where}"
 
 
 async def offer_text(terms: Terms) -> None:
@@ -217,6 +236,9 @@ class StageAcquisition:
             terms.cores.threads,
             terms.cores.most_threads,
         )
+        if fit.offload != "off":
+            terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
+            create_folders(terms.folders.offloaded)
         opened, _ = await self._worker.call(request)
         if terms.manifest.model.lora is not UNSET:
             await self._begin_imported()  # at every version: it is no part of the state

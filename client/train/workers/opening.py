@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
-from client.compute.requests import OpenStage
+from client.compute.requests import Offload, OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.train.workers.offloading import NOWHERE, Offloading, SlowMemory
 from model_zoo.specs.data import DataSpec
 from protocol.manifest import Manifest
 
@@ -27,15 +28,25 @@ class Fit:
     """Memory it takes at most, with them."""
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
+    offload: Offload = "off"
+    """Where the vectors lie but the parameters: beside them, if they fit there."""
+    offload_folder: str = ""
+    offloaded_bytes: int = 0
 
 
 def stage_need(
-    manifest: Manifest, stage: int, graphs: int = 1, *, reruns_blocks: bool = False
+    manifest: Manifest,
+    stage: int,
+    graphs: int = 1,
+    *,
+    reruns_blocks: bool = False,
+    offload: bool = False,
 ) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
 
     ``manifest`` has the model and the cut, ``stage`` is the index of the stage; with
-    ``reruns_blocks`` graphs keep the blocks' inputs alone.
+    ``reruns_blocks`` graphs keep the blocks' inputs alone, with ``offload`` all vectors but the
+    parameters lie elsewhere.
     """
     return required_bytes(
         manifest.model,
@@ -49,53 +60,83 @@ def stage_need(
         aggregation=manifest.aggregation_name,
         precision=manifest.precision,
         reruns_blocks=reruns_blocks,
+        offload=offload,
     )
 
 
-def fit_stage(manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int = 0) -> Fit:
-    """Return how a stage fits into memory.
+def fit_stage(
+    manifest: Manifest,
+    stage: int,
+    available_bytes: int,
+    spare_bytes: int = 0,
+    offloading: Offloading = NOWHERE,
+) -> Fit:
+    """Return how a stage fits into memory: with whole graphs, else with its blocks run again, else
+    with its vectors offloaded.
 
     Args:
         manifest: of the swarm.
         stage: the stage.
         available_bytes: memory for it.
         spare_bytes: part of these left to another stage, if one graph can be kept without it.
+        offloading: where its vectors may lie instead.
 
     Raises:
         UserError: it does not fit.
     """
-    for reruns_blocks in (False, True):
-        need = stage_need(manifest, stage, reruns_blocks=reruns_blocks)
-        graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-        if graphs < 0:
-            continue
-        frugal = graphs_that_fit(need, available_bytes - spare_bytes)
-        if 1 <= frugal < graphs:
-            graphs = frugal
-        taken = stage_need(manifest, stage, graphs, reruns_blocks=reruns_blocks)
-        return Fit(graphs, taken.total_bytes, reruns_blocks)
+    for place in _places(manifest, stage, offloading):
+        for reruns_blocks in (False, True):
+            how = {"reruns_blocks": reruns_blocks, "offload": place is not None}
+            need = stage_need(manifest, stage, **how)
+            graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
+            if graphs < 0:
+                continue
+            frugal = graphs_that_fit(need, available_bytes - spare_bytes)
+            if 1 <= frugal < graphs:
+                graphs = frugal
+            taken = stage_need(manifest, stage, graphs, **how).total_bytes
+            if place is None:
+                return Fit(graphs, taken, reruns_blocks)
+            away = need.offloaded_bytes
+            return Fit(graphs, taken, reruns_blocks, place.kind, place.folder, away)
+    least = stage_need(manifest, stage, reruns_blocks=True, offload=bool(offloading.places))
+    elsewhere = f" and {_mib(least.offloaded_bytes)} of disk" if offloading.places else ""
     raise UserError(
-        f"stage {stage} needs {_mib(need.total_bytes)} of memory, "
+        f"stage {stage} needs {_mib(least.total_bytes)} of memory{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
         "raise --memory-limit, close other programs, or join a swarm with more stages",
         ExitCode.CONFIG,
     )
 
 
-def check_fits(manifest: Manifest, available_bytes: int) -> None:
-    """Check that this machine has memory for one stage at least.
+def _places(manifest: Manifest, stage: int, offloading: Offloading) -> list[SlowMemory | None]:
+    """Where the vectors of a stage may lie, in order; None: beside the parameters."""
+    found: list[SlowMemory | None] = [] if offloading.always else [None]
+    away = stage_need(manifest, stage, offload=True).offloaded_bytes
+    if (place := offloading.place_for(away)) is not None:
+        found.append(place)
+    return found
+
+
+def check_fits(
+    manifest: Manifest, available_bytes: int, offloading: Offloading = NOWHERE
+) -> list[bool]:
+    """Check that this machine has memory for one stage at least; return for which it has.
 
     Raises:
         UserError: for none; says what the last one tried needs.
     """
+    found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
-            fit_stage(manifest, stage, available_bytes)
+            fit_stage(manifest, stage, available_bytes, offloading=offloading)
         except UserError:
-            if stage == manifest.stage_count - 1:
+            if stage == manifest.stage_count - 1 and not any(found):
                 raise
+            found.append(False)
         else:
-            return
+            found.append(True)
+    return found
 
 
 def open_stage_request(
@@ -143,6 +184,8 @@ def open_stage_request(
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,
+        offload=fit.offload,
+        offload_folder=fit.offload_folder,
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,

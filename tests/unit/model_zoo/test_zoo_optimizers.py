@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from model_zoo.optimizers import optimizer
+from model_zoo import vectors
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS, OptimizerSpec, learning_rate
 
@@ -33,7 +33,7 @@ def random(size: int, seed: int) -> torch.Tensor:
 def test_equals_its_twin(
     monkeypatch: pytest.MonkeyPatch, spec: OptimizerSpec, build: Build, chunk: int, decay_size: int
 ) -> None:
-    monkeypatch.setattr(optimizer, "_CPU_CHUNK", chunk)
+    monkeypatch.setattr(vectors, "_CPU_CHUNK", chunk)
     start = random(100, 0)
     mine = build(start.clone(), decay_size)
     decayed = torch.nn.Parameter(start[:decay_size].clone())
@@ -84,7 +84,7 @@ def test_bits_do_not_depend_on_the_vector_width(
     """Vector code and the scalar remainder loop, chunk by chunk, give the same roundings."""
     results = []
     for chunk in (1, 3, 64, 1 << 18):
-        monkeypatch.setattr(optimizer, "_CPU_CHUNK", chunk)
+        monkeypatch.setattr(vectors, "_CPU_CHUNK", chunk)
         mine = build(random(257, 0), 100)
         for step in range(5):
             mine.step(random(257, step + 1), 1e-3, scale=1 / 3)

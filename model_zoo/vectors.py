@@ -1,0 +1,69 @@
+"""Where the vectors lie that are as long as a stage's parameters, and how they are walked through.
+
+Here they lie on the device that computes, all of them, all of the time. `client.compute.offload`
+has others that keep them in slower and larger memory. Whoever goes through whole vectors asks for
+them stretch by stretch, so that only one of these need be at hand. All operations on them work on
+each element by itself, so the bits do not depend on the stretches.
+
+Shapes: N parameters of the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+_CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
+_DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
+
+Stretches = Iterator[tuple[Tensor, ...]]
+
+
+class Vectors:
+    """Vectors on the device that computes.
+
+    Attributes:
+        device: the device.
+        chunk: most elements of what `pieces` yields.
+    """
+
+    offloaded = False
+    """Whether they lie elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.chunk = _CPU_CHUNK if device.type == "cpu" else _DEVICE_CHUNK
+
+    def zeros(self, size: int) -> Tensor:
+        """Return a new vector of zeros, (size,) fp32."""
+        return torch.zeros(size, device=self.device)
+
+    def stretches(self, *vectors: Tensor) -> Stretches:
+        """Yield the same stretch of every vector, where it lies."""
+        yield vectors
+
+    def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Stretches:
+        """Yield the same piece of every vector on the device, one that fits the caches.
+
+        Args:
+            changed: vectors that are changed in place.
+            read: vectors that are not; they come after the others.
+        """
+        vectors = (*changed, *read)
+        return zip(*(torch.split(vector, self.chunk) for vector in vectors), strict=True)
+
+    def fetched(
+        self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()
+    ) -> AbstractContextManager[tuple[Tensor, ...]]:
+        """Have whole vectors, or parts, on the device for the length of a `with` block.
+
+        Args:
+            changed, read: as in `pieces`.
+        """
+        return nullcontext((*changed, *read))
+
+    def rest(self, *parts: Tensor) -> None:
+        """Say that these parts of vectors are not used for now."""

@@ -1,0 +1,151 @@
+"""The device that is chosen; torch's own predicates stand in for GPUs that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from client.compute import allowance, device
+from client.compute.errors import ShapeError
+from client.compute.offload import OffloadedVectors, vectors_for
+from client.compute.requests import Probe
+from client.compute.slicing import is_out_of_memory
+from tests.support.compute_stages import open_request
+
+CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
+
+
+@pytest.fixture(autouse=True)
+def tried_anew() -> Iterator[None]:
+    device.why_not.cache_clear()
+    yield
+    device.why_not.cache_clear()
+
+
+def machine_with(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    cuda: int = 0,
+    mps: bool = False,
+    hip: str | None = None,
+    fails: str = "",
+) -> None:
+    """Let torch say that this machine has such GPUs, and that they train, or why not."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    monkeypatch.setattr(torch.version, "hip", hip)
+
+    def train(_: torch.device) -> None:
+        if fails:
+            raise NotImplementedError(f"{fails}\nmore words")
+
+    monkeypatch.setattr(device, "_train_a_little", train)
+
+
+def test_the_processor_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch)
+    assert device.select_device("auto") == CPU
+    assert device.select_device("cpu") == CPU
+    for name in ("cuda", "cuda:0", "mps", "cuda:x", "mps:0", "gpu"):
+        with pytest.raises(ShapeError, match=f"no device '{name}'"):
+            device.select_device(name)
+
+
+def test_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, cuda=2)
+    assert device.select_device("auto") == CUDA
+    assert device.select_device("cuda:1") == torch.device("cuda:1")
+    assert device.platform_of(CUDA) == "cuda"
+    with pytest.raises(ShapeError, match="no device 'cuda:2'"):
+        device.select_device("cuda:2")
+
+
+def test_an_amd_gpu_is_named_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, cuda=1, hip="6.4")
+    assert device.select_device("auto") == CUDA
+    assert device.platform_of(CUDA) == "rocm"
+    assert device.platform_of(CPU) == "cpu"
+
+
+def test_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, mps=True)
+    assert device.select_device("auto") == MPS
+    assert device.select_device("mps") == MPS
+    assert device.platform_of(MPS) == "mps"
+    with pytest.raises(ShapeError, match="no device 'mps:1'"):
+        device.select_device("mps:1")
+
+
+def test_torch_without_a_kind_of_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
+    for name in ("cuda", "mps"):
+        with pytest.raises(ShapeError, match="built without such GPUs"):
+            device.select_device(name)
+
+
+def test_a_gpu_that_lacks_an_operation_is_left_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine_with(monkeypatch, mps=True, fails="aten::embedding is not implemented")
+    assert device.select_device("auto") == CPU
+    with pytest.raises(ShapeError, match="mps cannot train here: aten::embedding"):
+        device.select_device("mps")
+    probed = device.probe(Probe(sizes=[8]))
+    assert probed.device == probed.platform == "cpu"
+    assert probed.unused == {"mps": "aten::embedding is not implemented"}
+
+
+def test_a_broken_nvidia_gpu_leaves_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, cuda=1, mps=True)
+
+    def train(tried: torch.device) -> None:
+        if tried.type == "cuda":
+            raise RuntimeError("CUDA driver version is insufficient")
+
+    monkeypatch.setattr(device, "_train_a_little", train)
+    assert device.select_device("auto") == MPS
+
+
+def test_what_is_tried_runs_on_the_processor_too() -> None:
+    assert device.why_not("cpu") == ""
+
+
+def test_no_gpu_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    machine_with(monkeypatch, mps=True)
+    monkeypatch.setattr(device, "_train_a_little", lambda one: tried.append(one.type))
+    for _ in range(3):
+        device.select_device("auto")
+    assert tried == ["mps"]
+
+
+def test_the_memory_of_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 100)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 30)
+    assert device.memory_bytes(MPS) == (100, 70)
+
+
+def test_an_apple_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(torch.mps, "set_per_process_memory_fraction", shares.append)
+    allowance.enforce(open_request(0, [4], vram_share=40), MPS)
+    assert shares == [0.4]
+
+
+def test_the_processor_updates_what_an_apple_gpu_computes() -> None:
+    request = open_request(0, [4])
+    home = vectors_for(request, MPS)
+    assert isinstance(home, OffloadedVectors)
+    assert home.device == CPU
+    assert home.zeros(4).device == CPU
+    assert not vectors_for(request, CPU).offloaded
+
+
+def test_a_full_apple_gpu_is_out_of_memory() -> None:
+    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
+    assert not is_out_of_memory(RuntimeError("MPS backend does not do that"))
