@@ -1,4 +1,4 @@
-"""A worker that is a group of processes, its ranks: one volunteer with all of its devices. No torch.
+"""A worker that is a group of processes, its ranks: one volunteer, all of its devices. No torch.
 
 Each rank is a worker process with the stage on its own device. Microbatches are dealt out: a
 microbatch belongs to one rank from its first request on, because its graph and its gradient are
@@ -72,6 +72,7 @@ from client.compute.requests import (
     ShareVersion,
     Subtract,
 )
+from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
 
 COLLECTIVE_S = 120
@@ -304,7 +305,7 @@ class WorkerGroup(Worker):
         return await self._shared([loaded], request.version)
 
     async def _shared(self, outcomes: Sequence[_Outcome], version: int) -> _Outcome:
-        """Return the first rank's outcome, or a failure of any; without one all have its version."""
+        """Return the first rank's outcome, or a failure; without one all have its version."""
         failed = [outcome for outcome in outcomes if isinstance(outcome[0], Failed)]
         if failed:
             return failed[0]
@@ -402,11 +403,6 @@ class WorkerGroup(Worker):
                 words = f"it had not answered the other ranks for {self._timeout_s} s"
                 raise self._death_of(rank, -signal.SIGKILL, (words,)) from None
         return replies
-
-
-def torch_name(device: str) -> str:
-    """Return torch's name of a rank's device: CPU ranks have numbers, CPUs have not."""
-    return "cpu" if device.startswith("cpu") else device
 
 
 def together(probed: Sequence[Probed]) -> Probed:

@@ -40,7 +40,7 @@ class Ranks:
         self._rank = request.rank
         dist.init_process_group(
             "nccl" if request.on_gpu else "gloo",
-            store=dist.FileStore(request.meet, request.size),
+            store=dist.FileStore(request.meet, request.size),  # type: ignore[attr-defined]
             rank=request.rank,
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),

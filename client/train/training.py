@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 from msgspec import UNSET
 
-from client.compute.process import RequestFailed, WorkerDied, open_worker
+from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -46,7 +46,7 @@ from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import check_fits
-from client.train.workers.pool import OpenWorker
+from client.train.workers.pool import OpenWorker, opener
 from model_zoo.specs.data import DataSpec
 
 FINISH_S = 240.0
@@ -84,10 +84,11 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
-        start_worker: OpenWorker = open_worker,
+        start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses, self._start_worker = pauses, start_worker
+        self._pauses = pauses
+        self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()

@@ -6,7 +6,6 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -108,14 +107,14 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
         assert reply.microbatches == list(of_step(0))
         again, (same,) = await worker.call(Contribute(step=0, attempt=1, bounds=bounds))
         assert (again.microbatches, same) == (reply.microbatches, sent)
-    expected: torch.Tensor | None = None
+    sums = []
     for rank in range(3):  # dealt out in turn
         of_rank = opened(0, [4])
         for microbatch in list(of_step(0))[rank::3]:
             tokens = tokens_of(microbatch)
             of_rank.call(ForwardBackward(step=0, microbatch=microbatch, tokens=tokens))
-        own = of_rank.replica.gradient_sum
-        expected = own.clone() if expected is None else expected.add_(own)
+        sums.append(of_rank.replica.gradient_sum)
+    expected = sums[0] + sums[1] + sums[2]
     assert torch.equal(numbers(sent, opening.parameters), expected)
 
 
@@ -126,13 +125,13 @@ async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
         ids = range(4)
         asked = [worker.submit(Forward(step=0, microbatch=m), [tokens_of(m)]) for m in ids]
         for m, each in zip(ids, asked, strict=True):
-            reply, (boundary,) = await each.wait()
-            assert reply.graph_kept
+            forwarded, (boundary,) = await each.wait()
+            assert forwarded.graph_kept
             assert boundary == first.call(Forward(step=0, microbatch=m), tokens_of(m))[1][0]
         gradients = {m: gradient_of(last, boundary_of(first, m), m) for m in ids}
         for m in ids:  # without the input: only the rank with the graph can do it
-            reply, _ = await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
-            assert not reply.recomputed
+            done, _ = await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
+            assert not done.recomputed
             first.call(Backward(step=0, microbatch=m), gradients[m])
             with pytest.raises(RequestFailed, match="counted already"):
                 await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
