@@ -34,6 +34,7 @@ from msgspec.structs import replace
 
 from client.compute.process import (
     Pending,
+    Rank,
     RequestFailed,
     Submitted,
     Worker,
@@ -124,33 +125,44 @@ class WorkerGroup(Worker):
     """See the module's docstring; made by `open_group`.
 
     Args:
-        ranks: the processes, the one that leads first.
+        processes: the ranks, the one that leads first.
         devices: of each.
         meet: path of the file by which they find each other.
         timeout_s: of collective operations.
     """
 
     def __init__(
-        self, ranks: Sequence[Worker], devices: Sequence[str], meet: Path, timeout_s: int
+        self, processes: Sequence[Worker], devices: Sequence[str], meet: Path, timeout_s: int
     ) -> None:
         super().__init__()
-        self._ranks, self._devices = tuple(ranks), tuple(devices)
+        self._processes, self._devices = tuple(processes), tuple(devices)
         self._meet, self._timeout_s = meet, timeout_s
         self._joined = False
-        self._ledger = _Ledger(len(self._ranks))
+        self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
         """Passes that each rank has not answered."""
         self._passes = 0
+        self._done = Counter[int]()
         self._quiet = trio.Event()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The ranks' processes."""
-        return tuple(pid for rank in self._ranks for pid in rank.pids)
+        return tuple(pid for rank in self._processes for pid in rank.pids)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks, the one that leads first."""
+        return tuple(
+            Rank(device, process.pid, self._done[rank])
+            for rank, (device, process) in enumerate(
+                zip(self._devices, self._processes, strict=True)
+            )
+        )
 
     def close(self) -> None:
         """End all ranks."""
-        for rank in self._ranks:
+        for rank in self._processes:
             rank.close()
 
     async def run(self) -> None:
@@ -158,7 +170,7 @@ class WorkerGroup(Worker):
         death = WorkerDied(0, ())
         try:
             async with trio.open_nursery() as nursery:
-                for rank in range(len(self._ranks)):
+                for rank in range(len(self._processes)):
                     nursery.start_soon(self._watch, rank)
                 await self._deal(nursery)
         except* WorkerDied as group:
@@ -167,11 +179,11 @@ class WorkerGroup(Worker):
         self._die(death)
 
     async def _watch(self, rank: int) -> None:
-        death = await self._ranks[rank].wait_death()
+        death = await self._processes[rank].wait_death()
         raise self._death_of(rank, death.exit_code, death.stderr)
 
     def _death_of(self, rank: int, exit_code: int, words: Sequence[str]) -> WorkerDied:
-        place = f"it was rank {rank} of {len(self._ranks)}, on {self._devices[rank]}"
+        place = f"it was rank {rank} of {len(self._processes)}, on {self._devices[rank]}"
         return WorkerDied(exit_code, (place, *words))
 
     # --- requests ----------------------------------------------------------------------------
@@ -193,7 +205,7 @@ class WorkerGroup(Worker):
         """Have one rank execute a request, beside those of others."""
         request = call.request
         rank = self._home(request) if isinstance(request, _PASSES) else 0
-        submitted = self._ranks[rank].submit(request, call.payloads)
+        submitted = self._processes[rank].submit(request, call.payloads)
         call.payloads = ()
         if isinstance(request, _PASSES):
             self._busy[rank] += 1
@@ -206,11 +218,11 @@ class WorkerGroup(Worker):
         """Return the rank of a microbatch: the least busy one if it is new here."""
         homes = self._ledger.homes
         if isinstance(request, Evaluate):
-            return min(range(len(self._ranks)), key=lambda rank: self._busy[rank])
+            return min(range(len(self._processes)), key=lambda rank: self._busy[rank])
         if request.microbatch not in homes:
             held = Counter(homes.values())
             homes[request.microbatch] = min(
-                range(len(self._ranks)), key=lambda rank: (self._busy[rank], held[rank])
+                range(len(self._processes)), key=lambda rank: (self._busy[rank], held[rank])
             )
             self._ledger.steps[request.microbatch] = request.step
         return homes[request.microbatch]
@@ -219,10 +231,11 @@ class WorkerGroup(Worker):
         outcome = await self._outcome(submitted)
         self._busy[rank] -= 1
         self._passes -= 1
+        self._done[rank] += 1
         if isinstance(call.request, ForwardBackward | Backward | Subtract):
             self._note(call.request, rank, outcome[0])
         # the others compute meanwhile: of the group's time it took a part
-        share = replace(outcome[0], seconds=outcome[0].seconds / len(self._ranks))
+        share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
         self._answer(call, (share, outcome[1]))
         if not self._passes:
             self._quiet.set()
@@ -274,7 +287,7 @@ class WorkerGroup(Worker):
 
     async def _led(self, request: Contribute | Apply | ApplyLocal, payloads: Any) -> _Outcome:
         """Have the first rank execute a request of a round, and the others follow."""
-        outcome = await self._outcome(self._ranks[0].submit(request, payloads))
+        outcome = await self._outcome(self._processes[0].submit(request, payloads))
         if isinstance(request, Apply | ApplyLocal) and not isinstance(outcome[0], Failed):
             await self._share(request.step + 1, advanced=True)
         return outcome
@@ -286,7 +299,7 @@ class WorkerGroup(Worker):
 
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
-        ranks = len(self._ranks)
+        ranks = len(self._processes)
         own = replace(
             request,
             device=torch_name(self._devices[rank]),
@@ -301,7 +314,7 @@ class WorkerGroup(Worker):
         self._ledger.forget_before(math.inf)
         if isinstance(request, LoadStart):  # all: what is frozen beside adapters is not shared
             return await self._shared(await self._each(lambda _: request), 0)
-        loaded = await self._outcome(self._ranks[0].submit(request))
+        loaded = await self._outcome(self._processes[0].submit(request))
         return await self._shared([loaded], request.version)
 
     async def _shared(self, outcomes: Sequence[_Outcome], version: int) -> _Outcome:
@@ -332,7 +345,7 @@ class WorkerGroup(Worker):
         return outcomes[0]
 
     def _for_rank(self, request: Request[Any], rank: int) -> Request[Any]:
-        ranks = len(self._ranks)
+        ranks = len(self._processes)
         match request:
             case Probe():
                 device, threads = torch_name(self._devices[rank]), _part(request.threads, ranks)
@@ -344,7 +357,7 @@ class WorkerGroup(Worker):
 
     async def _each(self, request: Callable[[int], Request[Any]]) -> list[_Outcome]:
         """Ask all ranks at once; their outcomes, in order."""
-        asked = [rank.submit(request(place)) for place, rank in enumerate(self._ranks)]
+        asked = [rank.submit(request(place)) for place, rank in enumerate(self._processes)]
         return [await self._outcome(each) for each in asked]
 
     # --- collective operations -----------------------------------------------------------------
@@ -352,7 +365,7 @@ class WorkerGroup(Worker):
     async def _join(self) -> None:
         if self._joined:
             return
-        ranks, on_gpu = len(self._ranks), all(d.startswith("cuda") for d in self._devices)
+        ranks, on_gpu = len(self._processes), all(d.startswith("cuda") for d in self._devices)
         requests = [
             JoinGroup(
                 rank=rank,
@@ -379,7 +392,7 @@ class WorkerGroup(Worker):
         """Give all ranks the first one's version, and compare what they have then."""
         self._ledger.forget_before(version)
         request = ShareVersion(version=version, advanced=advanced)
-        replies = await self._collective(dict.fromkeys(range(len(self._ranks)), request))
+        replies = await self._collective(dict.fromkeys(range(len(self._processes)), request))
         for rank, reply in enumerate(replies):
             if reply.digest != replies[0].digest:
                 raise self._death_of(rank, -signal.SIGKILL, ("its parameters are not the first's",))
@@ -390,7 +403,7 @@ class WorkerGroup(Worker):
         Raises:
             WorkerDied: one has failed, or is not done in time.
         """
-        asked = {rank: self._ranks[rank].submit(each) for rank, each in requests.items()}
+        asked = {rank: self._processes[rank].submit(each) for rank, each in requests.items()}
         replies = []
         for rank, submitted in asked.items():
             try:

@@ -134,6 +134,15 @@ def _spawn(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a worker that is a group; `passes` are the ones that it has answered."""
+
+    device: str
+    pid: int
+    passes: int
+
+
 @dataclass(eq=False, slots=True)
 class Pending:
     """A call that has not been answered."""
@@ -166,6 +175,11 @@ class Worker(ABC):
     def pid(self) -> int:
         """Process id of the worker, or of the process that leads it."""
         return self.pids[0]
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The processes of a group; empty: the worker is no group."""
+        return ()
 
     async def call(
         self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()

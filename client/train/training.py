@@ -223,6 +223,7 @@ class Training:
                 worker after the other dies.
         """
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
+        check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.worker_ready()
@@ -277,6 +278,18 @@ class Training:
         if self._capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
         return self._capacity
+
+
+def check_threads(settings: Settings) -> None:
+    """Check that every process on the processor gets one of the threads that the owner allows.
+
+    Raises:
+        UserError: there are more processes.
+    """
+    processes = len(settings.devices)
+    if settings.device.startswith("cpu") and 0 < settings.threads < processes:
+        words = f"{settings.device} are {processes} processes, and --threads is {settings.threads}"
+        raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
 
 
 def _leaves(engine: Engine, site: Site, texts: TextStore) -> LeafSupply | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from client.node.status import take_snapshot
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 pytestmark = pytest.mark.slow
@@ -50,11 +51,16 @@ async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int) -> No
         grouped = await two_by_two(swarm, stage, ranks)
         pids = pids_of(grouped, stage)
         assert len(set(pids)) == ranks
-        busy = {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids}
-        await swarm.until(lambda: grouped.step(stage) >= CHOICES["steps"] - 2)
-        spent = {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids}
-        assert all(spent[pid] > busy[pid] for pid in pids), "every rank computes"
+        worker = grouped.held(stage).worker
+        assert worker is not None
         await swarm.until_done()
+        assert [rank.device for rank in worker.ranks] == [f"cpu:{n}" for n in range(ranks)]
+        assert all(rank.passes for rank in worker.ranks), "every rank computes"
+        shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).worker
+        assert [(rank.device, rank.pid) for rank in shown.ranks] == [
+            (f"cpu:{n}", pid) for n, pid in enumerate(pids)
+        ]
+        assert shown.rss_bytes == sum(rank.rss_bytes for rank in shown.ranks) > 0
         assert counted(grouped, stage)
         assert grouped.held_stages.counters.worker_restarts == 0
         swarm.assert_exact()
