@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from client.devices import devices_of
 from client.errors import ConfigError
 from client.quantities import (
     parse_minutes,
@@ -78,11 +79,8 @@ def _check_rate(bytes_per_s: int) -> int:
     return bytes_per_s
 
 
-def _check_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", name):
-        known = "auto, cpu, cuda (AMD's, too), cuda:0, cuda:1 ..., or mps (Apple's)"
-        raise ValueError(f"{name!r} is not a device; use {known}")
-    return name
+def _check_device(names: str) -> str:
+    return ",".join(devices_of(names))
 
 
 def _check_folder(path: str) -> str:
@@ -144,7 +142,7 @@ Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_
 Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
 Watts = Annotated[int, Meta(ge=0, le=10_000), Form(parse_watts)]
 Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
-Device = Annotated[str, Meta(max_length=32), Form(check=_check_device)]
+Device = Annotated[str, Meta(max_length=256), Form(check=_check_device)]
 Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
 """Windows of the local clock."""
 Addresses = Annotated[tuple[str, ...], Meta(max_length=8), Form(check=_check_addresses)]
@@ -235,7 +233,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Empty: the system's place for them."""
     device: Annotated[
         Device,
-        About("Where to compute: auto, cpu, cuda or cuda:N (AMD's GPUs, too), mps (Apple's)."),
+        About(
+            "Where to compute: auto, cpu, cuda or cuda:N (AMD's GPUs, too), mps (Apple's); several "
+            "as one volunteer: 0,1,2,3.",
+            short_flag="--devices",
+        ),
     ] = "auto"
     threads: Annotated[
         int,
@@ -346,6 +348,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"
     log_format: Annotated[Literal["text", "json"], About("Format of messages on stderr.")] = "text"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices to compute on; several are one volunteer, with the stage on each."""
+        return tuple(self.device.split(","))
 
 
 @dataclass(frozen=True, slots=True)

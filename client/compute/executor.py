@@ -22,9 +22,11 @@ from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
+from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
     Failed,
+    GroupJoined,
     Hashed,
     Loaded,
     Reply,
@@ -45,7 +47,9 @@ from client.compute.requests import (
     Evaluate,
     Forward,
     ForwardBackward,
+    GatherSum,
     HashVersion,
+    JoinGroup,
     KeepVersion,
     Load,
     LoadStart,
@@ -57,6 +61,7 @@ from client.compute.requests import (
     Reduce,
     Save,
     SetThreads,
+    ShareVersion,
     Subtract,
     SumAgain,
     UsualNorm,
@@ -72,7 +77,7 @@ _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
 _AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
-_CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage
+_CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = (
     _ROUND
@@ -107,6 +112,7 @@ class Executor:
     def __init__(self, *, owns_process: bool = False) -> None:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
+        self._ranks: Ranks | None = None
         self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
@@ -200,6 +206,13 @@ class Executor:
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
+            case JoinGroup():
+                self._ranks = Ranks(request)
+                return GroupJoined(), ()
+            case GatherSum():
+                return self._group.gather(self._stage.replica, request), ()
+            case ShareVersion():
+                return self._group.share(self._stage.replica, request), ()
             case Save() | HashVersion():
                 raise AssertionError("these are answered from threads of their own")
             case _:
@@ -210,6 +223,12 @@ class Executor:
         if self._opened is None:
             raise StageNotOpened("no stage is open")
         return self._opened
+
+    @property
+    def _group(self) -> Ranks:
+        if self._ranks is None:
+            raise StageNotOpened("this process has joined no group")
+        return self._ranks
 
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)

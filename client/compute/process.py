@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -135,8 +136,19 @@ def _spawn(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a worker that is a group; `passes` are the ones that it has answered."""
+
+    device: str
+    pid: int
+    passes: int
+
+
 @dataclass(eq=False, slots=True)
-class _Call:
+class Pending:
+    """A call that has not been answered."""
+
     id: int
     request: Request[Any]
     payloads: Sequence[Buffer]
@@ -145,29 +157,31 @@ class _Call:
     abandoned: bool = False
 
 
-class Worker:
-    """A running worker; made by `open_worker`."""
+class Worker(ABC):
+    """A running worker as its owner sees it: one process, or a group of them (`group`)."""
 
-    def __init__(self, launched: Launched) -> None:
-        self._process = launched.process
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
-        self._outgoing = launched.outgoing
-        self._incoming = launched.incoming
-        self._output = trio.lowlevel.FdStream(launched.stderr)
-        self._waiting: dict[int, _Call] = {}
-        self._unsent: deque[_Call] = deque()
+    def __init__(self) -> None:
+        self._waiting: dict[int, Pending] = {}
+        self._unsent: deque[Pending] = deque()
         self._something_unsent = trio.Event()
         self._next_id = 0
         self._death: WorkerDied | None = None
-        self._talking = trio.CancelScope()
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._stderr_rest = b""
-        self._unread = bytearray()
+        self._dead = trio.Event()
+
+    @property
+    @abstractmethod
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the worker, the one that leads first."""
 
     @property
     def pid(self) -> int:
-        """Process id of the worker."""
-        return self._process.pid
+        """Process id of the worker, or of the process that leads it."""
+        return self.pids[0]
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The processes of a group; empty: the worker is no group."""
+        return ()
 
     async def call(
         self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
@@ -195,14 +209,14 @@ class Worker:
         """
         if self._death is not None:
             raise self._death
-        call = _Call(self._next_id, request, payloads)
+        call = Pending(self._next_id, request, payloads)
         self._next_id += 1
         self._waiting[call.id] = call
         self._unsent.append(call)
         self._something_unsent.set()
         return Submitted(self, call)
 
-    def outcome_of(self, call: _Call) -> tuple[Any, list[bytes]]:
+    def outcome_of(self, call: Pending) -> tuple[Any, list[bytes]]:
         """The answer to a call that is done; raises what `call` raises."""
         if call.answer is None:
             raise self._death or WorkerDied(0, ())
@@ -210,6 +224,44 @@ class Worker:
         if isinstance(reply, Failed):
             raise RequestFailed(reply)
         return reply, payloads
+
+    async def wait_death(self) -> WorkerDied:
+        """Wait until the worker is gone."""
+        await self._dead.wait()
+        return self._death or WorkerDied(0, ())
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the worker; waiting calls raise `WorkerDied`."""
+
+    def _die(self, death: WorkerDied) -> None:
+        self._death = death
+        self._dead.set()
+        for call in self._waiting.values():
+            call.done.set()
+        self._waiting.clear()
+        self._unsent.clear()
+
+
+class WorkerProcess(Worker):
+    """A worker that is one process; made by `open_worker`."""
+
+    def __init__(self, launched: Launched) -> None:
+        super().__init__()
+        self._process = launched.process
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
+        self._outgoing = launched.outgoing
+        self._incoming = launched.incoming
+        self._output = trio.lowlevel.FdStream(launched.stderr)
+        self._talking = trio.CancelScope()
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_rest = b""
+        self._unread = bytearray()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process."""
+        return (self._process.pid,)
 
     async def _send_frames(self) -> None:
         while True:
@@ -222,7 +274,7 @@ class Worker:
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    async def _send(self, call: _Call) -> None:
+    async def _send(self, call: Pending) -> None:
         buffers = pack(
             call.id, call.request, call.payloads, self._outgoing, self._incoming.read_up_to
         )
@@ -287,7 +339,7 @@ class Worker:
                 with trio.move_on_after(_STDERR_GRACE_S):
                     await self._read_stderr()
                 await self._output.aclose()
-            self._die(exit_code)
+            self._die(WorkerDied(exit_code, self._stderr))
 
     async def _until_broken(self, talk: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -320,18 +372,11 @@ class Worker:
             self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
             self._stderr.extend(line.decode(errors="replace") for line in lines)
 
-    def _die(self, exit_code: int) -> None:
-        self._death = WorkerDied(exit_code, self._stderr)
-        for call in self._waiting.values():
-            call.done.set()
-        self._waiting.clear()
-        self._unsent.clear()
-
 
 class Submitted(Generic[ReplyT]):
     """A request on its way to the worker; made by `Worker.submit`."""
 
-    def __init__(self, worker: Worker, call: _Call) -> None:
+    def __init__(self, worker: Worker, call: Pending) -> None:
         self._worker, self._call = worker, call
 
     async def wait(self) -> tuple[ReplyT, list[bytes]]:
@@ -360,7 +405,7 @@ async def open_worker(
         OSError: the process cannot be started.
     """
     launched = launch(command, ring_bytes)
-    worker = Worker(launched)
+    worker = WorkerProcess(launched)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import ShapeError, StaleRequest
+from client.compute.followed import Followed
 from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
@@ -196,6 +197,20 @@ class Replica:
         self.slots.append(self.slots.pop(0))
         self.version, self.known_hash = self.version + 1, None
 
+    def follow(self, version: int, *, advanced: bool) -> None:
+        """Switch to a version whose parameters will come from the process that makes them.
+
+        Args:
+            version: its number.
+            advanced: whether an update made it of this one: then what was computed ahead stays.
+        """
+        if advanced:
+            self.advance()
+        else:
+            for slot in self.slots:
+                slot.clear()
+            self.version, self.known_hash = version, None
+
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
 
@@ -266,7 +281,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         packed=request.packed,
     )
     parameters = flat.values.clone() if request.delayed else flat.values
-    optimizer = flat_optimizer(request.optimizer)(
+    make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
+    optimizer = make_optimizer(
         parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part), home
     )
     samples = Samples(request) if request.corpus else None

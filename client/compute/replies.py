@@ -204,8 +204,25 @@ class ThreadsSet(Reply, frozen=True, kw_only=True):
     """Later requests are computed with this number of threads."""
 
 
+class GroupJoined(Reply, frozen=True, kw_only=True):
+    """The ranks of the group have found each other."""
+
+
+class SumGathered(Reply, frozen=True, kw_only=True):
+    """The gradient sums of the ranks are in that of the first; the others' are empty."""
+
+
+class VersionShared(Reply, frozen=True, kw_only=True):
+    """This rank has the first one's version; `digest` is the hex BLAKE2b-256 of its parameters."""
+
+    digest: str
+
+
 AnyReply = (
     ThreadsSet
+    | GroupJoined
+    | SumGathered
+    | VersionShared
     | StageOpened
     | DataReady
     | Forwarded

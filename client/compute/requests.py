@@ -22,6 +22,7 @@ from client.compute.replies import (
     Dropped,
     Evaluated,
     Forwarded,
+    GroupJoined,
     Hashed,
     Loaded,
     LossComputed,
@@ -35,9 +36,11 @@ from client.compute.replies import (
     Subtracted,
     SumCompared,
     SumDecoded,
+    SumGathered,
     ThreadsSet,
     UsualNormTold,
     VersionKept,
+    VersionShared,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.data import DataSpec
@@ -112,6 +115,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
+    follows: bool = False
+    """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 
     @property
     def masked(self) -> bool:
@@ -127,6 +132,43 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     def state(self) -> StateSpec:
         """The layout of a version of the stage."""
         return StateSpec(self.optimizer.name, self.delayed)
+
+
+class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
+    """Become one of the ranks that are one worker; the answer comes when all have joined.
+
+    Fields:
+        rank: from 0, which makes the versions; size: number of ranks.
+        meet: path of a file in a private folder, by which they find each other.
+        on_gpu: whether all compute on graphics cards.
+        timeout_s: seconds after which a rank that does not take part is given up.
+    """
+
+    rank: Count
+    size: Annotated[int, Meta(ge=2)]
+    meet: str
+    on_gpu: bool
+    timeout_s: Positive
+
+
+class GatherSum(Request[SumGathered], frozen=True, kw_only=True):
+    """Move the gradient sums of a step to the first rank, which adds them in the order of ranks.
+
+    `counted`: the microbatches in the sum of each rank; those with none need not be asked.
+    """
+
+    step: Count
+    counted: list[list[Count]]
+
+
+class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):
+    """Give all ranks the parameters of `version`, at which the first one is.
+
+    `advanced`: by an update, so that what was computed ahead still counts; otherwise nothing does.
+    """
+
+    version: Count
+    advanced: bool
 
 
 class PrepareData(Request[DataReady], frozen=True, kw_only=True):
@@ -436,6 +478,9 @@ AnyRequest = (
     | Measure
     | PrepareData
     | SetThreads
+    | JoinGroup
+    | GatherSum
+    | ShareVersion
 )
 
 _REPLY_TYPES: dict[type, type] = {

@@ -68,7 +68,7 @@ class PowerCap:
     @contextmanager
     def _library(self, watts: int, device: str) -> Iterator[Any]:
         """Yield the GPU's handle; the library stays open while a cap of ours is set."""
-        if device == "cpu":
+        if device.startswith("cpu"):
             raise UserError("a power limit is for a GPU, and this node computes on the CPU")
         nvml = self._nvml
         try:

@@ -666,8 +666,10 @@ class Node:
         return "its owner's quota for today is used up" if spent else ""
 
     async def _cap_power(self) -> None:
-        device = self._options.settings.device
-        await keep_power_cap(self._options.settings.power_limit_w, device, self._event_sink.explain)
+        settings, explain = self._options.settings, self._event_sink.explain
+        async with trio.open_nursery() as nursery:
+            for device in settings.devices:
+                nursery.start_soon(keep_power_cap, settings.power_limit_w, device, explain)
 
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""

@@ -27,6 +27,7 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
+    RankView,
     ReachedAddress,
     ReachView,
     ReplicaView,
@@ -393,13 +394,21 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     if worker is None:
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
-    try:
-        rss = psutil.Process(worker.pid).memory_info().rss
-    except psutil.Error:
-        rss = 0
+    ranks = [
+        RankView(device=rank.device, pid=rank.pid, rss_bytes=_rss(rank.pid), passes=rank.passes)
+        for rank in worker.ranks
+    ]
+    rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)
     return WorkerView(
-        state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage
+        state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage, ranks=ranks
     )
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def _counters(engine: Engine, held_stages: HeldStages) -> Counters:

@@ -17,7 +17,7 @@ import trio
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from client.compute.process import RequestFailed, WorkerDied, open_worker
+from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -48,7 +48,7 @@ from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.offloading import advertised_bytes
 from client.train.workers.opening import check_fits
-from client.train.workers.pool import OpenWorker
+from client.train.workers.pool import OpenWorker, opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 
@@ -87,10 +87,11 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
-        start_worker: OpenWorker = open_worker,
+        start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses, self._start_worker = pauses, start_worker
+        self._pauses = pauses
+        self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()
@@ -228,6 +229,7 @@ class Training:
                 worker after the other dies.
         """
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
+        check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.worker_ready()
@@ -289,6 +291,18 @@ class Training:
         if self._capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
         return self._capacity
+
+
+def check_threads(settings: Settings) -> None:
+    """Check that every process on the processor gets one of the threads that the owner allows.
+
+    Raises:
+        UserError: there are more processes.
+    """
+    processes = len(settings.devices)
+    if settings.device.startswith("cpu") and 0 < settings.threads < processes:
+        words = f"{settings.device} are {processes} processes, and --threads is {settings.threads}"
+        raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
 
 
 def _leaves(engine: Engine, site: Site, texts: TextStore) -> LeafSupply | None:

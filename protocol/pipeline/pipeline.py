@@ -55,13 +55,15 @@ PipelineEffect = (
 )
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
-to the node; more would let a forward overtake a backward that has just arrived."""
+to the node; more would let a forward overtake a backward that has just arrived. A worker that runs
+several at a time gets one more than it runs."""
 STEPS_BEHIND = 2
 """Steps before the current one that are kept while, as far as we see, a neighbour has not closed
 them: with the delayed update it may be two behind. A replica that has set a whole stage aside does
 not see its progress, although its own stage continues."""
 DEPTH_AHEAD = 1
-"""The same for tasks of the next step: what closes the current one waits behind them."""
+"""The same for tasks of the next step: what closes the current one waits behind them. A worker that
+runs several at a time gets as many."""
 
 
 class Pipeline:
@@ -72,13 +74,21 @@ class Pipeline:
         step: the step that it begins with.
         delayed: whether the run uses the one-step-delayed update.
         audited: whether the run has audits.
+        at_once: tasks that the worker runs at a time.
     """
 
     def __init__(
-        self, place: Place, step: int, *, delayed: bool = False, audited: bool = False
+        self,
+        place: Place,
+        step: int,
+        *,
+        delayed: bool = False,
+        audited: bool = False,
+        at_once: int = 1,
     ) -> None:
         self._place = place
         self.step = step
+        self._more = at_once - 1
         self._ahead = 1 if delayed else 0
         """Steps after the current one that the worker can compute."""
         self._microbatches = Microbatches(place.per_step)
@@ -427,9 +437,11 @@ class Pipeline:
     def _schedule(self, now: float) -> list[PipelineEffect]:
         """Keep the worker's queue filled."""
         effects: list[PipelineEffect] = []
-        while self._computing < WORKER_DEPTH:
+        while self._computing < WORKER_DEPTH + self._more:
             state = self._next()
-            if state is None or (state.step > self.step and self._computing >= DEPTH_AHEAD):
+            if state is None:
+                break
+            if state.step > self.step and self._computing >= DEPTH_AHEAD + self._more:
                 break
             self._computing += 1
             effects.append(Compute(self._task(state)))

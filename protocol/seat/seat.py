@@ -157,6 +157,7 @@ class Seat:
         bucketed: they are sums of buckets (``secrecy/buckets.py``).
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
+        at_once: tasks that the worker runs at a time.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Seat:
         bucketed: bool = False,
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
+        at_once: int = 1,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self.unamended_steps, self._tokens_per_step, self._delayed = steps, tokens_per_step, delayed
@@ -205,7 +207,9 @@ class Seat:
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, delayed=delayed, audited=audits is not None)
+        self.pipeline = Pipeline(
+            place, step, delayed=delayed, audited=audits is not None, at_once=at_once
+        )
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,

@@ -16,7 +16,7 @@ MAX_PASSED_OVER = 16
 """A stage that waits goes first after so many tasks of others, whatever the weights say."""
 TASKS_PER_TURN = 2
 """Tasks of one stage given to its worker at once: one runs, one waits, so that the worker does not
-idle while the node hears of the first."""
+idle while the node hears of the first. A worker that runs several at a time gets one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,13 @@ def weight(claim: Claim, unmeasured_rate: float) -> float:
 
 
 class Turns:
-    """Gives turns at one processor to stages that claim it."""
+    """Gives turns at one processor to stages that claim it.
 
-    def __init__(self) -> None:
+    ``at_once``: tasks of a stage that its worker runs at a time.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._most = TASKS_PER_TURN + at_once - 1
         self._holder: int | None = None
         self._running = 0
         self._passed_over: dict[int, int] = {}
@@ -52,7 +56,7 @@ class Turns:
         both would want the whole processor.
         """
         best = self._first(claims)
-        if best is None or self._running >= TASKS_PER_TURN:
+        if best is None or self._running >= self._most:
             return None
         if self._running and best != self._holder:
             return None

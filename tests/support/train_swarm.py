@@ -20,7 +20,7 @@ from msgspec import UNSET
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.process import Worker, open_worker
+from client.compute.process import Worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
@@ -37,7 +37,7 @@ from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.pool import OpenWorker
+from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.corpus import open_source
 from model_zoo.huggingface.imports import open_folder
@@ -152,10 +152,12 @@ class TestSwarm:
         text: bool = True,
         founder: bool = False,
         starts: bool = False,
+        device: str = "cpu",
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
-        ``starts``: it has what every stage of an imported model begins with.
+        ``starts``: it has what every stage of an imported model begins with; ``device``: where its
+        processes compute, if they are real ones.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -188,8 +190,9 @@ class TestSwarm:
             folder,
             engine.shelf,
         )
-        terms = self._terms(engine, number, memory_bytes, str(self.data) if text else "")
-        start_worker = open_worker if self._processes else _starter(workers)
+        own = Settings(threads=1, device=device, memory_limit_bytes=memory_bytes)
+        terms = self._terms(engine, number, own, str(self.data) if text else "")
+        start_worker = opener(own.devices) if self._processes else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
@@ -283,9 +286,8 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(self, engine: Engine, number: int, memory_bytes: int, source: str) -> Terms:
+    def _terms(self, engine: Engine, number: int, settings: Settings, source: str) -> Terms:
         home = self._folder / str(number)
-        settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
         starts = () if self.manifest.start is UNSET else self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         leaves = None

@@ -22,8 +22,8 @@ from client.config import Settings
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ONE_EACH = (
-    "to use them all run one volunteer per card: "
-    "volunteer service install --instance gpu1 --gpu 1 --swarm x.swarm"
+    "to use them all: volunteer config set device 0,1 for one volunteer with the stage on each; "
+    "or one volunteer per card: volunteer service install --instance gpu1 --gpu 1 --swarm x.swarm"
 )
 
 
@@ -51,8 +51,8 @@ def check_gpu(
         volunteers: of this machine; None: they are not asked.
         environ: variables that renumber the cards.
     """
-    if settings.device == "cpu":
-        return Check("gpu", "ok", "not used: device is cpu")
+    if settings.device.startswith("cpu"):
+        return Check("gpu", "ok", f"not used: device is {settings.device}")
     found = list(_cards())
     if not found:
         if other := _other_card(settings.device):
@@ -77,12 +77,13 @@ def _judged(
     users: dict[int, list[str]],
     words: str,
 ) -> Check:
-    number = settings.device.partition(":")[2]
+    numbers = [int(d.partition(":")[2]) for d in settings.devices if ":" in d]
     visible = environ.get(VISIBLE)
     if visible is not None:
         words += f"; {VISIBLE}={visible} renumbers them: cuda:0 is the first of these"
-    elif number and int(number) >= len(found):
-        words = f"device is {settings.device}, but the cards are: {words}"
+    elif missing := [number for number in numbers if number >= len(found)]:
+        absent = f", there is no cuda:{missing[0]}" if len(numbers) > 1 else ""
+        words = f"device is {settings.device}, but the cards are: {words}{absent}"
         step = f"volunteer config set device cuda:{len(found) - 1}, or a lower number"
         return Check("gpu", "fail", words, step)
     if "+cpu" in _torch_version():
@@ -92,7 +93,7 @@ def _judged(
     if shared:
         step = "give each a card of its own: volunteer service install --instance ... --gpu N"
         return Check("gpu", "warn", f"{words}; card {shared[0]} has several volunteers", step)
-    if len(found) > 1 and not number and visible is None:
+    if len(found) > 1 and not numbers and visible is None:
         return Check("gpu", "ok", f"{words}; this volunteer uses the first", ONE_EACH)
     return Check("gpu", "ok", words)
 
@@ -111,7 +112,7 @@ def _users(cards: list[Card], volunteers: list[Volunteer]) -> dict[int, list[str
     found: dict[int, list[str]] = {}
     for card in cards:
         using = [whose[pid] for pid in card.pids if pid in whose]
-        using += [one for one in volunteers if one.device == f"cuda:{card.number}"]
+        using += [one for one in volunteers if f"cuda:{card.number}" in one.device.split(",")]
         found[card.number] = list(dict.fromkeys(map(_name, using)))
     return found
 

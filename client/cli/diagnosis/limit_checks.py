@@ -30,7 +30,8 @@ def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
     if settings.daily_quota_bytes:
         yield check_quota(settings.daily_quota_bytes, data, datetime.now())
     if settings.power_limit_w:
-        yield check_power(settings.power_limit_w, settings.device)
+        for device in settings.devices:
+            yield check_power(settings.power_limit_w, device)
 
 
 def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> Check:

@@ -115,13 +115,17 @@ class ThisMachine:
     @cached_property
     def _capacity(self) -> Capacity:
         from client.compute.device import probe
+        from client.compute.group import together
         from client.compute.requests import Probe
+        from client.devices import torch_name
         from client.limits.cores import find_cores
         from client.train.machine.capacity import PROBE_SIZES, Capacity
 
         settings = self._home.settings
         own = settings.threads or find_cores().usable
-        found = probe(Probe(sizes=PROBE_SIZES, device=settings.device, threads=own))
+        devices, threads = settings.devices, max(1, own // len(settings.devices))
+        probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
+        found = together(list(map(probe, probes)))
         best = max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32")
         return Capacity(
             settings.device,

@@ -62,6 +62,7 @@ def status_report(now: Snapshot) -> str:
         f"worker    {now.worker.state}{_threads(now.limits)}, "
         f"{human_bytes(now.worker.rss_bytes)}; "
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
+        *_rank_lines(now),
         f"recovery  {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
         f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds "
@@ -90,6 +91,15 @@ def amendment_lines(now: Snapshot) -> list[str]:
             f"amended   the founder has signed two different amendments {number}: neither counts"
         )
     return lines
+
+
+def _rank_lines(now: Snapshot) -> list[str]:
+    """Return what each device of a worker with several has done."""
+    return [
+        f"devices   {', '.join(f'{rank.device} {rank.passes:,} passes' for rank in worker.ranks)}"
+        for worker in now.workers
+        if worker.ranks and worker.stage is not None
+    ]
 
 
 def _reach_lines(now: Snapshot) -> list[str]:

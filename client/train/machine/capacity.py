@@ -31,7 +31,7 @@ MEMORY_SHARE = 0.85
 
 
 class Capacity(Struct, frozen=True):
-    """Measured by ``Probe`` with a given device and number of threads."""
+    """Measured by ``Probe`` with given devices and number of threads."""
 
     device: str
     threads: int
@@ -129,11 +129,15 @@ async def measured_capacity(
 
 
 def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
-    """Return the memory that stages may take: a GPU's within the owner's share of it."""
+    """Return the memory that stages may take: a GPU's within the owner's share of it.
+
+    With several devices each holds the stages: it is the memory of one of them.
+    """
+    limit_bytes = settings.memory_limit_bytes // len(settings.devices)
     if not capacity.on_gpu:
-        return settings.memory_limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
+        return limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
     lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * capacity.memory_total_bytes)
-    return min(settings.memory_limit_bytes or lent_bytes, lent_bytes)
+    return min(limit_bytes or lent_bytes, lent_bytes)
 
 
 def lent_flops(capacity: Capacity, settings: Settings, threads: int) -> Flops:

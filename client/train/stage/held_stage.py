@@ -389,6 +389,7 @@ class HeldStageDriver:
             bucketed=manifest.bucketed,
             evaluation=manifest.evaluated,
             amendments=terms.amendments(),
+            at_once=len(terms.settings.devices),
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:

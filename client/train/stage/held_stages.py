@@ -84,7 +84,7 @@ class HeldStages:
             owner,
             terms,
             self.workers,
-            TaskScheduler(),
+            TaskScheduler(len(terms.settings.devices)),
             memory_budget,
             self.counters,
             self.audit_log,

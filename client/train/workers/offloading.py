@@ -47,14 +47,14 @@ NOWHERE = Offloading()
 
 
 def offloading(settings: Settings, folder: Path, *, has_host: bool) -> Offloading:
-    """Return where this machine may offload vectors to now.
+    """Return where this machine may offload vectors to now; the ranks of a group offload none.
 
     Args:
         settings: the owner's.
         folder: where files may lie; it need not exist yet.
         has_host: whether a GPU computes, and its host has memory of its own.
     """
-    if settings.offload == "off":
+    if settings.offload == "off" or len(settings.devices) > 1:
         return NOWHERE
     places = []
     if has_host:

@@ -6,16 +6,23 @@ processes; their tasks and the consequences of a death concern their borrower.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
 
+from client.compute.group import open_group
 from client.compute.process import Worker, open_worker
 
 OpenWorker = Callable[[], AbstractAsyncContextManager[Worker]]
+
+
+def opener(devices: Sequence[str]) -> OpenWorker:
+    """Return what opens a worker on devices: a process, or a group of one for each."""
+    return partial(open_group, tuple(devices)) if len(devices) > 1 else open_worker
 
 
 @dataclass(eq=False, slots=True)

@@ -23,11 +23,14 @@ class _Waiting:
 
 
 class TaskScheduler:
-    """One per machine; opens gates and chooses whose task runs next."""
+    """One per machine; opens gates and chooses whose task runs next.
 
-    def __init__(self) -> None:
+    ``at_once``: tasks of a stage that its worker runs at a time.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
         self._gates: dict[int, Gate] = {}
-        self._turns = Turns()
+        self._turns = Turns(at_once)
         self._turning = False
 
     def open(self, stage: int, rate: Callable[[], float], ready: Callable[[], int]) -> Gate:

@@ -592,9 +592,19 @@ def test_doctor_says_whose_each_card_is(cards: None) -> None:
     assert told.words.endswith("1: Card 1, 8.0 GB free, driver 550.1, used by b.service")
 
 
-def test_doctor_advises_one_volunteer_per_card(cards: None) -> None:
+def test_doctor_knows_a_volunteer_with_several_cards(cards: None) -> None:
+    those = [of_service("a.service", 7, "cuda:0,cuda:1"), of_service("b.service", 9, "cuda:1")]
+    told = check_gpu(Settings(device="cuda:0,cuda:1"), those[:1])
+    assert (told.status, told.words.count("used by a.service")) == ("ok", 2)
+    told = check_gpu(Settings(device="cuda:0,cuda:1"), those)
+    assert (told.status, "card 1 has several volunteers" in told.words) == ("warn", True)
+    assert check_gpu(Settings(device="cpu:0,cpu:1"), []).status == "ok"
+
+
+def test_doctor_advises_how_to_use_all_cards(cards: None) -> None:
     told = check_gpu(Settings(device="auto"), [])
     assert (told.status, "--instance gpu1 --gpu 1" in told.next_step) == ("ok", True)
+    assert "config set device 0,1" in told.next_step
     both = [of_service("a.service", 7, "cuda:1"), of_service("b.service", 42, "cuda:1")]
     told = check_gpu(Settings(device="cuda:1"), both)
     assert (told.status, "card 1 has several volunteers" in told.words) == ("warn", True)
@@ -605,6 +615,8 @@ def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
 ) -> None:
     told = check_gpu(Settings(device="cuda:2"), [])
     assert (told.status, "set device cuda:1" in told.next_step) == ("fail", True)
+    told = check_gpu(Settings(device="cuda:0,cuda:3"), [])
+    assert (told.status, "there is no cuda:3" in told.words) == ("fail", True)
     told = check_gpu(Settings(device="cuda:2"), [], {checks_gpu.VISIBLE: "1"})
     assert "CUDA_VISIBLE_DEVICES=1 renumbers them" in told.words
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cpu")

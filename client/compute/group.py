@@ -1,0 +1,480 @@
+"""A worker that is a group of processes, its ranks: one volunteer, all of its devices. No torch.
+
+Each rank is a worker process with the stage on its own device. Microbatches are dealt out: a
+microbatch belongs to one rank from its first request on, because its graph and its gradient are
+there. The first rank leads. It makes the versions, takes part in rounds, audits and saves; before a
+contribution the others' gradient sums are moved to it, and after an update it gives its parameters
+to them (`ranks`). So the node sees one worker, with one ledger.
+
+Requests begin in the order in which they are made. Passes of different microbatches overlap and may
+be answered in another order; everything that moves a sum or makes a version waits until all passes
+before it are answered, and what comes after waits for it.
+
+A rank that dies, or a collective operation that fails or hangs, ends the whole group: then this
+worker has died, and all that it held is recovered as from the death of one process.
+
+State: the ranks; which microbatch belongs to which, and which are counted there.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from msgspec.structs import replace
+
+from client.compute.process import (
+    Pending,
+    Rank,
+    RequestFailed,
+    Submitted,
+    Worker,
+    WorkerDied,
+    open_worker,
+)
+from client.compute.replies import (
+    BackwardDone,
+    Dropped,
+    Failed,
+    LossComputed,
+    MatmulRate,
+    Probed,
+    Reply,
+    StageOpened,
+    Subtracted,
+)
+from client.compute.requests import (
+    Apply,
+    ApplyLocal,
+    Backward,
+    Contribute,
+    Drop,
+    Evaluate,
+    Forward,
+    ForwardBackward,
+    GatherSum,
+    JoinGroup,
+    Load,
+    LoadStart,
+    Measure,
+    OpenStage,
+    Probe,
+    Request,
+    SetThreads,
+    ShareVersion,
+    Subtract,
+)
+from client.devices import torch_name
+from model_zoo.specs.aggregation import DEFAULT as SUM
+
+COLLECTIVE_S = 120
+"""Seconds after which a rank that does not take part in a collective operation is given up."""
+_MARGIN_S = 30.0
+"""A library that does not keep its own timeout is given up so much later."""
+_BLAME_S = 1.0
+
+_PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
+_ALL = OpenStage | Load | LoadStart | Probe | Measure | SetThreads | Drop
+_ROUND = Contribute | Apply | ApplyLocal
+_OWN = _ALL | _ROUND
+"""Requests that the group handles by itself; what is left goes to the first rank."""
+
+_Outcome = tuple[Reply, list[bytes]]
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Where microbatches are, and are counted, by rank."""
+
+    ranks: int
+    homes: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+    """The step of each microbatch that has a home."""
+    counted: dict[int, int] = field(default_factory=dict)
+
+    def in_sums(self, step: int) -> list[list[int]]:
+        """The counted microbatches of a step, by rank."""
+        return [
+            sorted(m for m, at in self.counted.items() if at == rank and self.steps[m] == step)
+            for rank in range(self.ranks)
+        ]
+
+    def gathered(self, step: int) -> None:
+        """All that is counted of a step is counted by the first rank now."""
+        for microbatch in self.counted:
+            if self.steps[microbatch] == step:
+                self.counted[microbatch] = self.homes[microbatch] = 0
+
+    def forget_before(self, step: float) -> None:
+        """Steps before this one are over."""
+        for microbatch in [m for m, of in self.steps.items() if of < step]:
+            del self.steps[microbatch], self.homes[microbatch]
+            self.counted.pop(microbatch, None)
+
+
+class WorkerGroup(Worker):
+    """See the module's docstring; made by `open_group`.
+
+    Args:
+        processes: the ranks, the one that leads first.
+        devices: of each.
+        meet: path of the file by which they find each other.
+        timeout_s: of collective operations.
+    """
+
+    def __init__(
+        self, processes: Sequence[Worker], devices: Sequence[str], meet: Path, timeout_s: int
+    ) -> None:
+        super().__init__()
+        self._processes, self._devices = tuple(processes), tuple(devices)
+        self._meet, self._timeout_s = meet, timeout_s
+        self._joined = False
+        self._ledger = _Ledger(len(devices))
+        self._busy = Counter[int]()
+        """Passes that each rank has not answered."""
+        self._passes = 0
+        self._done = Counter[int]()
+        self._quiet = trio.Event()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ranks' processes."""
+        return tuple(pid for rank in self._processes for pid in rank.pids)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks, the one that leads first."""
+        return tuple(
+            Rank(device, process.pid, self._done[rank])
+            for rank, (device, process) in enumerate(
+                zip(self._devices, self._processes, strict=True)
+            )
+        )
+
+    def close(self) -> None:
+        """End all ranks."""
+        for rank in self._processes:
+            rank.close()
+
+    async def run(self) -> None:
+        """Deal out requests until a rank dies or `close` is called."""
+        death = WorkerDied(0, ())
+        try:
+            async with trio.open_nursery() as nursery:
+                for rank in range(len(self._processes)):
+                    nursery.start_soon(self._watch, rank)
+                await self._deal(nursery)
+        except* WorkerDied as group:
+            death = _told(group)
+        self.close()
+        self._die(death)
+
+    async def _watch(self, rank: int) -> None:
+        death = await self._processes[rank].wait_death()
+        raise self._death_of(rank, death.exit_code, death.stderr)
+
+    def _death_of(self, rank: int, exit_code: int, words: Sequence[str]) -> WorkerDied:
+        place = f"it was rank {rank} of {len(self._processes)}, on {self._devices[rank]}"
+        return WorkerDied(exit_code, (place, *words))
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def _deal(self, nursery: trio.Nursery) -> None:
+        while True:
+            while self._unsent:
+                call = self._unsent.popleft()
+                if call.abandoned:
+                    del self._waiting[call.id]
+                elif isinstance(call.request, _OWN):
+                    await self._alone(call)
+                else:
+                    self._pass_on(call, nursery)
+            self._something_unsent = trio.Event()
+            await self._something_unsent.wait()
+
+    def _pass_on(self, call: Pending, nursery: trio.Nursery) -> None:
+        """Have one rank execute a request, beside those of others."""
+        request = call.request
+        rank = self._home(request) if isinstance(request, _PASSES) else 0
+        submitted = self._processes[rank].submit(request, call.payloads)
+        call.payloads = ()
+        if isinstance(request, _PASSES):
+            self._busy[rank] += 1
+            self._passes += 1
+            nursery.start_soon(self._finish_pass, call, rank, submitted)
+        else:
+            nursery.start_soon(self._finish, call, submitted)
+
+    def _home(self, request: Forward | ForwardBackward | Backward | Subtract | Evaluate) -> int:
+        """Return the rank of a microbatch: the least busy one if it is new here."""
+        homes = self._ledger.homes
+        if isinstance(request, Evaluate):
+            return min(range(len(self._processes)), key=lambda rank: self._busy[rank])
+        if request.microbatch not in homes:
+            held = Counter(homes.values())
+            homes[request.microbatch] = min(
+                range(len(self._processes)), key=lambda rank: (self._busy[rank], held[rank])
+            )
+            self._ledger.steps[request.microbatch] = request.step
+        return homes[request.microbatch]
+
+    async def _finish_pass(self, call: Pending, rank: int, submitted: Submitted[Any]) -> None:
+        outcome = await self._outcome(submitted)
+        self._busy[rank] -= 1
+        self._passes -= 1
+        self._done[rank] += 1
+        if isinstance(call.request, ForwardBackward | Backward | Subtract):
+            self._note(call.request, rank, outcome[0])
+        # the others compute meanwhile: of the group's time it took a part
+        share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
+        self._answer(call, (share, outcome[1]))
+        if not self._passes:
+            self._quiet.set()
+
+    async def _finish(self, call: Pending, submitted: Submitted[Any]) -> None:
+        self._answer(call, await self._outcome(submitted))
+
+    def _note(
+        self, request: ForwardBackward | Backward | Subtract, rank: int, reply: Reply
+    ) -> None:
+        if isinstance(reply, LossComputed | BackwardDone):
+            self._ledger.counted[request.microbatch] = rank
+        elif isinstance(reply, Subtracted):
+            self._ledger.counted.pop(request.microbatch, None)
+
+    def _answer(self, call: Pending, outcome: _Outcome) -> None:
+        self._waiting.pop(call.id, None)
+        call.answer = outcome
+        call.done.set()
+
+    async def _outcome(self, submitted: Submitted[Any]) -> _Outcome:
+        try:
+            return await submitted.wait()
+        except RequestFailed as failure:
+            kind, words = failure.kind, failure.message
+            failed = Failed(kind=kind, message=words, part=failure.part, parts=failure.parts)
+            return failed, []
+
+    # --- requests that no pass overlaps --------------------------------------------------------
+
+    async def _alone(self, call: Pending) -> None:
+        while self._passes:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+        request, payloads = call.request, call.payloads
+        match request:
+            case OpenStage():
+                outcome = await self._open(request)
+            case Load() | LoadStart():
+                outcome = await self._load(request)
+            case Contribute() | ApplyLocal():
+                await self._gather(request.step)
+                outcome = await self._led(request, payloads)
+            case Apply():
+                outcome = await self._led(request, payloads)
+            case _:
+                outcome = await self._ask_all(request)
+        self._answer(call, outcome)
+
+    async def _led(self, request: Contribute | Apply | ApplyLocal, payloads: Any) -> _Outcome:
+        """Have the first rank execute a request of a round, and the others follow."""
+        outcome = await self._outcome(self._processes[0].submit(request, payloads))
+        if isinstance(request, Apply | ApplyLocal) and not isinstance(outcome[0], Failed):
+            await self._share(request.step + 1, advanced=True)
+        return outcome
+
+    async def _open(self, request: OpenStage) -> _Outcome:
+        await self._join()
+        self._ledger.forget_before(math.inf)
+        return await self._shared(await self._each(partial(self._opening, request)), 0)
+
+    def _opening(self, request: OpenStage, rank: int) -> OpenStage:
+        """Return the request of one rank. Only the first one keeps what rounds need."""
+        ranks = len(self._processes)
+        own = replace(
+            request,
+            device=torch_name(self._devices[rank]),
+            threads=_part(request.threads, ranks),
+            most_threads=request.most_threads and _part(request.most_threads, ranks),
+            memory_bytes=request.memory_bytes // ranks,
+        )
+        follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
+        return replace(own, **follower) if rank else own
+
+    async def _load(self, request: Load | LoadStart) -> _Outcome:
+        self._ledger.forget_before(math.inf)
+        if isinstance(request, LoadStart):  # all: what is frozen beside adapters is not shared
+            return await self._shared(await self._each(lambda _: request), 0)
+        loaded = await self._outcome(self._processes[0].submit(request))
+        return await self._shared([loaded], request.version)
+
+    async def _shared(self, outcomes: Sequence[_Outcome], version: int) -> _Outcome:
+        """Return the first rank's outcome, or a failure; without one all have its version."""
+        failed = [outcome for outcome in outcomes if isinstance(outcome[0], Failed)]
+        if failed:
+            return failed[0]
+        await self._share(version, advanced=False)
+        reply, sent = outcomes[0]
+        if isinstance(reply, StageOpened):
+            held = sum(r.state_bytes for r, _ in outcomes if isinstance(r, StageOpened))
+            reply = replace(reply, state_bytes=held)
+        return reply, sent
+
+    async def _ask_all(self, request: Request[Any]) -> _Outcome:
+        """Have all ranks execute a request; their outcomes as one."""
+        outcomes = await self._each(lambda rank: self._for_rank(request, rank))
+        replies = [reply for reply, _ in outcomes]
+        failed = next((reply for reply in replies if isinstance(reply, Failed)), None)
+        if failed is not None:
+            return failed, []
+        probed = [reply for reply in replies if isinstance(reply, Probed)]
+        dropped = [reply for reply in replies if isinstance(reply, Dropped)]
+        if probed:
+            return together(probed), []
+        if dropped:
+            return Dropped(graphs=sum(reply.graphs for reply in dropped)), []
+        return outcomes[0]
+
+    def _for_rank(self, request: Request[Any], rank: int) -> Request[Any]:
+        ranks = len(self._processes)
+        match request:
+            case Probe():
+                device, threads = torch_name(self._devices[rank]), _part(request.threads, ranks)
+                return replace(request, device=device, threads=threads)
+            case SetThreads():
+                return SetThreads(threads=_part(request.threads, ranks))
+            case _:
+                return request
+
+    async def _each(self, request: Callable[[int], Request[Any]]) -> list[_Outcome]:
+        """Ask all ranks at once; their outcomes, in order."""
+        asked = [rank.submit(request(place)) for place, rank in enumerate(self._processes)]
+        return [await self._outcome(each) for each in asked]
+
+    # --- collective operations -----------------------------------------------------------------
+
+    async def _join(self) -> None:
+        if self._joined:
+            return
+        ranks, on_gpu = len(self._processes), all(d.startswith("cuda") for d in self._devices)
+        requests = [
+            JoinGroup(
+                rank=rank,
+                size=ranks,
+                meet=str(self._meet),
+                on_gpu=on_gpu,
+                timeout_s=self._timeout_s,
+            )
+            for rank in range(ranks)
+        ]
+        await self._collective(dict(enumerate(requests)))
+        self._joined = True
+
+    async def _gather(self, step: int) -> None:
+        """Move what other ranks have counted of a step to the first one."""
+        counted = self._ledger.in_sums(step)
+        taking_part = [rank for rank, theirs in enumerate(counted) if theirs or not rank]
+        if len(taking_part) > 1:
+            request = GatherSum(step=step, counted=counted)
+            await self._collective(dict.fromkeys(taking_part, request))
+            self._ledger.gathered(step)
+
+    async def _share(self, version: int, *, advanced: bool) -> None:
+        """Give all ranks the first one's version, and compare what they have then."""
+        self._ledger.forget_before(version)
+        request = ShareVersion(version=version, advanced=advanced)
+        replies = await self._collective(dict.fromkeys(range(len(self._processes)), request))
+        for rank, reply in enumerate(replies):
+            if reply.digest != replies[0].digest:
+                raise self._death_of(rank, -signal.SIGKILL, ("its parameters are not the first's",))
+
+    async def _collective(self, requests: dict[int, Request[Any]]) -> list[Any]:
+        """Have ranks do something together; their replies.
+
+        Raises:
+            WorkerDied: one has failed, or is not done in time.
+        """
+        asked = {rank: self._processes[rank].submit(each) for rank, each in requests.items()}
+        replies = []
+        for rank, submitted in asked.items():
+            try:
+                with trio.fail_after(self._timeout_s + _MARGIN_S):
+                    replies.append((await submitted.wait())[0])
+            except RequestFailed as failure:
+                await trio.sleep(_BLAME_S)  # if another has died, that is the reason
+                raise self._death_of(rank, -signal.SIGKILL, (str(failure),)) from None
+            except trio.TooSlowError:
+                words = f"it had not answered the other ranks for {self._timeout_s} s"
+                raise self._death_of(rank, -signal.SIGKILL, (words,)) from None
+        return replies
+
+
+def together(probed: Sequence[Probed]) -> Probed:
+    """Return what ranks have measured at the same time as that of one device: its speed is that of
+    all, its memory what a stage may take in each."""
+    first, count = probed[0], len(probed)
+    on_cpu = first.device.startswith("cpu")
+    memory = count if on_cpu else 1  # graphics cards have their own
+    rates = [
+        MatmulRate(of.size, of.dtype, math.fsum(each.rates[place].flop_per_s for each in probed))
+        for place, of in enumerate(first.rates)
+    ]
+    return Probed(
+        seconds=max(each.seconds for each in probed),
+        device=first.device,
+        rates=rates,
+        memory_total_bytes=min(each.memory_total_bytes for each in probed) // memory,
+        memory_available_bytes=min(each.memory_available_bytes for each in probed) // memory,
+        copy_bytes_per_s=min(each.copy_bytes_per_s for each in probed),
+    )
+
+
+def _part(threads: int, ranks: int) -> int:
+    return max(1, threads // ranks)
+
+
+def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
+    """Return the death that says most: those who waited for that rank do not know which it was."""
+    deaths: list[WorkerDied] = []
+    for found in group.exceptions:
+        deaths.append(_told(found) if isinstance(found, BaseExceptionGroup) else found)
+    return max(deaths, key=lambda death: len(death.stderr))
+
+
+@asynccontextmanager
+async def open_group(
+    devices: Sequence[str], timeout_s: int = COLLECTIVE_S
+) -> AsyncIterator[Worker]:
+    """A worker of one process per device, for the length of the block; afterwards all are gone.
+
+    Args:
+        devices: of the ranks, two at least, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
+        timeout_s: seconds after which a rank that does not take part is given up.
+
+    Raises:
+        OSError: a process cannot be started.
+    """
+    failure: Exception | None = None
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
+        ranks = [await stack.enter_async_context(open_worker()) for _ in devices]
+        group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.run)
+            try:
+                yield group
+            except Exception as error:
+                failure = error  # raised below, where no nursery wraps it into a group
+            finally:
+                group.close()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,93 @@
+"""One rank of a worker that is a group of processes, each with the stage on a device of its own.
+
+The first rank makes the versions and takes part in rounds; the others run passes alone. Gradient
+sums are moved to it before a round, and added in the order of ranks: the sum depends only on which
+rank has counted what. Afterwards it gives its parameters to the others, so that all have the same
+bits whatever their devices are. State: the process group of `torch.distributed`.
+
+The ranks find each other by a file in a private folder, and listen on loopback alone. Tensors are
+all that they exchange: nothing is unpickled.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch import Tensor
+
+from client.compute.errors import LedgerError, StaleRequest
+from client.compute.replica import Replica, host_bytes
+from client.compute.replies import SumGathered, VersionShared
+from client.compute.requests import GatherSum, JoinGroup, ShareVersion
+
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LEADER = 0
+
+
+class Ranks:
+    """This process's place among the ranks.
+
+    Raises:
+        RuntimeError: the others were not there in time.
+    """
+
+    def __init__(self, request: JoinGroup) -> None:
+        for library in ("GLOO", "NCCL"):
+            os.environ[f"{library}_SOCKET_IFNAME"] = _LOOPBACK
+        self._rank = request.rank
+        dist.init_process_group(
+            "nccl" if request.on_gpu else "gloo",
+            store=dist.FileStore(request.meet, request.size),  # type: ignore[attr-defined]
+            rank=request.rank,
+            world_size=request.size,
+            timeout=timedelta(seconds=request.timeout_s),
+        )
+
+    def gather(self, replica: Replica, request: GatherSum) -> SumGathered:
+        """Move the gradient sums of a step to the first rank's.
+
+        Raises:
+            LedgerError: what this rank has counted is not what the request says.
+        """
+        slot = replica.at(request.step)
+        counted = request.counted[self._rank]
+        if slot.counted != set(counted):
+            raise LedgerError(f"rank {self._rank} has counted {len(slot.counted)} microbatches")
+        if self._rank != _LEADER:
+            dist.send(slot.gradient_sum, _LEADER)
+            slot.gradient_sum.zero_()
+            slot.counted.clear()
+            return SumGathered()
+        for rank, theirs in enumerate(request.counted):
+            if rank != _LEADER and theirs:
+                dist.recv(slot.flat.gradients, rank)
+                slot.gradient_sum.add_(slot.flat.gradients)
+                slot.counted.update(theirs)
+        return SumGathered()
+
+    def share(self, replica: Replica, request: ShareVersion) -> VersionShared:
+        """Take over the first rank's parameters, or give them to the others.
+
+        Raises:
+            StaleRequest: this rank is not at the version, or not at the one before.
+        """
+        if self._rank != _LEADER:
+            replica.follow(request.version, advanced=request.advanced)
+        if replica.version != request.version:
+            raise StaleRequest(f"rank {self._rank} is at version {replica.version}")
+        for tensor in _shared(replica, advanced=request.advanced):
+            dist.broadcast(tensor, _LEADER)
+        return VersionShared(
+            digest=hashlib.blake2b(host_bytes(replica.parameters), digest_size=32).hexdigest()
+        )
+
+
+def _shared(replica: Replica, *, advanced: bool) -> Sequence[Tensor]:
+    """The vectors that passes compute with; after an update, those that it has changed."""
+    if not replica.delayed:
+        return (replica.parameters,)
+    changed = replica.slots[-1:] if advanced else replica.slots
+    return (replica.parameters, *(slot.flat.values for slot in changed))

@@ -1,0 +1,74 @@
+"""The devices that a setting names, and what is told of those that cannot be meant."""
+
+import pytest
+
+from client.config import Settings, check_setting
+from client.devices import devices_of, torch_name
+from client.errors import ConfigError, UserError
+from client.train.machine.capacity import Capacity, usable_memory_bytes
+from client.train.training import check_threads
+
+SPELLED = {
+    "auto": ("auto",),
+    "cpu": ("cpu",),
+    "cuda": ("cuda",),
+    "cuda:1": ("cuda:1",),
+    "1": ("cuda:1",),
+    "0,1,2,3": ("cuda:0", "cuda:1", "cuda:2", "cuda:3"),
+    "cuda:2, 0": ("cuda:2", "cuda:0"),
+    "cpu:0,cpu:1": ("cpu:0", "cpu:1"),
+    "cpu:0": ("cpu",),
+    "cuda:007": ("cuda:7",),
+}
+REFUSED = {
+    "0,1,0": "cuda:0 is named twice",
+    "cuda:0,0": "cuda:0 is named twice",
+    "cpu,cpu": "'cpu' is not a device",
+    "0,cpu:0": "mixes processors and cards",
+    "gpu": "'gpu' is not a device",
+    "0,,1": "'' is not a device",
+    "": "'' is not a device",
+    "0-3": "'0-3' is not a device",
+    "cuda:1234": "is not a device",
+    ",".join(map(str, range(17))): "17 devices are named; 16 at most",
+}
+
+
+@pytest.mark.parametrize(("text", "names"), SPELLED.items())
+def test_a_text_names_devices(text: str, names: tuple[str, ...]) -> None:
+    assert devices_of(text) == names
+    kept = check_setting("device", text)
+    assert Settings(device=str(kept)).devices == names
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.items())
+def test_what_cannot_be_meant_is_told(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        devices_of(text)
+    with pytest.raises(ConfigError, match=words):
+        check_setting("device", text)
+
+
+def test_torch_has_one_processor() -> None:
+    assert [torch_name(name) for name in ("cpu:3", "cpu", "cuda:3")] == ["cpu", "cpu", "cuda:3"]
+
+
+def test_a_stage_may_take_what_each_device_has() -> None:
+    of_one = Capacity("cpu:0,cpu:1", 2, 1e9, 0.0, 1000, 1e9)
+    assert usable_memory_bytes(of_one, Settings(device="cpu:0,cpu:1")) == 850
+    limited = Settings(device="cpu:0,cpu:1", memory_limit_bytes=600)
+    assert usable_memory_bytes(of_one, limited) == 300
+    card = Capacity("cuda:0,cuda:1", 2, 1e9, 0.0, 1000, 1e9, on_gpu=True)
+    assert usable_memory_bytes(card, Settings(device="cuda:0,cuda:1", vram_share=50)) == 500
+
+
+def test_every_process_needs_a_thread() -> None:
+    for fine in (
+        Settings(device="cpu:0,cpu:1", threads=2),
+        Settings(device="cpu:0,cpu:1"),
+        Settings(device="cuda:0,cuda:1", threads=1),
+        Settings(device="cpu", threads=1),
+    ):
+        check_threads(fine)
+    with pytest.raises(UserError, match="2 processes, and --threads is 1"):
+        check_threads(Settings(device="cpu:0,cpu:1", threads=1))
