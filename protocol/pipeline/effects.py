@@ -194,6 +194,20 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
+class WeighTask:
+    """As ``CompareTask``, by an umpire, which has not seen the sum ``before``: yields the distances
+    for the most that this may have been, and ``told`` for what the charge's author says."""
+
+    step: int
+    attempt: int
+    bounds: tuple[int, ...]
+    segments: tuple[PayloadKey | None, ...]
+    before: float
+    share: float
+    """Of the step's microbatches that the contribution has."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsualNormTask:
     """Tell the norm that a segment of the mean gradient usually has, before the step is applied, so
     that its sum can be made again afterwards; yields ``sq_norm``: the norm itself."""
@@ -275,6 +289,8 @@ class Outcome:
     apart: tuple[float, float] = (0.0, 0.0)
     """Of an audit: how far what the member sent on and back is from ours; or how far its
     contribution is, in all and along our sum."""
+    told: tuple[float, float] = (0.0, 0.0)
+    """The same of an umpire's, by what it was told of the step before."""
     seconds: float = 0.0
 
 
