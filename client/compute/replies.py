@@ -97,7 +97,10 @@ class Applied(Reply, frozen=True, kw_only=True):
 
 
 class VersionKept(Reply, frozen=True, kw_only=True):
-    """The step's parameters are copied; nothing is recomputed yet."""
+    """The step's parameters are copied; nothing is recomputed yet. `before` is the L2 norm of the
+    sum of the step before; 0 where it is not known here."""
+
+    before: float = 0.0
 
 
 class Recomputed(Reply, frozen=True, kw_only=True):
@@ -121,6 +124,16 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     deviation: float
     along: float
     explained: float
+
+
+class ContributionWeighed(Reply, frozen=True, kw_only=True):
+    """As `ContributionCompared`, for the largest sum that the step before may have had; `told_` for
+    the norm that was told."""
+
+    deviation: float
+    along: float
+    told_deviation: float
+    told_along: float
 
 
 class UsualNormTold(Reply, frozen=True, kw_only=True):
@@ -209,6 +222,7 @@ AnyReply = (
     | VersionKept
     | Recomputed
     | ContributionCompared
+    | ContributionWeighed
     | UsualNormTold
     | SumCompared
     | Saved

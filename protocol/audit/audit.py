@@ -144,6 +144,11 @@ class Audit:
         return self._root
 
     @property
+    def wants_list(self) -> bool:
+        """Whether the list was asked for and is not here."""
+        return self.state is Stage.LIST
+
+    @property
     def boundary(self) -> float:
         """The largest distance so far of what the member sent to its neighbours from ours."""
         return self._boundary

@@ -14,6 +14,7 @@ from client.compute.payload import sealed_digest
 from client.compute.replies import (
     Applied,
     ContributionCompared,
+    ContributionWeighed,
     Evaluated,
     LossComputed,
     Recomputed,
@@ -21,6 +22,7 @@ from client.compute.replies import (
     Reply,
     SumCompared,
     UsualNormTold,
+    VersionKept,
 )
 from client.compute.requests import (
     Apply,
@@ -39,6 +41,7 @@ from client.compute.requests import (
     Subtract,
     SumAgain,
     UsualNorm,
+    WeighContribution,
 )
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -60,6 +63,7 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
+    WeighTask,
     held_out_key,
 )
 
@@ -90,7 +94,7 @@ class Call:
     results: tuple[PayloadKey, ...] = ()
 
 
-def to_call(task: Task, place: SeatConstants) -> Call:
+def to_call(task: Task | WeighTask, place: SeatConstants) -> Call:
     """Translate a task."""
     match task:
         case ForwardTask():
@@ -123,6 +127,11 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             return Call(Recompute(step=step, microbatch=m), tensors, tokens=tokens)
         case CompareTask(step, _, bounds, segments):
             return Call(CompareContribution(step=step, bounds=list(bounds)), segments)
+        case WeighTask(step, _, bounds, segments, before, share):
+            cut = list(bounds)
+            return Call(
+                WeighContribution(step=step, bounds=cut, before=before, share=share), segments
+            )
         case UsualNormTask(step, bounds, segment):
             return Call(UsualNorm(step=step, bounds=list(bounds), segment=segment))
         case SumAgainTask(step, _, parts, size, microbatches, usual, reduced):
@@ -235,6 +244,12 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
         case ContributionCompared():
             return Outcome(apart=(reply.deviation, reply.along), seconds=reply.seconds)
+        case ContributionWeighed():
+            told = reply.told_deviation, reply.told_along
+            apart = reply.deviation, reply.along
+            return Outcome(apart=apart, told=told, seconds=reply.seconds)
+        case VersionKept():
+            return Outcome(sq_norm=reply.before, seconds=reply.seconds)
         case UsualNormTold():
             return Outcome(sq_norm=reply.norm, seconds=reply.seconds)
         case SumCompared():
