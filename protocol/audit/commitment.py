@@ -67,7 +67,7 @@ class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     era: Era
     root: Hash32
     segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
-    state: StateHash
+    state: StateHash = b""
 
 
 class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

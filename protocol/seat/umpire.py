@@ -144,7 +144,7 @@ class Umpire:
         case.opened, case.until = True, now + PATIENCE_S
         return self._ask_list(case, now)
 
-    def on_reply(
+    def on_case_reply(
         self, sender: PeerId, message: CaseReply, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take what the author of a charge shows; ``digest`` of the list is the list itself."""

@@ -23,6 +23,7 @@ from protocol.wire.fields import (
     Finite,
     Hash32,
     MicrobatchId,
+    NonNegative,
     PeerText,
     Reason,
     SegmentIndex,
@@ -498,7 +499,7 @@ class Case(Wire, frozen=True):
     """The charged member's, to the contribution that the charge is about."""
     bounds: Annotated[list[Count], Meta(max_length=limits.MAX_SEGMENTS + 1)]
     """Of its segments."""
-    before: Annotated[float, Meta(ge=0)]
+    before: NonNegative
     """The norm of the sum of the step before, as the sender says."""
 
 

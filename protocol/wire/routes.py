@@ -179,7 +179,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Charged: Route("seat", "auditing.on_charged", "member", "stage", ALWAYS, aside=True),
         Case: Route("seat", "on_case", "member", "stage"),
         CaseRequest: Route("seat", "auditing.on_case_request", "member", "stage"),
-        CaseReply: Route("seat", "umpire.on_reply", "member", "stage", sealed=True),
+        CaseReply: Route("seat", "umpire.on_case_reply", "member", "stage", sealed=True),
     }
 )
 
