@@ -135,9 +135,9 @@ class Umpire:
         ]
 
     def opened(self, error: str, now: float) -> list[SeatEffect]:
-        """The version of the open case is here, or it cannot be: ``error`` says why."""
+        """The version of the open case is here; it cannot be, or is lost: ``error`` says why."""
         case = self._open
-        if case is None or case.opened:
+        if case is None:
             return []
         if error:
             return self._no_opinion(case, error)
