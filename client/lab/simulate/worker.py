@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from protocol.pipeline.effects import Outcome, PayloadKey, Task, WeighTask
+from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
 Payloads = dict[PayloadKey, bytes]
@@ -24,7 +24,7 @@ class SimWorker(Protocol):
     def size(self) -> int:
         """Elements of the stage's flat gradient."""
 
-    def run(self, task: Task | WeighTask, payloads: Payloads) -> Outcome:
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
         """Run a task on the payloads it names and store what it yields.
 
         Raises:

@@ -15,7 +15,7 @@ from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.seats import Parts
-from client.lab.simulate.worker import Payloads, SimWorker
+from client.lab.simulate.worker import Payloads
 from protocol.ids import PeerId
 from protocol.pipeline.effects import KeepVersionTask, Outcome, RecomputeTask, WeighTask
 from protocol.pipeline.place import Place
@@ -31,7 +31,7 @@ NO_MEMORY: Final = 0.1
 
 @dataclass(slots=True)
 class _Opened:
-    worker: SimWorker
+    worker: MultisetWorker
     payloads: Payloads = field(default_factory=dict)
 
 
