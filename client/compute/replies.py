@@ -79,9 +79,11 @@ class Contributed(Reply, frozen=True, kw_only=True):
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it;
+    `unlike` has the places of contributions of which one is suspected."""
 
     squared_norm: float
+    unlike: list[int] = []
 
 
 class SumDecoded(Reply, frozen=True, kw_only=True):

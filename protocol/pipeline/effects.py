@@ -279,6 +279,8 @@ class Outcome:
     """The malformed payload, if one from another peer was."""
     parts: tuple[int, ...] = ()
     """All of them, where the task looks at each."""
+    unlike: tuple[int, ...] = ()
+    """Of a sum: the parts of which one is suspected, because they are so unlike."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()

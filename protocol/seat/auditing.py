@@ -222,6 +222,10 @@ class Auditing:
         segment."""
         self._drawn: tuple[int, PeerId | None, int | None] = (-1, None, None)
         """The step that we drew for last, whom we drew, and of whose segments the sum."""
+        self._suspected: tuple[int, set[PeerId]] = -1, set()
+        """The newest step in which others were suspected, and whom."""
+        self._suspicions: tuple[float, int] = HEEDED, 0
+        """How many more suspicions are followed, and at which of our steps that was."""
         self._notice: tuple[PeerId, AuditNotice] | None = None
         self._closed = 0
         """Steps that we have closed."""
@@ -456,6 +460,8 @@ class Auditing:
         counting = [peer for peer, counted in self._counts(plan).items() if peer != me and counted]
         others = {peer: terms.record(stage, peer) for peer in counting}
         who = drawn(terms.secret, digest, stage, step, others, terms.budget)
+        if self._suspected[0] == step:
+            who = min(self._suspected[1].intersection(counting), default=who)
         busy = self._case is not None and not self._is_waiting(self._case)
         if who is not None or busy or self._noticed(plan):
             return who, None
@@ -477,6 +483,22 @@ class Auditing:
             return bool(self._counts(plan).get(member))
         known = self._sums.get((plan.step, plan.attempt), {}).get(segment)
         return known is not None and known[0] == member
+
+    def suspect(self, step: int, peers: Sequence[str]) -> list[SeatEffect]:
+        """Parts of a sum of ours were so unlike that one of them is suspected: look at the others',
+        as often as an honest auditor looks at new members."""
+        others = {PeerId(peer) for peer in peers if peer and peer != self._place.me}
+        if self._terms is None or self._suspected[0] == step or not others:
+            return []
+        left, at = self._suspicions
+        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
+        left = min(HEEDED, left + each * (self._closed - at))
+        if left < 1:
+            return []
+        self._suspicions, self._suspected = (left - 1, self._closed), (step, others)
+        who = ", ".join(map(short, sorted(others)))
+        words = f"step {step}: what {who} contributes is unlike ours: it is audited"
+        return [Explain("round", words)]
 
     def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
         """Another member audits this step's contribution of a third one, or its sum: judges are
@@ -561,12 +583,13 @@ class Auditing:
 
     def _needs_umpires(self, plan: Plan, member: PeerId) -> bool:
         """Whether a lie of a member would be for umpires to judge: our stage is too small, we have
-        found one before, and the member has signed at which version it computes."""
+        found one before or suspect one, and the member has signed at which version it computes."""
         said = self._commitments.of(member, plan.step, plan.attempt)
         if len(plan.members) >= FEWEST or self._file.step is not None:
             return False
         umpires, terms = self._umpires(self._place.stage), self._terms
         lied = terms is not None and terms.record(plan.stage, member).reason == "lies"
+        lied |= self._suspected[0] == plan.step and member in self._suspected[1]
         return bool(umpires) and lied and said is not None and bool(said.state)
 
     def _is_waiting(self, case: _Case) -> bool:
@@ -982,7 +1005,8 @@ class Auditing:
             reason: Reason = "sums" if lies else record.reason
             effects = self._charge(of.member, of, root, reason, anew=anew)
             if effects and not case.others:
-                decides = "members beside it decide" if self._umpires(of.stage) else "nobody decides"
+                judged = bool(self._umpires(of.stage))
+                decides = "members beside it decide" if judged else "nobody can decide"
                 words = f"{short(of.member)} and we are alone in stage {of.stage}: {decides}"
                 effects.append(Explain("round", words, "warning"))
             return effects

@@ -745,7 +745,8 @@ class Seat:
             case SubtractTask():
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
             case ContributeTask() | ReduceTask() | DecodeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+                seen = [*self._commit_to(task, outcome), *self._suspect(task, outcome)]
+                return [*seen, *self.member.computed(task, outcome)]
             case (
                 KeepVersionTask()
                 | RecomputeTask()
@@ -758,6 +759,15 @@ class Seat:
                 return self.evaluating.computed(task, outcome)
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
+
+    def _suspect(
+        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
+    ) -> list[SeatEffect]:
+        """Look at contributions that are unlike each other."""
+        if not isinstance(task, ReduceTask):
+            return []
+        parts = [task.parts[i].peer for i in outcome.unlike]
+        return self.auditing.suspect(task.step, parts)
 
     def _commit_to(
         self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome

@@ -237,7 +237,8 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
         case Reduced():
             digests = tuple(map(sealed_digest, payloads))
-            return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
+            norm, unlike = reply.squared_norm, tuple(reply.unlike)
+            return Outcome(sq_norm=norm, digests=digests, unlike=unlike, seconds=reply.seconds)
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
         case Recomputed():
