@@ -109,7 +109,7 @@ async def test_who_accuses_its_sibling_falsely_is_expelled_itself(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_swarm(tmp_path, audit=50, steps=60) as swarm:
-        first, second, honest, accuser = await staffed(swarm, 0, 0, 1, 1)
+        first, second, accuser, honest = await staffed(swarm, 0, 0, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         for worker in accuser.workers:
             finds_fault(worker)
