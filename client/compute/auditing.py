@@ -39,8 +39,18 @@ from client.compute.passes import (
 )
 from client.compute.payload import Buffer, Direction
 from client.compute.replica import Replica, inner_product, squared_norm
-from client.compute.replies import ContributionCompared, Recomputed, VersionKept
-from client.compute.requests import CompareContribution, KeepVersion, Recompute
+from client.compute.replies import (
+    ContributionCompared,
+    ContributionWeighed,
+    Recomputed,
+    VersionKept,
+)
+from client.compute.requests import (
+    CompareContribution,
+    KeepVersion,
+    Recompute,
+    WeighContribution,
+)
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
 
@@ -52,6 +62,9 @@ distances were up to 1.07 times what is explained without it, in stages of 3,000
 CHANCE = 8.0
 """Times the deviation that independent roundings would have there. Honest ones were up to about 6,
 after a step ten times as large in stages of 3,000 parameters; in large stages it hardly counts."""
+MOST_BEFORE = 4.0
+"""Times what a whole step like this contribution would sum up to: the most that an umpire takes the
+sum of the step before for."""
 GROUP, ROUNDING = 128, 2.0**-7
 """Numbers that a boundary codec rounds together, and how far, of their norm."""
 
@@ -62,6 +75,40 @@ class _Kept:
     slot: Slot
     sum_before: float
     """L2 norm of the sum of the step before, whose rounding may come back in a contribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """How far a contribution is from the recomputed sum.
+
+    Fields:
+        norm: of the sum.
+        distance: from it.
+        rounded: what the codec takes from the sum.
+        chance: norm of the products of the two, number by number.
+        along: the part of the distance in the sum's direction, relative to it.
+    """
+
+    norm: float
+    distance: float
+    rounded: float
+    chance: float
+    along: float
+
+    def beyond(self, sum_before: float) -> tuple[float, float, float]:
+        """Return what rounding does not explain of the distance and of its part along the sum, and
+        what it explains; all relative to the sum.
+
+        Args:
+            sum_before: norm of the sum of the step before.
+        """
+        norm = self.norm
+        # of this sum; of the member's last one, no larger than all's; and of all's, where it owned
+        explained = MARGIN * _share(self.rounded, norm) * (norm + 2 * sum_before)
+        chance = self.chance * CHANCE * (1 + _share(sum_before, norm))
+        beyond = max(0.0, abs(self.along) - max(0.0, _share(chance, norm**2) - USUAL_ALONG))
+        deviation = relative(max(0.0, self.distance - explained), norm)
+        return deviation, math.copysign(beyond, self.along), relative(explained, norm)
 
 
 class Auditor:
@@ -83,11 +130,12 @@ class Auditor:
                 so that nobody can say what its rounding explains.
         """
         slot, before = self._replica.at(request.step), self._averager.last_norm
-        if before is None and request.step > 0:
+        if before is None and request.step > 0 and not request.umpire:
             raise StaleRequest(f"the sum before step {request.step} was not applied here")
         self._kept = None  # free the copy before
-        self._kept = _Kept(request.step, slot.copy(), before or 0.0)
-        return VersionKept()
+        kept = slot if request.umpire else slot.copy()
+        self._kept = _Kept(request.step, kept, before or 0.0)
+        return VersionKept(before=before or 0.0)
 
     def recompute(self, request: Recompute, payloads: Payloads) -> Recomputed:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
@@ -114,7 +162,30 @@ class Auditor:
     def compare(self, request: CompareContribution, payloads: Payloads) -> ContributionCompared:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""
         kept = self._audited(request.step)
-        bounds = checked_bounds(request.bounds, self._replica.size)
+        apart = self._measured(kept, request.bounds, payloads)
+        self._kept = None
+        deviation, along, explained = apart.beyond(kept.sum_before)
+        return ContributionCompared(deviation=deviation, along=along, explained=explained)
+
+    def weigh(self, request: WeighContribution, payloads: Payloads) -> ContributionWeighed:
+        """Compare the contribution with the sum, as an umpire; the audit is over, unless a payload
+        is bad."""
+        kept = self._audited(request.step)
+        apart = self._measured(kept, request.bounds, payloads)
+        self._kept = None
+        most = MOST_BEFORE * apart.norm / request.share
+        deviation, along, _ = apart.beyond(max(most, request.before))
+        told_deviation, told_along, _ = apart.beyond(request.before)
+        return ContributionWeighed(
+            deviation=deviation,
+            along=along,
+            told_deviation=told_deviation,
+            told_along=told_along,
+        )
+
+    def _measured(self, kept: _Kept, cut: list[int], payloads: Payloads) -> "_Apart":
+        """Measure how far a contribution is from the sum, over segments that are ``cut`` so."""
+        bounds = checked_bounds(cut, self._replica.size)
         exactly(payloads, len(bounds) - 1)
         apart, lost, squares, common, chances = [], [], [], [], []
         for place, (start, end) in enumerate(pairwise(bounds)):
@@ -126,20 +197,10 @@ class Auditor:
             squares.append(squared_norm(ours))
             common.append(inner_product(theirs - ours, ours))
             chances.append(squared_norm(rounding * ours))
-        self._kept = None
         norm, distance, rounded, chance = (
             math.sqrt(math.fsum(of)) for of in (squares, apart, lost, chances)
         )
-        # of this sum; of the member's last one, no larger than all's; and of all's, where it owned
-        explained = MARGIN * _share(rounded, norm) * (norm + 2 * kept.sum_before)
-        chance *= CHANCE * (1 + _share(kept.sum_before, norm))
-        along = _share(math.fsum(common), norm**2)
-        beyond = max(0.0, abs(along) - max(0.0, _share(chance, norm**2) - USUAL_ALONG))
-        return ContributionCompared(
-            deviation=relative(max(0.0, distance - explained), norm),
-            along=math.copysign(beyond, along),
-            explained=relative(explained, norm),
-        )
+        return _Apart(norm, distance, rounded, chance, _share(math.fsum(common), norm**2))
 
     def _audited(self, step: int) -> _Kept:
         if self._kept is None or self._kept.step != step:

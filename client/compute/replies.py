@@ -79,9 +79,11 @@ class Contributed(Reply, frozen=True, kw_only=True):
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it;
+    `unlike` has the places of contributions of which one is suspected."""
 
     squared_norm: float
+    unlike: list[int] = []
 
 
 class SumDecoded(Reply, frozen=True, kw_only=True):
@@ -105,7 +107,10 @@ class Hashed(Reply, frozen=True, kw_only=True):
 
 
 class VersionKept(Reply, frozen=True, kw_only=True):
-    """The step's parameters are copied; nothing is recomputed yet."""
+    """The step's parameters are copied; nothing is recomputed yet. `before` is the L2 norm of the
+    sum of the step before; 0 where it is not known here."""
+
+    before: float = 0.0
 
 
 class Recomputed(Reply, frozen=True, kw_only=True):
@@ -129,6 +134,16 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     deviation: float
     along: float
     explained: float
+
+
+class ContributionWeighed(Reply, frozen=True, kw_only=True):
+    """As `ContributionCompared`, for the largest sum that the step before may have had; `told_` for
+    the norm that was told."""
+
+    deviation: float
+    along: float
+    told_deviation: float
+    told_along: float
 
 
 class UsualNormTold(Reply, frozen=True, kw_only=True):
@@ -239,6 +254,7 @@ AnyReply = (
     | VersionKept
     | Recomputed
     | ContributionCompared
+    | ContributionWeighed
     | UsualNormTold
     | SumCompared
     | Saved

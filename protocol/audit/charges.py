@@ -2,8 +2,9 @@
 
 A member that has found out another one by an audit signs a charge against it. One charge is one
 word. A member is expelled if more than half of its stage, itself included, have charged it. So the
-liars of a stage expel nobody while they are the minority, and of two replicas none can expel the
-other. State: the newest charge of each author against each member, for an hour.
+liars of a stage expel nobody while they are the minority. Of two replicas none can expel the other:
+there the members of the stages beside it count, too, once one of the two has charged the other
+(``umpires.py``). State: the newest charge of each author against each member, for an hour.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from protocol.audit.umpires import FEWEST
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.canonical import Canonical
@@ -87,6 +89,12 @@ def check(out: VotedOut, swarm: SwarmId) -> str:
 
 
 JudgesOf = Callable[[Charge], Collection[PeerId]]
+UmpiresOf = Callable[[int], Collection[PeerId]]
+
+
+def no_umpires(_stage: int) -> Collection[PeerId]:
+    """Return whom a stage without neighbours has beside it."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,12 @@ class Charges:
         return sorted({(one.charge.stage, PeerId(one.charge.member)) for one in self.all(now)})
 
     def verdict(
-        self, stage: int, member: PeerId, judges_of: JudgesOf, now: float
+        self,
+        stage: int,
+        member: PeerId,
+        judges_of: JudgesOf,
+        now: float,
+        umpires_of: UmpiresOf = no_umpires,
     ) -> list[Envelope]:
         """Return the charges that expel a member; none if they are no majority.
 
@@ -151,14 +164,17 @@ class Charges:
             judges_of: returns the members of the stage at the step of a charge; a charge of another
                 peer does not count. Of several steps the largest stage counts.
             now: monotonic seconds.
+            umpires_of: returns the members beside the stage. They belong to the judges where the
+                stage is smaller than ``FEWEST``; one of the stage must have charged, too.
         """
-        counting, most = list[Envelope](), 1
+        counting, most, own = list[Envelope](), 1, False
         for author, one in sorted(self._kept.get((stage, member), {}).items()):
-            judges = {*judges_of(one.charge), member}
+            members = {*judges_of(one.charge), member}
+            judges = members if len(members) >= FEWEST else members.union(umpires_of(stage))
             if author in judges and now < one.at + COUNTS_S:
                 counting.append(one.envelope)
-                most = max(most, len(judges))
-        return counting if 2 * len(counting) > most else []
+                most, own = max(most, len(judges)), own or author in members
+        return counting if own and 2 * len(counting) > most else []
 
     def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:
         if about not in self._kept and len(self._kept) >= MAX_MEMBERS:
@@ -177,5 +193,8 @@ def words_of(charges: Collection[Charge]) -> str:
     reasons = sorted({WORDS[charge.reason] for charge in charges})
     steps = sorted({charge.step for charge in charges})
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    who = f"{len(charges)} members of stage {first.stage}"
-    return f"{short(PeerId(first.member))} {' and '.join(reasons)} ({where}; found by {who})"
+    who = f"{len(charges)} members"
+    return (
+        f"{short(PeerId(first.member))} {' and '.join(reasons)} "
+        f"({where} of stage {first.stage}; found by {who})"
+    )

@@ -54,6 +54,7 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
+    WeighTask,
 )
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
@@ -86,12 +87,15 @@ from protocol.seat.routing import (
     unheard,
 )
 from protocol.seat.standing import Standing
+from protocol.seat.umpire import Umpire
 from protocol.secrecy.machine import Masking, least_members
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     AmendmentRequest,
+    Case,
+    Charged,
     Commit,
     CommitAck,
     Commitment,
@@ -191,6 +195,8 @@ class Seat:
         """We have closed no step since we began from a copy: siblings may have agreed on another
         list than we knew of then."""
         self._asked_at = -math.inf
+        self._admitted: tuple[int, bytes] = (step, b"")
+        """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
@@ -241,7 +247,10 @@ class Seat:
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
-        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
+        self.auditing = Auditing(
+            place, audits, era, self._judges_of, self._commitments, self._umpires_of
+        )
+        self.umpire = Umpire(place, audits, era, self._judges_of)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         for (stage, peer), why in (audits.expelled if audits else {}).items():
             self.standing.expel(peer, stage, why, 0.0)
@@ -353,7 +362,8 @@ class Seat:
         report = None if self.member.hashing else report
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
+        audits = self.auditing.next_deadline(), self.umpire.next_deadline()
+        others = (leases, report, look, telling, *audits, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -444,6 +454,7 @@ class Seat:
         """Begin with what a leader told us when it admitted us: roll and electors, and who has the
         state that we fetch."""
         self._agree(admit.amended)
+        self._admitted = admit.version, admit.state
         self.quorum.settle(admit.roll, admit.electors, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
@@ -484,8 +495,21 @@ class Seat:
         """Take the ``outcome`` of a ``task`` at ``now``; its payloads are stored already."""
         return self._settle(self._outcome(task, outcome, now), now)
 
+    def case_opened(self, error: str, now: float) -> list[SeatEffect]:
+        """The version that an umpire's case is about is here; ``error``: it cannot be."""
+        return self._settle(self.umpire.opened(error, now), now)
+
+    def case_computed(
+        self, task: RecomputeTask | WeighTask, outcome: Outcome, now: float
+    ) -> list[SeatEffect]:
+        """Take what a task of an umpire's case came to."""
+        return self._settle(self.umpire.computed(task, outcome, now), now)
+
     def state_loaded(self, now: float) -> list[SeatEffect]:
         """Our version's state is in the worker: catch up with the rounds since."""
+        version, state = self._admitted
+        if version == self.step and not self.member.state:
+            self.member.state = state
         return self._settle([*self.member.state_loaded(), *self._try_serve()], now)
 
     def tick(self, now: float) -> list[SeatEffect]:
@@ -499,7 +523,7 @@ class Seat:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
             self.leasing.tick(self._view, self.leader.reports, now)
-        effects += self.auditing.tick(now)
+        effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
         effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
@@ -634,7 +658,23 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
+        if not self._of_our_version(sender, message):
+            return []
         return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
+
+    def _of_our_version(self, sender: PeerId, message: Commitment) -> bool:
+        """Whether a commitment may be to a contribution that was computed at our version: who has
+        made that with us says so, for umpires have to know at which version to judge it."""
+        ours = self.member.state
+        if message.step != self.step or not ours or message.state == ours:
+            return True
+        return not message.state and sender not in self.quorum.roll
+
+    def on_case(self, sender: PeerId, message: Case, now: float) -> list[SeatEffect]:
+        """Take a charge in a stage beside ours that we may have to judge."""
+        charged = Charged(self.place.stage, message.charge)
+        heard = self.auditing.on_charged(sender, charged, now)
+        return [*heard, *self.umpire.on_case(sender, message, now)]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -718,7 +758,8 @@ class Seat:
             case SubtractTask():
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
             case ContributeTask() | ReduceTask() | DecodeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+                seen = [*self._commit_to(task, outcome), *self._suspect(task, outcome)]
+                return [*seen, *self.member.computed(task, outcome)]
             case (
                 KeepVersionTask()
                 | RecomputeTask()
@@ -734,6 +775,15 @@ class Seat:
             case HashTask():
                 return self._hashed(outcome, now)
 
+    def _suspect(
+        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
+    ) -> list[SeatEffect]:
+        """Look at contributions that are unlike each other."""
+        if not isinstance(task, ReduceTask):
+            return []
+        parts = [task.parts[i].peer for i in outcome.unlike]
+        return self.auditing.suspect(task.step, parts)
+
     def _commit_to(
         self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
     ) -> list[SeatEffect]:
@@ -742,7 +792,9 @@ class Seat:
         if not isinstance(task, ContributeTask) or outcome.error or plan is None:
             return []
         current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        return self.auditing.contributed(plan, self.member.counted_ids) if current else []
+        if not current:
+            return []
+        return self.auditing.contributed(plan, self.member.counted_ids, self.member.state)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
@@ -760,6 +812,13 @@ class Seat:
             return self.quorum.roll
         there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.probation.is_proven(r.peer)]
+
+    def _umpires_of(self, stage: int) -> Collection[PeerId]:
+        """Return the members of the stages beside one that count there as judges: those of our own
+        stage and of its neighbours, because of others we know only what they say."""
+        ours = self.place.stage
+        beside = [s for s in (stage - 1, stage + 1) if abs(s - ours) <= 1]
+        return frozenset(peer for s in beside for peer in self._judges_of(s))
 
     def _drawn(self, ready: Ready) -> list[SeatEffect]:
         """Tell who is audited before we are Ready."""
@@ -789,6 +848,7 @@ class Seat:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
         said: list[SeatEffect] = [*self.standing.expel(out.member, out.stage, out.words, now)]
+        said += self.umpire.expelled(out.member)
         if self.standing.is_out(out.member) and self.member.expelled(out.member):
             words = f"step {self.step}: what {short(out.member)} contributed is taken out"
             said.append(Explain("round", words, "warning"))
@@ -830,6 +890,7 @@ class Seat:
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
+        self.umpire.closed()
         self._unhashed = committed
         self.member.start_step(self.step, hashing=True)
         leads = self.leader.start_step(self.step, now, None, self._part())

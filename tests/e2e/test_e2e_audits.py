@@ -37,7 +37,7 @@ LAST = 10
 NEAR = {"contribution-zero": 1.05, "contribution-x-minus-1": 1.05, "false-sum": 1.4}
 """Times the reference's loss. Nothing bounds a false sum until it is found: how far back the run is
 depends on how often it was told by then. Where no one found the liar, runs ended at 2.3 times."""
-FOUND = "found by 2 members of stage 0"
+FOUND = "of stage 0; found by 2 members"
 WHY = {
     "contribution-zero": FOUND,
     "contribution-x-minus-1": "and then contributed something else",

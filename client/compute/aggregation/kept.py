@@ -28,6 +28,8 @@ from client.compute.aggregation.rule import Aggregation
 
 HEAVIEST = 2
 SILENT = 1 / 8  # honest norms fall to a half within the memory of the second moment
+UNLIKE_TIMES = 4.0
+AGAINST = 0.1  # cosine; by chance it is within a few roots of the number of numbers
 ABOVE_USUAL = 2.0  # half of it is left when the other is silent, and must not become less and less
 
 
@@ -53,7 +55,10 @@ class Kept(Aggregation):
             return self.robust(sums, microbatches)
         factors = [1.0] * len(sums)
         if len(sums) == 2 and self._usual > 0:
-            factors = bounding(norms(sums), microbatches, self._usual)
+            sizes = norms(sums)
+            factors = bounding(sizes, microbatches, self._usual)
+            if are_unlike(sums, sizes, microbatches):
+                self.unlike = (0, 1)
         return combined(self._size, sums, factors)
 
     @abstractmethod
@@ -79,6 +84,28 @@ def weights(microbatches: Sequence[int]) -> list[int]:
 def norms(sums: Sequence[Tensor]) -> list[float]:
     """Return the norms of contributions (n,)."""
     return [float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in sums]
+
+
+def are_unlike(
+    sums: Sequence[Tensor], norms: Sequence[float], microbatches: Sequence[int]
+) -> bool:
+    """Return whether two contributions differ as honest ones hardly do: in size, or by direction.
+
+    Their noise is independent, and what they have in common is the gradient: so honest ones hardly
+    point against each other. That is no proof, and a reason to look.
+
+    Args:
+        sums: the contributions, (n,).
+        norms: of them.
+        microbatches: of each.
+    """
+    if not all(norms):
+        return norms[0] != norms[1]
+    one, two = (norm / math.sqrt(count) for norm, count in zip(norms, microbatches, strict=True))
+    if max(one, two) > UNLIKE_TIMES * min(one, two):
+        return True
+    product = float(torch.dot(sums[0].double(), sums[1].double()))
+    return product < -AGAINST * norms[0] * norms[1]
 
 
 def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) -> list[float]:

@@ -37,6 +37,7 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
+    WeighTask,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.shards import SEGMENT
@@ -92,7 +93,7 @@ class MultisetWorker:
         """Elements of a gradient: a made-up number, the bounds of segments cut it."""
         return GRADIENT_SIZE
 
-    def run(self, task: Task, payloads: Payloads) -> Outcome:
+    def run(self, task: Task | WeighTask, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         match task:
             case ForwardTask() | LossTask() | BackwardTask() if not self._computable(task.step):
@@ -123,7 +124,7 @@ class MultisetWorker:
             case HashTask(step):
                 expect(step == self._version, f"version {step} is gone before it is hashed")
                 return Outcome(hash=self.parameters)
-            case KeepVersionTask() | RecomputeTask() | CompareTask():
+            case KeepVersionTask() | RecomputeTask() | CompareTask() | WeighTask():
                 return self._audit(task, payloads)
             case UsualNormTask():
                 expect(task.step == self._version, f"step {task.step} is applied already")
@@ -142,7 +143,7 @@ class MultisetWorker:
         return saved
 
     def _audit(
-        self, task: KeepVersionTask | RecomputeTask | CompareTask, payloads: Payloads
+        self, task: KeepVersionTask | RecomputeTask | CompareTask | WeighTask, payloads: Payloads
     ) -> Outcome:
         if isinstance(task, KeepVersionTask):
             if task.step != self._version:
@@ -158,7 +159,8 @@ class MultisetWorker:
             return Outcome(apart=(0.0 if all(one == exact for one in shown) else WRONG, 0.0))
         ours = encode_ids(self._audited)
         agree = all(payloads[key] == ours for key in task.segments if key)
-        return Outcome(apart=(0.0, 0.0) if agree else (WRONG, WRONG))
+        apart = (0.0, 0.0) if agree else (WRONG, WRONG)
+        return Outcome(apart=apart, told=apart)
 
     def _computable(self, step: int) -> bool:
         return self._version <= step <= self._version + self._ahead
@@ -226,7 +228,7 @@ class LyingWorker(MultisetWorker):
         self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
         self._contributes_absurd = absurd
 
-    def run(self, task: Task, payloads: Payloads) -> Outcome:
+    def run(self, task: Task | WeighTask, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
         if isinstance(task, CompareTask | SumAgainTask) and self._finds_fault:

@@ -32,15 +32,19 @@ class MemoryBudget:
         self._offloading = offloading
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
+        self._beside: dict[int, Fit] = {}
+        """Stages that are opened for a case, for a short time."""
         self._changed = trio.Event()
 
     @property
     def free_bytes(self) -> int:
         """Usable memory minus the memory of open stages."""
-        return self._usable_bytes() - sum(fit.size_bytes for fit in self._taken.values())
+        fits = (*self._taken.values(), *self._beside.values())
+        return self._usable_bytes() - sum(fit.size_bytes for fit in fits)
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; waits for draining stages if there is not enough.
+        """Reserve memory for a stage; waits for draining stages, and for a case to end, if there is
+        not enough.
 
         Raises:
             UserError: there is not enough, or three stages are held.
@@ -49,11 +53,28 @@ class MemoryBudget:
             try:
                 self._taken[stage] = self._fit(stage)
             except UserError:
-                if not self._draining:
+                if not self._draining and not self._beside:
                     raise
                 await self._changed.wait()
             else:
                 return self._taken[stage]
+
+    def take_beside(self, stage: int) -> Fit:
+        """Reserve memory for another stage for the length of a case, at once or not at all.
+
+        Raises:
+            UserError: there is not enough.
+        """
+        if stage in self._beside:
+            raise UserError(f"stage {stage} is opened for another case", "")
+        fit = self._beside[stage] = fit_stage(self._manifest, stage, self.free_bytes)
+        return fit
+
+    def release_beside(self, stage: int) -> None:
+        """Free the memory of a stage that was opened for a case."""
+        self._beside.pop(stage, None)
+        self._changed.set()
+        self._changed = trio.Event()
 
     def has_room(self) -> bool:
         """Whether another stage could be opened beside the open ones."""

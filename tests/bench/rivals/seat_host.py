@@ -226,4 +226,5 @@ def _hooks(host: SeatHost, committed: Callable[[Committed], None]) -> SeatHooks:
         agreed=ignore,
         worker_died=fail,
         drained=lambda: None,
+        judges=lambda _effect, _parts: None,
     )

@@ -141,6 +141,7 @@ class Audits:
         self._swarm.note(by, f"expels {short(out.member)}: {out.words}")
         if by.lies:
             return
+        self._swarm.network.close(by, out.member)
         convict = self._swarm.volunteers[out.member]
         expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")
         if out.member not in self._told and by.seat is not None:

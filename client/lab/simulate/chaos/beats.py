@@ -158,6 +158,7 @@ class Beats:
     def link(self, one: Volunteer, two: Volunteer) -> None:
         """Make a link if both can; an older one that an end still holds is closed by it."""
         can = one.running and two.running and self._network.reaches(one.peer, two.peer)
+        can = can and not one.cuts_off(two.peer) and not two.cuts_off(one.peer)
         if not can or (two.peer in one.links and one.peer in two.links):
             return
         for end, other in ((one, two), (two, one)):

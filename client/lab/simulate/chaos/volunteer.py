@@ -135,6 +135,11 @@ class Volunteer(SimPeer):
         """Whether it serves its stage and can be asked now."""
         return self.running and self.serving
 
+    def cuts_off(self, peer: PeerId) -> bool:
+        """Whether it links with a peer no more: a majority has expelled that one."""
+        out = {} if self.audits is None or self.lies else self.audits.expelled
+        return any(member == peer for _, member in out)
+
     def seen_live(self) -> frozenset[PeerId]:
         """Return the peers it holds for alive, itself included."""
         return frozenset(self.links.keys() - self.silent | {self.peer})

@@ -24,6 +24,7 @@ from client.lab.simulate.chaos.history import Histories
 from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
+from client.lab.simulate.chaos.umpires import Umpires
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
@@ -44,7 +45,7 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import CommitTo, Convicted, SeatEffect, SignCharge
+from protocol.seat.effects import CaseEffect, CommitTo, Convicted, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
@@ -88,7 +89,7 @@ class ChaosWorld(ChaosSwarm):
         )
         self.histories = Histories(self)
         self.acquisitions = Acquisitions(self, self.histories.donors)
-        self.audits = Audits(self)
+        self.audits, self.umpires = Audits(self), Umpires(self)
         self.faults = Faults(self, self.schedule)
         self.events = 0
         self._steps = STEPS
@@ -98,6 +99,8 @@ class ChaosWorld(ChaosSwarm):
         """Start with all volunteers linked and at version 0."""
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
+                if self._is_liars(stage, index):
+                    continue
                 self.add(stage, f"{stage}/{index}").alive = True
         for index in range(self.config.liars if self.config.lies else 0):
             liar = self.add(self.liar.stage, f"liar-{index + 1}" if index else "liar")
@@ -113,6 +116,11 @@ class ChaosWorld(ChaosSwarm):
             self._pulse_later(volunteer)
         for fault in self.schedule:
             self.agenda.at(fault.at, partial(self.faults.meet, fault))
+
+    def _is_liars(self, stage: int, index: int) -> bool:
+        """Whether a replica's place is the liar's."""
+        among = self.config.among and bool(self.config.lies)
+        return among and stage == self.liar.stage and index < self.config.liars
 
     # --- volunteers ------------------------------------------------------------------------
 
@@ -260,6 +268,8 @@ class ChaosWorld(ChaosSwarm):
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):
             self.audits.perform(peer, effect)
+        elif isinstance(effect, CaseEffect):
+            self.umpires.perform(peer, effect, parts)
         else:
             super()._perform_one(peer, effect, parts)
 

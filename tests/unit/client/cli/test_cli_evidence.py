@@ -104,7 +104,7 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
         ("contradiction", True, peer(1)),
         ("charges", True, peer(1)),
     ]
-    assert "found by 2 members of stage 1" in told[1]["fault"]
+    assert "of stage 1; found by 2 members" in told[1]["fault"]
     out = tmp_path / "proofs.bin"
     assert within("evidence", "save", str(out)).returncode == ExitCode.OK
     assert within("evidence", "verify", str(out)).returncode == ExitCode.OK

@@ -15,7 +15,7 @@ from client.control.snapshot import (
 from tests.support.control_fakes import example_snapshot
 
 ANNA, BORIS, CARLA = (f"12D3KooWexample{name}" for name in ("00anna", "0boris", "0carla"))
-LIES = "0boris contributed what it should not have computed (step 7; found by 2 members of stage 1)"
+LIES = "0boris contributed what it should not have computed (step 7 of stage 1; found by 2 members)"
 
 
 def judged(**changes: object) -> Snapshot:

@@ -117,7 +117,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(
 
         now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
         assert [out.peer for out in now.expelled] == [peer(liar)]
-        assert "found by 2 members of stage 1" in now.expelled[0].reason
+        assert "of stage 1; found by 2 members" in now.expelled[0].reason
         assert now.audits is not None
         assert now.audits.done > now.audits.agree
         out = next(one for one in now.trust if one.peer == peer(liar))

@@ -104,7 +104,7 @@ def test_what_is_kept_of_a_verdict_is_verified_again():
     both = (charge(1, 9), charge(2, 9, reason="other"))
     words = check(VotedOut(STAGE, peer(9), both), SWARM)
     assert words == words_of([CHARGE.parse(one.body) for one in both])
-    assert "found by 2 members of stage 1" in words
+    assert "of stage 1; found by 2 members" in words
     for wrong in (
         VotedOut(STAGE, peer(8), both),
         VotedOut(0, peer(9), both),
