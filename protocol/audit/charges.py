@@ -9,7 +9,7 @@ other. State: the newest charge of each author against each member, for an hour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -126,14 +126,11 @@ class Charges:
         self._heard[author] = quiet_at
         return charge
 
-    def restore(self, voted_out: Iterable[VotedOut], now: float) -> None:
-        """Take what has expelled members before our process was started, so that others are told of
-        it again. It was verified when it was read (``check``)."""
-        for out in voted_out:
-            for envelope in out.charges:
-                about = out.stage, PeerId(out.member)
-                kept = Kept(CHARGE.parse(envelope.body), envelope, now)
-                self._put(about, PeerId(envelope.signer), kept)
+    def restore(self, out: VotedOut, now: float) -> None:
+        """Take the charges that have expelled a member; they are verified already (``check``)."""
+        for envelope in out.charges:
+            kept = Kept(CHARGE.parse(envelope.body), envelope, now)
+            self._put((out.stage, PeerId(out.member)), PeerId(envelope.signer), kept)
 
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
         """Return the charge of an author against a member."""

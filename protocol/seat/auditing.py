@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, words_of
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, VotedOut, words_of
 from protocol.audit.commitment import (
     envelope_of,
     envelope_of_piece,
@@ -144,6 +144,14 @@ class AuditTerms:
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
     results: Counter[str] = field(default_factory=Counter)
+
+    def restore(self, voted_out: Iterable[VotedOut], now: float) -> None:
+        """Take who was expelled before these terms began, with the charges: others of the stage may
+        not know all of them, and go on with the member unless somebody tells them again."""
+        for out in voted_out:
+            charges = [CHARGE.parse(one.body) for one in out.charges]
+            self.expelled[out.stage, PeerId(out.member)] = words_of(charges)
+            self.charges.restore(out, now)
 
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""

@@ -54,13 +54,12 @@ class Audits:
         return volunteer.audits
 
     def restarted(self, volunteer: Volunteer) -> None:
-        """A process has ended: on its disk was only who is expelled, with the charges."""
+        """A process has ended: on its disk is only who was expelled, with the charges."""
         if (old := volunteer.audits) is not None:
             self._ended += old.results
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
-                new.expelled = old.expelled
-                new.charges.restore(volunteer.voted_out, self._swarm.now_of(volunteer))
+                new.restore(volunteer.voted_out, self._swarm.now_of(volunteer))
 
     @property
     def found(self) -> Counter[str]:

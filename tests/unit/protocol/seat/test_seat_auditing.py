@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.audit import PATIENCE_S
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
@@ -112,6 +112,19 @@ class TestWhoIsToldOfCharges:
         auditing.charged(charge_of_third(1), 0.0)
         assert auditing.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
         assert len(auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
+
+
+def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
+    auditing: Auditing,
+) -> None:
+    """Of those who have expelled THIRD none may be left that did not restart."""
+    terms, charges = auditing._terms, (charge_of_third(1), charge_of_third(4))
+    assert terms is not None
+    terms.restore([VotedOut(STAGE, THIRD, charges)], 0.0)
+    said = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
+    assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
+    assert "found by 2 members of stage 1" in terms.expelled[STAGE, THIRD]
+    assert terms.open_charges() == {}
 
 
 def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
