@@ -75,8 +75,8 @@ def test_all_fall_silent_when_nobody_is_kept_on_probation_any_more(seed: int) ->
 
 
 def test_who_has_expelled_a_member_and_comes_back_tells_the_others_why() -> None:
-    """Both that had charged it crashed at once: a sibling knew one of their charges only, and worked
-    with the liar, and they with neither."""
+    """Both that had charged it crashed soon: a sibling knew one of their charges only, and went on
+    with the liar; they did not."""
     world, violation = run_once(drawn(384, ("gradients",), SHARE))
     assert not violation
     assert not world.audits.undiscovered
