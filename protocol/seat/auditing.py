@@ -636,10 +636,23 @@ class Auditing:
         body = CHARGE.parse(message.charge.body)
         if abs(body.stage - self._place.stage) > 1 or author not in self._judges_at(body):
             return []
+        known = terms.charges.of(body.stage, PeerId(body.member), author)
         charge = terms.charges.take(message.charge, now)
         if charge is None:
             return []
+        if known is None:
+            self._suspect(charge)
         return [*self._check(author, charge), *self.verdicts(now)]
+
+    def _suspect(self, charge: Charge) -> None:
+        """Look at a member of our stage soon, because another one has charged it for the first time:
+        where audits last long we would seldom be free when we are called to judge."""
+        terms, member = self._terms, PeerId(charge.member)
+        if terms is None or charge.stage != self._place.stage or charge.reason == "accuses":
+            return
+        of_sum = charge.reason == "sums"
+        record = (terms.record_of_sums if of_sum else terms.record)(charge.stage, member)
+        record.suspected = True
 
     def verdicts(self, now: float) -> list[SeatEffect]:
         """Return the members that majorities of their stages have charged by now, once each."""

@@ -127,6 +127,39 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
     assert terms.open_charges() == {}
 
 
+class TestWhoIsSuspected:
+    """SIBLING charges THIRD."""
+
+    def suspected(
+        self, auditing: Auditing, *reasons: str, stage: int = STAGE, of_sums: bool = False
+    ) -> bool:
+        terms = auditing._terms
+        assert terms is not None
+        for step, reason in enumerate(reasons):
+            body = CHARGE.encode(Charge(stage, THIRD, step, 1, b"r" * 32, reason))  # type: ignore[arg-type]
+            said = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
+            auditing.on_charged(SIBLING, said, 2.0 * step)
+        records = terms.sums if of_sums else terms.records
+        return any(record.suspected for record in records.values())
+
+    def test_whom_another_member_charges(self, auditing: Auditing) -> None:
+        assert self.suspected(auditing, "lies")
+
+    def test_once_for_each_that_charges_it(self, auditing: Auditing) -> None:
+        assert self.suspected(auditing, "fails")
+        assert auditing._terms is not None
+        auditing._terms.record(STAGE, THIRD).note(Grade.AGREES)
+        assert not self.suspected(auditing, "lies", "other")
+
+    def test_its_sums_if_they_are_charged(self, auditing: Auditing) -> None:
+        assert not self.suspected(auditing, "sums")
+        assert self.suspected(auditing, "sums", of_sums=True)
+
+    def test_nobody_for_its_charges_nor_in_another_stage(self, auditing: Auditing) -> None:
+        assert not self.suspected(auditing, "accuses")
+        assert not self.suspected(auditing, "lies", stage=STAGE + 1)
+
+
 def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
     assert auditing.committed([SIBLING], OURS) == [Send(SIBLING, OURS)]
     [answer] = charged_by(2, auditing, OURS.root)
