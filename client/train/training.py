@@ -282,6 +282,8 @@ class Training:
             places=partial(hosts, engine.membership.roster),
             steps=lambda: engine.amending.book.steps,
         )
+        if held_stages.audits is not None:
+            held_stages.audits.restore(engine.expulsions.of_votes(), engine.now())
         engine.held_stages = self._history.seats = held_stages
         if engine.started:
             held_stages.allow_training()

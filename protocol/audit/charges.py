@@ -134,6 +134,12 @@ class Charges:
         self._heard[author] = quiet_at
         return charge
 
+    def restore(self, out: VotedOut, now: float) -> None:
+        """Take the charges that have expelled a member; they are verified already (``check``)."""
+        for envelope in out.charges:
+            kept = Kept(CHARGE.parse(envelope.body), envelope, now)
+            self._put((out.stage, PeerId(out.member)), PeerId(envelope.signer), kept)
+
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
         """Return the charge of an author against a member."""
         kept = self._kept.get((stage, member), {}).get(author)

@@ -77,17 +77,20 @@ class Record:
         """In all."""
         self.agreed = 0
         """In a row, up to now."""
+        self.suspected = False
+        """Whether another member has charged it since our last audit of it."""
 
     def note(self, result: Grade) -> None:
         """Take the next audit's result."""
         self._newest.append(result)
+        self.suspected = False
         self.audits += 1
         self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
 
     @property
     def doubted(self) -> bool:
-        """Whether the newest audit did not agree: the next contribution is looked at for sure."""
-        return bool(self._newest) and self._newest[-1] is not Grade.AGREES
+        """Whether the newest audit did not agree, or others doubt it: it is looked at soon."""
+        return self.suspected or (bool(self._newest) and self._newest[-1] is not Grade.AGREES)
 
     @property
     def reason(self) -> Literal["lies", "other", "fails"]:

@@ -20,13 +20,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, no_umpires, words_of
+from protocol.audit.charges import (
+    CHARGE,
+    KIND,
+    Charge,
+    Charges,
+    Reason,
+    VotedOut,
+    no_umpires,
+    words_of,
+)
 from protocol.audit.commitment import (
     envelope_of,
     envelope_of_piece,
@@ -149,6 +158,14 @@ class AuditTerms:
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
     results: Counter[str] = field(default_factory=Counter)
+
+    def restore(self, voted_out: Iterable[VotedOut], now: float) -> None:
+        """Take who was expelled before these terms began, with the charges: others of the stage may
+        not know all of them, and go on with the member unless somebody tells them again."""
+        for out in voted_out:
+            charges = [CHARGE.parse(one.body) for one in out.charges]
+            self.expelled[out.stage, PeerId(out.member)] = words_of(charges)
+            self.charges.restore(out, now)
 
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""
@@ -343,9 +360,7 @@ class Auditing:
         reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
-    def on_case_request(
-        self, sender: PeerId, message: CaseRequest, now: float
-    ) -> list[SeatEffect]:
+    def on_case_request(self, sender: PeerId, message: CaseRequest, now: float) -> list[SeatEffect]:
         """Show an umpire what it asks for of our case."""
         known = sender in self._umpires(self._place.stage)
         return [*self._file.show(sender, message)] if known else []
@@ -701,10 +716,23 @@ class Auditing:
         body = CHARGE.parse(message.charge.body)
         if abs(body.stage - self._place.stage) > 1 or not self._may_charge(author, body):
             return []
+        known = terms.charges.of(body.stage, PeerId(body.member), author)
         charge = terms.charges.take(message.charge, now)
         if charge is None:
             return []
+        if known is None:
+            self._suspect(charge)
         return [*self._check(author, charge), *self.verdicts(now)]
+
+    def _suspect(self, charge: Charge) -> None:
+        """Look at a member of our stage soon, because another one has charged it for the first time:
+        where audits last long we would seldom be free when we are called to judge."""
+        terms, member = self._terms, PeerId(charge.member)
+        if terms is None or charge.stage != self._place.stage or charge.reason == "accuses":
+            return
+        of_sum = charge.reason == "sums"
+        record = (terms.record_of_sums if of_sum else terms.record)(charge.stage, member)
+        record.suspected = True
 
     def verdicts(self, now: float) -> list[SeatEffect]:
         """Return the members that majorities of their stages have charged by now, once each."""

@@ -72,3 +72,11 @@ def test_all_fall_silent_when_nobody_is_kept_on_probation_any_more(seed: int) ->
     been told who is charged; in the others it had been, and was told again."""
     _, violation = run_once(drawn(seed, ("gradients",), SHARE))
     assert not violation
+
+
+def test_who_has_expelled_a_member_and_comes_back_tells_the_others_why() -> None:
+    """Both that had charged it crashed soon: a sibling knew one of their charges only, and went on
+    with the liar; they did not."""
+    world, violation = run_once(drawn(384, ("gradients",), SHARE))
+    assert not violation
+    assert not world.audits.undiscovered

@@ -6,8 +6,9 @@ what the audited member has computed before it contributes, or what it has sent 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,8 +29,10 @@ from client.compute.requests import (
     KeepVersion,
     Recompute,
     Reduce,
+    SetThreads,
 )
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
 from protocol.audit.audit import (
     Ask,
@@ -44,6 +47,7 @@ from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
+from tests.support.other_process import AuditingWorker, OtherProcess
 
 SEGMENTS = 3
 LIAR, AUDITOR = 0, 1
@@ -81,6 +85,7 @@ class AuditedStage:
         shares: how many microbatches of a step each replica computes; the first is audited, by the
             second.
         threads: with which the two compute.
+        elsewhere: processes in which the last replicas compute, instead of this one.
     """
 
     audited: int
@@ -90,6 +95,8 @@ class AuditedStage:
     boundary: CodecName = "s8"
     averaging: CodecName = "s8"
     threads: Sequence[int] = (1, 1)
+    precision: Precision = DEFAULT
+    elsewhere: Sequence[OtherProcess] = ()
     first: int = 0
     """Of the microbatches, hence of the samples."""
     step: int = 0
@@ -100,18 +107,24 @@ class AuditedStage:
     def __post_init__(self) -> None:
         half = self.model.layers // 2
         self.cut = [half, self.model.layers - half]
-        self.members = [self._open(self.audited) for _ in self.shares]
-        self.beside = self._open(1 - self.audited)
+        here = [AuditingWorker() for _ in range(len(self.shares) - len(self.elsewhere))]
+        self.members: list[Any] = [*here, *self.elsewhere]
+        self.beside = AuditingWorker()
+        for member in self.members:
+            self._open(member, self.audited)
+        self._open(self.beside, 1 - self.audited)
 
-    def _open(self, stage: int) -> LocalWorker:
-        worker = LocalWorker()
+    def _open(self, worker: AuditingWorker | OtherProcess, stage: int) -> None:
         request = open_request(stage, self.cut, boundary=self.boundary, averaging=self.averaging)
         worker.call(
             msgspec.structs.replace(
-                request, model=self.model, sequences=self.sequences, tokens=self.model.context
+                request,
+                model=self.model,
+                sequences=self.sequences,
+                tokens=self.model.context,
+                precision=self.precision,
             )
         )
-        return worker
 
     @property
     def _tokens_per_step(self) -> int:
@@ -128,11 +141,10 @@ class AuditedStage:
         """All replicas compute their microbatches of the step."""
         self.work.clear()
         self.worked_s = 0.0
-        first = self.first + 1000 * self.step
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
-            torch.set_num_threads(self._threads_of(place))
+            self._set_threads(place)
             lies = lie if place == LIAR else Lie()
-            microbatches = [first + 100 * place + n for n in range(share)]
+            microbatches = self._microbatches(place)
             with (lies.computes or _honestly)(member):
                 for number, microbatch in enumerate(microbatches):
                     if number < share - lies.skips:
@@ -146,8 +158,13 @@ class AuditedStage:
                 lies.spoils(member.replica.gradient_sum)
         torch.set_num_threads(1)
 
-    def _threads_of(self, place: int) -> int:
-        return self.threads[place] if place < len(self.threads) else 1
+    def _microbatches(self, place: int) -> list[int]:
+        first = self.first + 1000 * self.step + 100 * place
+        return [first + n for n in range(self.shares[place])]
+
+    def _set_threads(self, place: int) -> None:
+        threads = self.threads[place] if place < len(self.threads) else 1
+        self.members[place].call(SetThreads(threads=threads))
 
     def _passes(self, member: LocalWorker, microbatch: int) -> Sent:
         tokens = self._tokens(microbatch)
@@ -216,12 +233,29 @@ class AuditedStage:
         """
         self.compute(lie)
         sent, bounds = self.contribute(), self.bounds
-        work = {m: self.work[m] for m in list(self.work)[: self.shares[LIAR]]}
         for auditor in auditors:
             self.members[auditor].call(KeepVersion(step=self.step))
-        shown = Shown(self._subject(work, bounds, sent[LIAR]), work, sent[LIAR])
+        shown = self._shown(LIAR, bounds, sent[LIAR])
         self.close(sent)
         return shown
+
+    def _shown(self, place: int, bounds: list[int], sent: list[bytes]) -> Shown:
+        work = {m: self.work[m] for m in self._microbatches(place)}
+        return Shown(self._subject(work, bounds, sent), work, sent)
+
+    def audit_everyone(self) -> Iterator[tuple[int, int, Audited]]:
+        """One more honest step, in which every replica that contributes is audited by all others,
+        each with one copy of the version; yield who audited whom, and the result."""
+        self.compute()
+        sent, bounds = self.contribute(), self.bounds
+        for member in self.members:
+            member.call(KeepVersion(step=self.step))
+        shown = [self._shown(place, bounds, parts) for place, parts in enumerate(sent)]
+        self.close(sent)
+        for auditor, other in itertools.permutations(range(len(self.members)), 2):
+            if self.shares[other]:
+                yield auditor, other, self.finish(shown[other], auditor)
+                self.members[auditor].again()
 
     def _subject(self, work: dict[int, Sent], bounds: list[int], sent: Sequence[bytes]) -> Subject:
         return Subject(
@@ -236,6 +270,7 @@ class AuditedStage:
             held=self._held(sent, AUDITOR),
             tensors=tensors_of(first=not self.audited, last=bool(self.audited)),
             coarse=self.averaging != "fp32",
+            mixed=self.precision != DEFAULT,
         )
 
     def _held(self, sent: Sequence[bytes], auditor: int) -> dict[int, bytes]:
@@ -250,7 +285,7 @@ class AuditedStage:
 
     def finish(self, shown: Shown, auditor: int = AUDITOR) -> Audited:
         """Have a replica audit what the first one shows."""
-        torch.set_num_threads(self._threads_of(auditor))
+        self._set_threads(auditor)
         of = replace(shown.of, held=self._held(shown.segments, auditor))
         audit, done = Audit(of, 0.0), Audited()
         pending = deque(audit.committed(shown.statement, 0.0))
@@ -260,7 +295,12 @@ class AuditedStage:
         return done
 
     def _perform(
-        self, audit: Audit, effect: AuditEffect, shown: Shown, done: Audited, auditor: LocalWorker
+        self,
+        audit: Audit,
+        effect: AuditEffect,
+        shown: Shown,
+        done: Audited,
+        auditor: AuditingWorker | OtherProcess,
     ) -> list[AuditEffect]:
         match effect:
             case AskList():

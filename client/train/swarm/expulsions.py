@@ -75,6 +75,10 @@ class Expulsions:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
         return self._act(found)
 
+    def of_votes(self) -> list[VotedOut]:
+        """Return the members that their stages have expelled, with the charges."""
+        return [out for out, _ in self.voted.values()]
+
     def voted_out(self, out: Convicted) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
         known = out.member in self.voted or out.member in self.expelled
@@ -198,7 +202,7 @@ class Expulsions:
         try:
             save_proofs(self._path, self.expelled.proofs)
             if self.voted:
-                save_voted_out(beside(self._path), [out for out, _ in self.voted.values()])
+                save_voted_out(beside(self._path), self.of_votes())
         except OSError as error:  # a full disk must not stop training
             self._warn(f"the proofs of who was expelled cannot be written: {error.strerror}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.audit.record import Grade
+from protocol.audit.record import TOLERANCE, Grade
 from tests.bench import attacks, honest_audits
 from tests.bench.attacks import HONEST, LAYOUTS, STEPS, Row, misses, missing, now, todo, wanted
 from tests.bench.honest_audits import Seen
@@ -100,3 +100,19 @@ def test_the_page_says_what_the_rule_makes_of_doubts() -> None:
     assert "Before the mends: 1,000, 1 doubtful and 0 lies" in page
     assert honest_audits.charged_every(1e-3) == pytest.approx(1 / (1e-3 * 49 * 48 / 2 * 1e-6))
     assert "once in 850,340 audits" in page
+
+
+def test_the_tail_of_honest_distances_is_that_of_the_power_law_they_follow() -> None:
+    """A share (1e-3 / x)^2 is further than x: 1e-6 further than what is tolerated."""
+    seen = Seen("width 8", "s8", "s8", 1)
+    assert seen.beyond(1) is None, "too few to say"
+    for rank in range(1, 10_001):
+        far = 1e-3 * (rank / 10_000) ** -0.5 * TOLERANCE
+        seen.note(Audited(boundary=far, grade=Grade.AGREES))
+    for distance, share in ((1, 1e-6), (10, 1e-8)):
+        assert seen.beyond(distance) == pytest.approx(share, rel=0.5)
+
+
+def test_lines_of_one_setting_become_one() -> None:
+    lines = [Seen("width 8", "s8", "s8", n % 2, audits=1, fine={-3: 2}) for n in range(4)]
+    assert [(one.audits, one.fine) for one in honest_audits.summed(lines)] == [(2, {-3: 4})] * 2

@@ -17,7 +17,7 @@ from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
-from protocol.audit.charges import Charges
+from protocol.audit.charges import Charges, VotedOut
 from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
@@ -54,12 +54,12 @@ class Audits:
         return volunteer.audits
 
     def restarted(self, volunteer: Volunteer) -> None:
-        """A process has ended: only who is expelled was on its disk."""
+        """A process has ended: on its disk is only who was expelled, with the charges."""
         if (old := volunteer.audits) is not None:
             self._ended += old.results
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
-                new.expelled = old.expelled
+                new.restore(volunteer.voted_out, self._swarm.now_of(volunteer))
 
     @property
     def found(self) -> Counter[str]:
@@ -139,6 +139,7 @@ class Audits:
 
     def _convicted(self, by: Volunteer, out: Convicted) -> None:
         self._swarm.note(by, f"expels {short(out.member)}: {out.words}")
+        by.voted_out.append(VotedOut(out.stage, out.member, out.charges))
         if by.lies:
             return
         self._swarm.network.close(by, out.member)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from client.lab.simulate.agenda import Action
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.peer import SimPeer
+from protocol.audit.charges import VotedOut
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
@@ -122,6 +123,8 @@ class Volunteer(SimPeer):
     signer: Signer | None = None
     """None: the run has no audits, and nothing needs a signature."""
     audits: AuditTerms | None = None
+    voted_out: list[VotedOut] = field(default_factory=list)
+    """On its disk: the members that it has seen expelled, with the charges."""
     corrupt: int = 0
     """Number of its next tasks that get a malformed tensor."""
 

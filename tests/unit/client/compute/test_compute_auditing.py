@@ -11,6 +11,7 @@ from client.compute.requests import CompareContribution, KeepVersion, Load, Reco
 from model_zoo.specs.model import ModelSpec
 from protocol.audit.record import Grade
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
+from tests.support.other_process import OtherProcess
 
 SHARES = [(4, 4), (1, 7), (3, 3, 3)]
 
@@ -38,6 +39,22 @@ def test_other_threads_stay_far_below_the_tolerance(stage, boundary):
     swarm.train(2)
     for _ in range(3):
         assert worst(swarm.audit()) < 1e-5
+
+
+def test_a_machine_that_rounds_otherwise_agrees_and_makes_the_same_versions():
+    """``close`` compares the versions; passes in bf16 differ by a hundred thousand times more."""
+    elsewhere = OtherProcess("sse")
+    try:
+        for precision, least, most in (("fp32", 1e-9, 1e-5), ("bf16", 1e-5, 1e-2)):
+            swarm = AuditedStage(
+                1, (2, 2), averaging="fp32", precision=precision, elsewhere=[elsewhere]
+            )
+            swarm.train(1)
+            found = [result for _, _, result in swarm.audit_everyone()]
+            assert [each.grade for each in found] == [Grade.AGREES] * 2
+            assert all(least < worst(each) < most for each in found)
+    finally:
+        elsewhere.close()
 
 
 @pytest.mark.parametrize("stage", [0, 1])

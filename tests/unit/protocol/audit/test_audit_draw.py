@@ -49,6 +49,15 @@ def test_who_was_found_wanting_is_looked_at_again_for_sure(result):
     assert rate(0.03, found) == pytest.approx(0.12)  # as if new
 
 
+def test_who_is_charged_by_another_is_looked_at_once_soon():
+    suspect = record(*[Grade.AGREES] * PROVEN)
+    suspect.suspected = True
+    assert rate(0.03, suspect) == 1.0
+    assert suspect.trusted(), "another member's word is no strike"
+    suspect.note(Grade.AGREES)
+    assert rate(0.03, suspect) == pytest.approx(0.015)
+
+
 def test_without_a_budget_nobody_is_audited():
     doubted = record(Grade.DOUBTFUL)
     assert all(

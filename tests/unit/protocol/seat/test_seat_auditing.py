@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.audit import PATIENCE_S
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
@@ -112,6 +112,52 @@ class TestWhoIsToldOfCharges:
         auditing.charged(charge_of_third(1), 0.0)
         assert auditing.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
         assert len(auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
+
+
+def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
+    auditing: Auditing,
+) -> None:
+    """Of those who have expelled THIRD none may be left that did not restart."""
+    terms, charges = auditing._terms, (charge_of_third(1), charge_of_third(4))
+    assert terms is not None
+    terms.restore([VotedOut(STAGE, THIRD, charges)], 0.0)
+    said = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
+    assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
+    assert "found by 2 members" in terms.expelled[STAGE, THIRD]
+    assert terms.open_charges() == {}
+
+
+class TestWhoIsSuspected:
+    """SIBLING charges THIRD."""
+
+    def suspected(
+        self, auditing: Auditing, *reasons: str, stage: int = STAGE, of_sums: bool = False
+    ) -> bool:
+        terms = auditing._terms
+        assert terms is not None
+        for step, reason in enumerate(reasons):
+            body = CHARGE.encode(Charge(stage, THIRD, step, 1, b"r" * 32, reason))  # type: ignore[arg-type]
+            said = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
+            auditing.on_charged(SIBLING, said, 2.0 * step)
+        records = terms.sums if of_sums else terms.records
+        return any(record.suspected for record in records.values())
+
+    def test_whom_another_member_charges(self, auditing: Auditing) -> None:
+        assert self.suspected(auditing, "lies")
+
+    def test_once_for_each_that_charges_it(self, auditing: Auditing) -> None:
+        assert self.suspected(auditing, "fails")
+        assert auditing._terms is not None
+        auditing._terms.record(STAGE, THIRD).note(Grade.AGREES)
+        assert not self.suspected(auditing, "lies", "other")
+
+    def test_its_sums_if_they_are_charged(self, auditing: Auditing) -> None:
+        assert not self.suspected(auditing, "sums")
+        assert self.suspected(auditing, "sums", of_sums=True)
+
+    def test_nobody_for_its_charges_nor_in_another_stage(self, auditing: Auditing) -> None:
+        assert not self.suspected(auditing, "accuses")
+        assert not self.suspected(auditing, "lies", stage=STAGE + 1)
 
 
 def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
