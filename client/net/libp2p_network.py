@@ -302,6 +302,10 @@ class Libp2pNetwork:
         for peer in self._members - before:
             self.passing.admitted(peer)
 
+    def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
+        """Replace the set of proven peers. See `Network.trust`."""
+        self._host.door.trust(proven, guests, trio.current_time())
+
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
         return self._hello_s is None or peer in self._members

@@ -57,6 +57,7 @@ from protocol.membership.advert import Advert
 from protocol.membership.held_out import HELD_OUT
 from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
+from protocol.membership.roster import guests_for
 from protocol.membership.view import (
     Contradicted,
     MemberDown,
@@ -620,6 +621,14 @@ class Engine:
         """Return whom work has proven; None: we have closed no step."""
         return None if self.history is None else self.history.proves_at_all
 
+    def _proven(self) -> frozenset[PeerId] | None:
+        """Return the members that work has proven to us; None while we are linked with none of
+        them: then we depend on others."""
+        proves, roster = self._proves(), self.membership.roster
+        if proves is None or not any(proves(m.peer) for m in roster.linked()):
+            return None
+        return frozenset(peer for peer in roster.live() if proves(peer))
+
     def _path_of(self, peer: PeerId) -> Sequence[PeerId]:
         """Return a member's chain of vouches, where members vouch for each other."""
         admission = self.handshake.admission
@@ -632,6 +641,9 @@ class Engine:
             return
         began, self._look_due = time.perf_counter(), False
         self.network.members(roster.live())
+        proven, guests = self._proven(), guests_for(self.manifest.stage_count)
+        self.network.trust(proven, guests)
+        roster.trust(proven, guests)
         wanted = self.kept_links.wanted(roster)
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:

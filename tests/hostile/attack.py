@@ -135,6 +135,10 @@ class Attack:
     """Whether that volunteer's home is emptied first, so that it comes back as a newcomer."""
     flags: tuple[str, ...] = ()
     """Further flags of the honest volunteers' ``join``."""
+    apart: bool = False
+    """Whether everybody has a host with a public address of its own (root): the attacker is one
+    machine of the internet, and what counts by address applies. Else all are on loopback, where
+    nothing is counted by address, as if the attacker had as many addresses as it liked."""
 
     def __post_init__(self) -> None:
         if (self.stranger is None) == (not self.within):

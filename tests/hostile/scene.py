@@ -4,7 +4,7 @@
 
 If the attack says so, an honest volunteer is killed and started again in the midst of it.
 
-Everybody talks TCP on loopback. A lying member is in place, honest, before the first measurement;
+Everybody talks TCP on loopback, or from a host of its own (``Attack.apart``). A lying member is in place, honest, before the first measurement;
 a stranger comes with the attack. The attacker is killed at the end of the attack.
 """
 
@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from protocol.ids import short
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB, Attack
 from tests.hostile.member import LIES_FROM
+from tests.netlab.internet import Internet, Place
 
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).parents[2]
@@ -194,6 +196,7 @@ class Scene:
         """Of the harness' volunteers."""
         self._authority: dict[str, int] = {}
         self._stranger: subprocess.Popen[str] | None = None
+        self._internet: Internet | None = None
         self._spent: dict[str, Spent] = {}
         """In each part."""
 
@@ -204,8 +207,15 @@ class Scene:
             Misplaced: the attacker sits in another stage.
         """
         began = time.monotonic()
-        _found(self.attack, self.folder)
-        with LocalSwarm(self._swarm_file, self.folder, self.folder / "logs") as swarm:
+        with ExitStack() as stack:
+            if self.attack.apart:
+                names = [LIAR, *(f"v{number + 1}" for number in range(self.attack.honest))]
+                places = dict.fromkeys(names, Place())
+                self._internet = stack.enter_context(Internet(places))
+            _found(self.attack, self.folder, self._host("v1"))
+            swarm = stack.enter_context(
+                LocalSwarm(self._swarm_file, self.folder, self.folder / "logs")
+            )
             try:
                 self._swarm = swarm
                 self._start()
@@ -223,14 +233,25 @@ class Scene:
                 for member in swarm.alive:  # an orderly leave takes seconds and shows nothing
                     member.kill()
 
-    # --- who is there ----------------------------------------------------------------------
+    # --- who is where ----------------------------------------------------------------------
+
+    def _host(self, name: str) -> str:
+        return HOST if self._internet is None else self._internet.public(name)
+
+    def _there(self, name: str, command: Sequence[str] = ()) -> list[str]:
+        """Return the command that runs a command where somebody is."""
+        return list(command) if self._internet is None else self._internet.command(name, command)
+
+    def _start_honest(self, name: str, log_name: str = "") -> Member:
+        there = self._there(name)
+        return self._swarm.start(name, self._flags(name), log_name=log_name, within=there)
 
     @property
     def _honest(self) -> list[Member]:
         return [member for member in self._swarm.members if not member.name.startswith(LIAR)]
 
     def _start(self) -> None:
-        first = self._swarm.start("v1", self._flags())
+        first = self._start_honest("v1")
         first.wait_until_it_answers(START_S)
         kept = home_folders(first.home).data / CAPACITY_FILE
         self._until(kept.exists, "a measured machine")
@@ -238,7 +259,7 @@ class Scene:
             self._start_liars(kept)
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
-            self._swarm.start(f"v{number}", self._flags())
+            self._start_honest(f"v{number}")
             if number < self.attack.honest:  # volunteers that join together may take the same stage
                 self._until(self._last_has_a_place, f"place for v{number}")
         self._until(self._all_serve, "everybody serving")
@@ -262,7 +283,7 @@ class Scene:
     def _start_liar(self, name: str) -> None:
         self._swarm.start(
             name,
-            self._flags(),
+            self._flags(name),
             variables={LIES_FROM: str(self._go), "PYTHONPATH": str(REPOSITORY)},
             within=[sys.executable, "-m", "tests.hostile.member", self.attack.name],
         )
@@ -271,8 +292,8 @@ class Scene:
         data = make_private(home_folders(self.folder / name).data)
         shutil.copyfile(kept, data / CAPACITY_FILE)
 
-    def _flags(self) -> list[str]:
-        common = ["--listen-host", HOST, "--threads", "1", "--seats", "1"]
+    def _flags(self, name: str) -> list[str]:
+        common = ["--listen-host", self._host(name), "--threads", "1", "--seats", "1"]
         return [*common, *self.attack.flags]
 
     def _all_serve(self) -> bool:
@@ -307,10 +328,11 @@ class Scene:
         if self.attack.within:
             self._go.touch()
             return
-        peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
+        peers = [a for look in self._named_looks() for a in ("--peer", self._address(*look))]
         program = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
-        command = ["nice", "-n", str(self._niceness), *program]
+        command = self._there(LIAR, ["nice", "-n", str(self._niceness), *program])
         more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
+        more += ["--host", self._host(LIAR)]
         with (self.folder / "logs" / "stranger.log").open("w") as log:
             self._stranger = subprocess.Popen(
                 [*command, *more, *peers],
@@ -325,6 +347,9 @@ class Scene:
             words = (self.folder / "logs" / "stranger.log").read_text()[-2000:]
             raise UserError(f"{self.attack.name}: the attack did not begin\n{words}", "")
 
+    def _address(self, name: str, look: Snapshot) -> str:
+        return next(found for found in look.addresses if f"/ip4/{self._host(name)}/" in found)
+
     def _restart(self) -> None:
         """Kill an honest volunteer and start it again; go on when everybody serves."""
         member = self._honest[-1]
@@ -333,7 +358,7 @@ class Scene:
         if self.attack.forgets:
             shutil.rmtree(member.home)
             self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
-        self._swarm.start(member.name, self._flags(), log_name=f"{member.name}-again")
+        self._start_honest(member.name, log_name=f"{member.name}-again")
         self._until(self._all_serve, "everybody serving again")
         begin = self._newest()
         self._until(lambda: self._newest() > begin, "steps after the restart")
@@ -481,11 +506,7 @@ def _last_line(log: Path) -> str:
     return lines[-1][:120] if lines else ""
 
 
-def _loopback(look: Snapshot) -> str:
-    return next(address for address in look.addresses if f"/ip4/{HOST}/" in address)
-
-
-def _found(attack: Attack, folder: Path) -> None:
+def _found(attack: Attack, folder: Path, host: str) -> None:
     run = RunChoices(
         stages=attack.stages,
         microbatches=attack.microbatches,
@@ -499,5 +520,5 @@ def _found(attack: Attack, folder: Path) -> None:
     )
     signer = ensure_identity(make_private(home_folders(folder / "v1").data))
     manifest = found_swarm(signer.peer, run, MODEL, OptimizerChoices()).manifest
-    swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
+    swarm = sign(manifest, signer, (Address("ip4", host, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)

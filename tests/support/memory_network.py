@@ -253,6 +253,9 @@ class MemoryNetwork:
     def members(self, peers: Collection[PeerId]) -> None:
         """The hub has no budget for strangers."""
 
+    def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
+        """The hub has room for all."""
+
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
         """The hub delivers whole frames."""
 

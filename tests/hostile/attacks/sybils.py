@@ -137,15 +137,26 @@ async def _silent(stranger: Stranger, number: int) -> None:
             await trio.sleep(0)
 
 
-ATTACKS = tuple(
-    Attack(
-        name=f"sybils-{count}",
+WHAT = (
+    "{count:,} invented identities {where} claim seats, name others as lost, report ledgers, ask for "
+    "leases, follow a later lineage, are told of, or hold idle links."
+)
+
+
+def _sized(count: int, *, apart: bool) -> Attack:
+    where = "of one machine with one address" if apart else "with any number of addresses"
+    cores = {50: 0.03, 500: 0.08, 5000: 0.1}[count]
+    return Attack(
+        name=f"sybils-{count}-apart" if apart else f"sybils-{count}",
         issue="17.4",
-        what=f"{count:,} invented identities claim seats, name others as lost, report ledgers, ask "
-        "for leases, follow a later lineage, are told of, or hold idle links.",
+        what=WHAT.format(count=count, where=where),
         stranger=partial(attack, identities=count),
         lasts_s=60.0,
-        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB, attacker_cores=cores),
+        bounds=Bounds(
+            rate=0.9, memory_bytes=100 * MIB, attacker_cores=0.0 if apart else cores
+        ),
+        apart=apart,
     )
-    for count, cores in ((50, 0.03), (500, 0.08), (5000, 0.1))
-)
+
+
+ATTACKS = tuple(_sized(count, apart=apart) for apart in (False, True) for count in (50, 500, 5000))
