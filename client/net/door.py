@@ -5,7 +5,7 @@ stranger's. Strangers have a few places of their own, apart from those of member
 taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
 nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
 link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
-not slow down training. One machine gets few handshakes, and leaves the others' alone.
+not slow down training. One machine gets few handshakes, and a proven member's machine has its own.
 
 A link costs for as long as it lasts, whoever is at its other end. So once work has proven members to
 us, all others, strangers and members alike, are *guests*: they share few places. When these are
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,7 +65,8 @@ class HostLimits:
         strangers: of peers that are no members (yet), on top of these.
         hello_s: how long an inbound connection may take to be admitted; None: there is no
             admission, and a peer with a proven identity counts as a member.
-        arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 3 ms.
+        arrivals_per_s, arrivals_burst: inbound connections, but for those from the machines of
+            proven members; a handshake costs some 3 ms.
         links_per_s, links_burst: of these, strangers and guests with a proven identity; to agree on
             the lanes of a link costs some 5 ms more.
     """
@@ -77,7 +78,7 @@ class HostLimits:
     handshake_s: float = 10.0
     dial_s: float = 10.0
     hello_s: float | None = None
-    arrivals_per_s: float = 4.0
+    arrivals_per_s: float = 2.0
     arrivals_burst: float = 256.0
     links_per_s: float = 1.0
     links_burst: float = 64.0
@@ -141,6 +142,7 @@ class Door:
     _visits: OrderedDict[Visit, None] = field(default_factory=OrderedDict)
     _by_machine: Counter[str] = field(default_factory=Counter)
     _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
+    _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
     _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
@@ -187,15 +189,20 @@ class Door:
         visit.peer, visit.since = peer, now
         return wait_s
 
-    def trust(self, proven: Collection[PeerId] | None, guests: int, now: float) -> None:
+    def trust(
+        self, proven: Collection[PeerId] | None, guests: int, ips: Iterable[str], now: float
+    ) -> None:
         """All others than these peers are guests from now on; those too many for their number of
         places leave once they had time to begin to work.
 
         Args:
             proven: peers that work has proven; None: nobody is a guest.
             guests: places of guests.
+            ips: addresses at which proven peers are linked with us.
             now: monotonic seconds.
         """
+        for ip in ips:
+            _newest(self._friends, machine_of(ip), None, MAX_MACHINES)
         self._proven, self._guests = None if proven is None else frozenset(proven), guests
         there = [v for v in self._visits if self._is_guest(v.peer) and not v.leaving]
         stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
@@ -227,6 +234,8 @@ class Door:
         fresh = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
         own = _newest(self._handshakes, visit.machine, fresh, MAX_MACHINES)
         own_wait_s = _turn(own, "too-many-arrivals-from-one-ip", now)
+        if visit.machine in self._friends:
+            return own_wait_s
         return max(own_wait_s, _turn(self._arrivals, "too-many-arrivals", now))
 
     def _room_for_guest(

@@ -304,7 +304,9 @@ class Libp2pNetwork:
 
     def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
         """Replace the set of proven peers. See `Network.trust`."""
-        self._host.door.trust(proven, guests, trio.current_time())
+        links = [link for peer in proven or () if (link := self._links.get(peer)) is not None]
+        ips = [c.connection.ip for link in links for c in link.carriers if c.connection.ip]
+        self._host.door.trust(proven, guests, ips, trio.current_time())
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
