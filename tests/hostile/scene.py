@@ -95,6 +95,8 @@ class Result:
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
     noted: str = ""
     """The attacker's last message: a figure of its own, or the reason of its failure."""
+    back_s: float = 0.0
+    """Seconds after which the volunteer that was killed and started again served; 0: none was."""
     seconds: float = 0.0
     machine: str = ""
     version: str = ""
@@ -128,6 +130,12 @@ class Result:
     def share(self) -> float:
         """Rate during the attack, once it had ``within_s``, against the rate before."""
         return self.rate_during / self.rate_before if self.rate_before else 0.0
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU of the honest ones for each step during the attack against that before; 0: unknown.
+        It does not depend on what the attacker takes of the cores that they share here."""
+        return self.cpu_during / self.cpu_before if self.cpu_before else 0.0
 
 
 @dataclass
@@ -197,6 +205,7 @@ class Scene:
         self._authority: dict[str, int] = {}
         self._stranger: subprocess.Popen[str] | None = None
         self._internet: Internet | None = None
+        self._back_s = 0.0
         self._spent: dict[str, Spent] = {}
         """In each part."""
 
@@ -355,11 +364,13 @@ class Scene:
         member = self._honest[-1]
         member.kill()
         self._swarm.members.remove(member)
+        began = time.monotonic()
         if self.attack.forgets:
             shutil.rmtree(member.home)
             self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
         self._start_honest(member.name, log_name=f"{member.name}-again")
         self._until(self._all_serve, "everybody serving again")
+        self._back_s = round(time.monotonic() - began, 1)
         begin = self._newest()
         self._until(lambda: self._newest() > begin, "steps after the restart")
 
@@ -477,6 +488,7 @@ class Scene:
             niceness=self._niceness,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
+            back_s=self._back_s,
             seconds=round(seconds, 1),
             machine=this_machine(),
             version=commit(),

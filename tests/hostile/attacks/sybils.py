@@ -23,7 +23,7 @@ from protocol.recovery.stored import ERA_BITS, STORED, Lineage, Stored, encode_s
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, JoinStage, LeaseRequest, LedgerReport, Records
 from protocol.wire.parts import SeatStatus
-from tests.hostile.attack import MIB, Attack, Bounds
+from tests.hostile.attack import MIB, Attack, Bounds, forever
 from tests.hostile.bare import again_and_again, bare_link, proved
 from tests.hostile.stranger import PULSE_S, Stranger
 
@@ -143,20 +143,39 @@ WHAT = (
 )
 
 
-def _sized(count: int, *, apart: bool) -> Attack:
+def _sized(count: int, *, apart: bool, newcomer: bool = False) -> Attack:
     where = "of one machine with one address" if apart else "with any number of addresses"
+    more = " Meanwhile one of four volunteers is replaced by a newcomer." if newcomer else ""
     cores = {50: 0.03, 500: 0.08, 5000: 0.1}[count]
+    name = f"sybils-{count}{'-apart' * apart}{'-newcomer' * newcomer}"
     return Attack(
-        name=f"sybils-{count}-apart" if apart else f"sybils-{count}",
+        name=name,
         issue="17.4",
-        what=WHAT.format(count=count, where=where),
+        what=WHAT.format(count=count, where=where) + more,
         stranger=partial(attack, identities=count),
         lasts_s=60.0,
-        bounds=Bounds(
-            rate=0.9, memory_bytes=100 * MIB, attacker_cores=0.0 if apart else cores
-        ),
+        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB, attacker_cores=0.0 if apart else cores),
         apart=apart,
+        restarts=newcomer,
+        forgets=newcomer,
     )
 
 
-ATTACKS = tuple(_sized(count, apart=apart) for apart in (False, True) for count in (50, 500, 5000))
+async def _nobody(stranger: Stranger) -> None:
+    await forever()
+
+
+COUNTS = (50, 500, 5000)
+ATTACKS = (
+    *(_sized(count, apart=apart) for apart in (False, True) for count in COUNTS),
+    *(_sized(500, apart=apart, newcomer=True) for apart in (False, True)),
+    Attack(
+        name="newcomer",
+        issue="17.4",
+        what="No attack: one of four volunteers is replaced by a newcomer.",
+        stranger=_nobody,
+        lasts_s=60.0,
+        restarts=True,
+        forgets=True,
+    ),
+)
