@@ -48,6 +48,8 @@ START_S = 180.0
 BEFORE_S = 12.0
 WARM_STEPS = 5
 POLL_S = 0.5
+LOOK_S = 2.0
+"""Between two looks at everybody: each costs a volunteer some 10 ms, also while it does nothing."""
 SET_ASIDE = re.compile(r"(\w{6}) of stage \d+ is set aside")
 OFFENCES = ("banned", "set aside", "aside:", "expelled")
 """Words of an event that says somebody is shut out."""
@@ -388,10 +390,11 @@ class Scene:
     def _watch(self, what: str, seconds: float) -> list[Sample]:
         """Look at everybody for so long, and write it beside the logs."""
         samples = []
-        deadline, began = time.monotonic() + max(seconds, 2 * POLL_S), self._spend()
+        deadline, began = time.monotonic() + max(seconds, 2 * LOOK_S), self._spend()
         while time.monotonic() < deadline:
             samples.append(self._look())
-            time.sleep(POLL_S)
+            time.sleep(min(LOOK_S, max(0.0, deadline - time.monotonic())))
+        samples.append(self._look())
         self._spent[what] = self._spend().since(began)
         self._note_stewards()
         self._samples += samples
