@@ -103,7 +103,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.routes import ROUTES
 
-STRANGERS_WAIT_S = 0.25
+STRANGERS_WAIT_S = 1.0
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
 going: there is always something new in a crowd."""
 REST = 50
@@ -288,8 +288,8 @@ class Engine:
             async for event in self.network.events:
                 known = event.peer in self.handshake.admitted
                 self.take(event)
-                if known or event.peer in self.handshake.admitted:
-                    self._refresh()  # only admitted peers change anything
+                if known or event.peer in self.handshake.admitted:  # only these change anything
+                    self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
         parts = (self.membership, self.expulsions, self.text, self.held_stages, self.history)
@@ -564,11 +564,15 @@ class Engine:
 
     def _view_of(self, peer: PeerId | None) -> None:
         """A peer has changed; None: several. News of one that has done no work can wait."""
-        proves = self._proves()
-        if proves is None or peer in (None, self.signer.peer) or proves(peer):
+        if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
             self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
+
+    def _is_new(self, peer: PeerId) -> bool:
+        """Whether a peer has done no work, though work has proven others."""
+        proves = self._proves()
+        return proves is not None and peer != self.signer.peer and not proves(peer)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
@@ -592,12 +596,14 @@ class Engine:
         with self.error_boundary.against(PeerId(record.key), WAYPOINT):
             self.waypoints.record(record)
 
-    def _refresh(self) -> None:
-        """Pass a changed view on, once per event and not once per effect."""
+    def _refresh(self, *, soon: bool = True) -> None:
+        """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What a
+        peer says that has done no work waits for the next tick: a crowd says much."""
         while self._view_dirty:
             self._view_dirty = False
             self._view_changed()
-        self._timer.wake()
+        if soon:
+            self._timer.wake()
 
     def _view_changed(self) -> None:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
