@@ -7,8 +7,8 @@ nobody out. All connections come to the handshake at a bounded rate; it shows wh
 link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
 not slow down training. One machine gets few handshakes, and a proven member's machine has its own.
 
-A link costs for as long as it lasts, whoever is at its other end. So once work has proven members to
-us, all others, strangers and members alike, are *guests*: they share few places. When these are
+A link costs for as long as it lasts, whoever is at its other end. So once work has proven members
+to us, all others, strangers and members alike, are *guests*: they share few places. When these are
 taken, the oldest of the prefix that has the most makes room; if none has more than the newcomer's,
 the oldest of all makes room, every few seconds: so whoever waits gets in.
 
@@ -170,8 +170,8 @@ class Door:
         return wait_s
 
     def recognise(self, visit: Visit, peer: PeerId, now: float) -> float:
-        """Note the proven identity; return the seconds that its link must wait, a member's none that
-        is no guest.
+        """Note the proven identity; return the seconds that its link must wait: none for a member,
+        unless it is a guest.
 
         Raises:
             Refusal: too many strangers come, or there is no place for another guest.
@@ -228,7 +228,7 @@ class Door:
             self._closed_until[prefix] = now + CLOSED_S
 
     def _wait_for_handshake(self, visit: Visit, now: float) -> float:
-        """Return the seconds to wait; who comes too often from one machine costs no other a turn."""
+        """Return the seconds to wait; one machine that comes too often costs no other a turn."""
         if visit.near:
             return _turn(self._arrivals, "too-many-arrivals", now)
         fresh = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)

@@ -597,8 +597,8 @@ class Engine:
             self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:
-        """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What a
-        peer says that has done no work waits for the next tick: a crowd says much."""
+        """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What
+        a peer says that has done no work waits for the next tick: a crowd says much."""
         while self._view_dirty:
             self._view_dirty = False
             self._view_changed()

@@ -4,8 +4,9 @@
 
 If the attack says so, an honest volunteer is killed and started again in the midst of it.
 
-Everybody talks TCP on loopback, or from a host of its own (``Attack.apart``). A lying member is in place, honest, before the first measurement;
-a stranger comes with the attack. The attacker is killed at the end of the attack.
+Everybody talks TCP on loopback, or from a host of its own (``Attack.apart``). A lying member is in
+place, honest, before the first measurement; a stranger comes with the attack. The attacker is
+killed at the end of the attack.
 """
 
 from __future__ import annotations
