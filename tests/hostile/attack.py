@@ -133,6 +133,9 @@ class Attack:
     its rate counts from when it serves again."""
     forgets: bool = False
     """Whether that volunteer's home is emptied first, so that it comes back as a newcomer."""
+    returns_within_s: float = 0.0
+    """How long it is waited for until it serves, which the attack may prevent; 0: the attack goes
+    on once it serves."""
     flags: tuple[str, ...] = ()
     """Further flags of the honest volunteers' ``join``."""
     apart: bool = False

@@ -55,8 +55,8 @@ In most rows everybody is on loopback, where nothing is counted by address: the 
 many machines as it has links. In rows named *apart* everybody has a host with a public address of
 its own (network namespaces, root), and the attacker is one machine of the internet. In rows named
 *newcomer* one of four volunteers is killed 15 s after the attack began, and somebody new comes in
-its stead; the row says how long it took until it served a stage, and `newcomer` is the same without
-an attack.
+its stead; *noted* says when it was linked with all others, and when it served a stage; `newcomer` is
+the same without an attack.
 
 Machine: {machine}.
 
@@ -134,7 +134,7 @@ def row_of(row: Result, attack: Attack, shares: Sequence[float] = ()) -> str:
         blamed,
         f"{row.alive} of {row.honest}",
         "; ".join(row.misses(attack)) or "held",
-        _noted(row),
+        _noted(row, attack),
         row.version,
     ]
     return _line(cells)
@@ -147,9 +147,14 @@ def _cpu(row: Result) -> str:
     return f"{spent} ({row.cpu_share:.2f})"
 
 
-def _noted(row: Result) -> str:
-    back = f"the volunteer that was replaced served after {row.back_s:.0f} s" if row.back_s else ""
-    return "; ".join(filter(None, (row.noted, back)))
+def _noted(row: Result, attack: Attack) -> str:
+    """Return the attacker's word, and how long the volunteer that was restarted took."""
+    late = f"not in {attack.returns_within_s:.0f} s"
+    linked = f"after {row.linked_s:.0f} s" if row.linked_s else late
+    back = f"after {row.back_s:.0f} s" if row.back_s else late
+    if attack.returns_within_s:
+        return "; ".join(filter(None, (row.noted, f"linked {linked}", f"served {back}")))
+    return row.noted
 
 
 def _line(cells: Sequence[str]) -> str:

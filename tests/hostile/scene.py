@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,8 +98,11 @@ class Result:
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
     noted: str = ""
     """The attacker's last message: a figure of its own, or the reason of its failure."""
+    linked_s: float = 0.0
+    """Seconds after which a newcomer was linked with all others; 0: not in time, or there was none.
+    """
     back_s: float = 0.0
-    """Seconds after which the volunteer that was killed and started again served; 0: none was."""
+    """Seconds after which the volunteer that was killed and started again served; 0: as above."""
     seconds: float = 0.0
     machine: str = ""
     version: str = ""
@@ -116,6 +119,8 @@ class Result:
             f"the run fell back by {self.steps_lost} steps": self.steps_lost > bounds.steps_lost,
             f"rate {self.share:.2f} of before": self.share < bounds.rate,
             f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
+            "the newcomer was not linked in time": bool(attack.returns_within_s)
+            and not self.linked_s,
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
@@ -208,7 +213,7 @@ class Scene:
         self._authority: dict[str, int] = {}
         self._stranger: subprocess.Popen[str] | None = None
         self._internet: Internet | None = None
-        self._back_s = 0.0
+        self._back_s = self._linked_s = 0.0
         self._spent: dict[str, Spent] = {}
         """In each part."""
 
@@ -372,10 +377,30 @@ class Scene:
             shutil.rmtree(member.home)
             self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
         self._start_honest(member.name, log_name=f"{member.name}-again")
+        if patience_s := self.attack.returns_within_s:
+            self._linked_s = self._within(patience_s, began, self._last_is_linked)
+            self._back_s = self._within(patience_s, began, self._all_serve)
+            return
         self._until(self._all_serve, "everybody serving again")
         self._back_s = round(time.monotonic() - began, 1)
         begin = self._newest()
         self._until(lambda: self._newest() > begin, "steps after the restart")
+
+    def _within(self, patience_s: float, began: float, is_so: Callable[[], bool]) -> float:
+        """Return the seconds after which something was so; 0: it was not in time."""
+        while (after_s := time.monotonic() - began) < patience_s:
+            if is_so():
+                return round(after_s, 1)
+            time.sleep(POLL_S)
+        return 0.0
+
+    def _last_is_linked(self) -> bool:
+        """Whether the volunteer that came last is linked with all others."""
+        looks = self._looks()
+        if len(looks) < len(self._swarm.members):
+            return False
+        there = {one.peer for one in looks[-1].peers if one.state == "connected"}
+        return there >= {look.peer for look in looks[:-1]}
 
     def _end_attack(self) -> None:
         if self._stranger is not None:
@@ -492,6 +517,7 @@ class Scene:
             niceness=self._niceness,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
+            linked_s=self._linked_s,
             back_s=self._back_s,
             seconds=round(seconds, 1),
             machine=this_machine(),

@@ -34,6 +34,8 @@ TELLERS = 4
 SILENT = 100
 PER_S = 40.0
 AGAIN_S = 30.0
+WAITS_S = 60.0
+"""How long a newcomer is watched; the attack goes on for so long."""
 LATER = Lineage(era=(1 << ERA_BITS) + 4711)
 UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 
@@ -158,6 +160,7 @@ def _sized(count: int, *, apart: bool, newcomer: bool = False) -> Attack:
         apart=apart,
         restarts=newcomer,
         forgets=newcomer,
+        returns_within_s=WAITS_S if newcomer else 0.0,
     )
 
 
@@ -177,5 +180,6 @@ ATTACKS = (
         lasts_s=60.0,
         restarts=True,
         forgets=True,
+        returns_within_s=WAITS_S,
     ),
 )

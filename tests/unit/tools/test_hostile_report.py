@@ -102,11 +102,13 @@ def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> 
         changed = {"rate_during": rate, "version": version, "niceness": niceness, "back_s": 12.0}
         report.keep(Result(**{**msgspec.to_builtins(HELD), **changed}), tmp_path)
 
+    attack = replace(ATTACK, returns_within_s=60.0)
     for rate, version in ((0.1, "old"), (1.9, "new"), (1.7, "new"), (0.2, "new")):
         ran(rate, version)
-    text = report.write({"x": ATTACK}, tmp_path).read_text()
+    text = report.write({"x": attack}, tmp_path).read_text()
     assert "| 0.85 | 3: 0.10, 0.85, 0.95 |" in text
-    assert "the volunteer that was replaced served after 12 s" in text
+    assert "the newcomer was not linked in time" in text
+    assert "| linked not in 60 s; served after 12 s |" in text
     ran(1.0, "new", niceness=0)
     assert "| 0.50 | 1: 0.50 |" in report.write({"x": ATTACK}, tmp_path).read_text()
 
