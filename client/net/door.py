@@ -5,18 +5,26 @@ stranger's. Strangers have a few places of their own, apart from those of member
 taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
 nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
 link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
-not slow down training. A prefix from which many break rules in a short time is closed for a while.
-An IPv6 /64 counts as one address, for its holder may use all of it (``protocol.hosts``).
+not slow down training. One machine gets few handshakes, and a proven member's machine has its own.
 
-State: the visits in the order in which they began, and of each prefix when it offended. The clock
-is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine
-are legitimate.
+A link costs for as long as it lasts, whoever is at its other end. So once work has proven members
+to us, all others, strangers and members alike, are *guests*: they share few places. When these are
+taken, the oldest of the prefix that has the most makes room; if none has more than the newcomer's,
+the oldest of all makes room, every few seconds: so whoever waits gets in.
+
+A prefix from which many break rules in a short time is closed for a while. An IPv6 /64 counts as
+one address, for its holder may use all of it (``protocol.hosts``).
+
+State: the visits in the order in which they began, the proven peers, the handshakes of each
+machine, and of each prefix when it offended. The clock is passed in; no sockets. On loopback
+nothing is counted by address: many volunteers on one machine are legitimate.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -33,6 +41,16 @@ MAX_PREFIXES = 1024
 """Prefixes whose offences are remembered; the one with the oldest offence is forgotten."""
 MOST_WAIT_S = 2.0
 """Longest wait for each turn; a connection that would wait longer is refused."""
+MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST = 1.0, 16.0
+"""Handshakes of one machine; a home's volunteers start together."""
+MAX_MACHINES = 1024
+"""Machines whose handshakes are counted; the one that came longest ago is forgotten."""
+GUEST_EVERY_S = 4.0
+"""The least time between two guests that make room where no prefix has more than another: of 16
+places each lasts a minute."""
+GUEST_STAYS_S = 60.0
+"""How long a guest stays that is one too many from the start: who linked with us before work had
+proven anybody may be about to work."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +65,10 @@ class HostLimits:
         strangers: of peers that are no members (yet), on top of these.
         hello_s: how long an inbound connection may take to be admitted; None: there is no
             admission, and a peer with a proven identity counts as a member.
-        arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 3 ms.
-        links_per_s, links_burst: of these, strangers with a proven identity; to agree on the lanes
-            of a link costs some 5 ms more.
+        arrivals_per_s, arrivals_burst: inbound connections, but for those from the machines of
+            proven members; a handshake costs some 3 ms.
+        links_per_s, links_burst: of these, strangers and guests with a proven identity; to agree on
+            the lanes of a link costs some 5 ms more.
     """
 
     connections: int = 256
@@ -59,9 +78,9 @@ class HostLimits:
     handshake_s: float = 10.0
     dial_s: float = 10.0
     hello_s: float | None = None
-    arrivals_per_s: float = 16.0
+    arrivals_per_s: float = 2.0
     arrivals_burst: float = 256.0
-    links_per_s: float = 4.0
+    links_per_s: float = 1.0
     links_burst: float = 64.0
 
 
@@ -79,6 +98,8 @@ class Visit:
     """Whether its Hello was accepted."""
     leaving: bool = False
     """Whether it was told to leave."""
+    since: float = 0.0
+    """When its peer was known, monotonic seconds."""
     relay: PeerId | None = None
     """The relay that passes it on; it then has no address, and the relay bounds its number."""
     machine: str = field(init=False)
@@ -86,6 +107,16 @@ class Visit:
 
     def __post_init__(self) -> None:
         self.machine = machine_of(self.ip)
+
+    @property
+    def near(self) -> bool:
+        """Whether it is not counted by its address: it has none, or comes from this machine."""
+        return self.relay is not None or is_loopback(self.ip)
+
+    @property
+    def origin(self) -> str:
+        """What shares the places of guests with all others: a prefix, a relay or this machine."""
+        return self.relay or ("" if self.near else prefix_of(self.ip))
 
 
 class Refusal(Exception):
@@ -105,8 +136,13 @@ class Door:
     is_member: Callable[[PeerId], bool]
     now: float
     dialled: int = 0
+    _proven: frozenset[PeerId] | None = None
+    _guests: int = 0
+    _next_guest: float = -math.inf
     _visits: OrderedDict[Visit, None] = field(default_factory=OrderedDict)
     _by_machine: Counter[str] = field(default_factory=Counter)
+    _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
+    _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
     _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
@@ -126,7 +162,7 @@ class Door:
         Raises:
             Refusal: it is not welcome.
         """
-        wait_s = _turn(self._arrivals, "too-many-arrivals", now)
+        wait_s = self._wait_for_handshake(visit, now)
         self._check(visit, now)
         self._make_room(visit)
         self._visits[visit] = None
@@ -134,13 +170,43 @@ class Door:
         return wait_s
 
     def recognise(self, visit: Visit, peer: PeerId, now: float) -> float:
-        """Note the proven identity; return the seconds that its link must wait, a member's none.
+        """Note the proven identity; return the seconds that its link must wait: none for a member,
+        unless it is a guest.
 
         Raises:
-            Refusal: too many strangers come.
+            Refusal: too many strangers come, or there is no place for another guest.
         """
-        visit.peer = peer
-        return _turn(self._links, "too-many-strangers", now) if self._is_stranger(visit) else 0.0
+        if not self._is_guest(peer):
+            visit.peer, visit.since = peer, now
+            stranger = self._is_stranger(visit)
+            return _turn(self._links, "too-many-strangers", now) if stranger else 0.0
+        there = [other for other in self._visits if self._is_guest(other.peer)]
+        room = self._room_for_guest(visit, peer, there, now)
+        wait_s = _turn(self._links, "too-many-strangers", now)
+        if room:
+            self._next_guest = max(self._next_guest, now + GUEST_EVERY_S)
+            _evict_down_to(room, len(room) - 1)
+        visit.peer, visit.since = peer, now
+        return wait_s
+
+    def trust(
+        self, proven: Collection[PeerId] | None, guests: int, ips: Iterable[str], now: float
+    ) -> None:
+        """All others than these peers are guests from now on; those too many for their number of
+        places leave once they had time to begin to work.
+
+        Args:
+            proven: peers that work has proven; None: nobody is a guest.
+            guests: places of guests.
+            ips: addresses at which proven peers are linked with us.
+            now: monotonic seconds.
+        """
+        for ip in ips:
+            _newest(self._friends, machine_of(ip), None, MAX_MACHINES)
+        self._proven, self._guests = None if proven is None else frozenset(proven), guests
+        there = [v for v in self._visits if self._is_guest(v.peer) and not v.leaving]
+        stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
+        _evict_down_to(stayed, len(stayed) - max(0, len(there) - guests))
 
     def leave(self, visit: Visit) -> None:
         """A connection has ended."""
@@ -161,8 +227,41 @@ class Door:
             _newest(self._closed_until, prefix, 0.0)
             self._closed_until[prefix] = now + CLOSED_S
 
+    def _wait_for_handshake(self, visit: Visit, now: float) -> float:
+        """Return the seconds to wait; one machine that comes too often costs no other a turn."""
+        if visit.near:
+            return _turn(self._arrivals, "too-many-arrivals", now)
+        fresh = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
+        own = _newest(self._handshakes, visit.machine, fresh, MAX_MACHINES)
+        own_wait_s = _turn(own, "too-many-arrivals-from-one-ip", now)
+        if visit.machine in self._friends:
+            return own_wait_s
+        return max(own_wait_s, _turn(self._arrivals, "too-many-arrivals", now))
+
+    def _room_for_guest(
+        self, visit: Visit, peer: PeerId, there: list[Visit], now: float
+    ) -> list[Visit]:
+        """Return the guests of which one must leave for another one; none: there is room.
+
+        Raises:
+            Refusal: none of them has to.
+        """
+        staying = [other for other in there if not other.leaving]
+        if len(staying) < self._guests or any(other.peer == peer for other in staying):
+            return []
+        count = Counter(other.origin for other in staying)
+        fullest = max(count, key=lambda origin: count[origin])
+        if count[fullest] > count[visit.origin] + 1:
+            return [other for other in staying if other.origin == fullest]
+        if now < self._next_guest:
+            raise Refusal("too-many-guests")
+        return staying
+
+    def _is_guest(self, peer: PeerId | None) -> bool:
+        return peer is not None and self._proven is not None and peer not in self._proven
+
     def _check(self, visit: Visit, now: float) -> None:
-        near = visit.relay is not None or is_loopback(visit.ip)
+        near = visit.near
         if not near and now < self._closed_until.get(prefix_of(visit.ip), now):
             raise Refusal("prefix-closed")
         members = sum(not self._is_stranger(other) for other in self._visits)
@@ -204,10 +303,10 @@ def _evict_down_to(strangers: list[Visit], count: int) -> None:
         visit.evict()
 
 
-def _newest(table: OrderedDict[str, V], key: str, default: V) -> V:
+def _newest(table: OrderedDict[str, V], key: str, default: V, most: int = MAX_PREFIXES) -> V:
     """Return an entry, made if need be, as the newest of a bounded table."""
     value = table.setdefault(key, default)
     table.move_to_end(key)
-    if len(table) > MAX_PREFIXES:
+    if len(table) > most:
         table.popitem(last=False)
     return value

@@ -302,6 +302,12 @@ class Libp2pNetwork:
         for peer in self._members - before:
             self.passing.admitted(peer)
 
+    def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
+        """Replace the set of proven peers. See `Network.trust`."""
+        links = [link for peer in proven or () if (link := self._links.get(peer)) is not None]
+        ips = [c.connection.ip for link in links for c in link.carriers if c.connection.ip]
+        self._host.door.trust(proven, guests, ips, trio.current_time())
+
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
         return self._hello_s is None or peer in self._members

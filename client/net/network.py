@@ -155,6 +155,11 @@ class Network(Protocol):
         """Replace the set of known members; all others share the small budget of strangers."""
         ...
 
+    def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
+        """Replace the set of peers that work has proven. All others, members or not, share so many
+        places among the links that come to us; None: all are alike."""
+        ...
+
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
         """Set the largest and the usual payload sizes of this run, in bytes."""
         ...

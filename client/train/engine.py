@@ -57,6 +57,7 @@ from protocol.membership.advert import Advert
 from protocol.membership.held_out import HELD_OUT
 from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
+from protocol.membership.roster import guests_for
 from protocol.membership.view import (
     Contradicted,
     MemberDown,
@@ -102,7 +103,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.routes import ROUTES
 
-STRANGERS_WAIT_S = 0.25
+STRANGERS_WAIT_S = 1.0
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
 going: there is always something new in a crowd."""
 REST = 50
@@ -287,8 +288,8 @@ class Engine:
             async for event in self.network.events:
                 known = event.peer in self.handshake.admitted
                 self.take(event)
-                if known or event.peer in self.handshake.admitted:
-                    self._refresh()  # only admitted peers change anything
+                if known or event.peer in self.handshake.admitted:  # only these change anything
+                    self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
         parts = (self.membership, self.expulsions, self.text, self.held_stages, self.history)
@@ -563,11 +564,15 @@ class Engine:
 
     def _view_of(self, peer: PeerId | None) -> None:
         """A peer has changed; None: several. News of one that has done no work can wait."""
-        proves = self._proves()
-        if proves is None or peer in (None, self.signer.peer) or proves(peer):
+        if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
             self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
+
+    def _is_new(self, peer: PeerId) -> bool:
+        """Whether a peer has done no work, though work has proven others."""
+        proves = self._proves()
+        return proves is not None and peer != self.signer.peer and not proves(peer)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
@@ -591,12 +596,14 @@ class Engine:
         with self.error_boundary.against(PeerId(record.key), WAYPOINT):
             self.waypoints.record(record)
 
-    def _refresh(self) -> None:
-        """Pass a changed view on, once per event and not once per effect."""
+    def _refresh(self, *, soon: bool = True) -> None:
+        """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What
+        a peer says that has done no work waits for the next tick: a crowd says much."""
         while self._view_dirty:
             self._view_dirty = False
             self._view_changed()
-        self._timer.wake()
+        if soon:
+            self._timer.wake()
 
     def _view_changed(self) -> None:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
@@ -620,6 +627,14 @@ class Engine:
         """Return whom work has proven; None: we have closed no step."""
         return None if self.history is None else self.history.proves_at_all
 
+    def _proven(self) -> frozenset[PeerId] | None:
+        """Return the members that work has proven to us; None while we are linked with none of
+        them: then we depend on others."""
+        proves, roster = self._proves(), self.membership.roster
+        if proves is None or not any(proves(m.peer) for m in roster.linked()):
+            return None
+        return frozenset(peer for peer in roster.live() if proves(peer))
+
     def _path_of(self, peer: PeerId) -> Sequence[PeerId]:
         """Return a member's chain of vouches, where members vouch for each other."""
         admission = self.handshake.admission
@@ -632,6 +647,9 @@ class Engine:
             return
         began, self._look_due = time.perf_counter(), False
         self.network.members(roster.live())
+        proven, guests = self._proven(), guests_for(self.manifest.stage_count)
+        self.network.trust(proven, guests)
+        roster.trust(proven, guests)
         wanted = self.kept_links.wanted(roster)
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:

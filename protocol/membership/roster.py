@@ -42,6 +42,17 @@ FAR_NEIGHBOURS: Final = 64
 distant one, and would learn of its loss only when adverts expire."""
 MAX_LOST: Final = 16
 """Dead peers that we keep dialling."""
+GUESTS: Final = 16
+"""Members that we have never worked with: so many are dialled, and so many that come to us are
+linked with us, once others are proven. A leader lets in four newcomers at a time."""
+MOST_GUESTS: Final = 96
+
+
+def guests_for(stages: int) -> int:
+    """Return the places for members that we have never worked with: in a run with far stages, those
+    that hold them are some of these, and both sides look for links."""
+    far = max(0, stages - 3)
+    return min(GUESTS + 2 * HOLDERS_OF_FAR_STAGES * far, MOST_GUESTS)
 
 
 @dataclass(slots=True)
@@ -70,6 +81,8 @@ class Roster:
         self.revision = 0
         self._neighbours: tuple[int, tuple[PeerId, ...]] = (-1, ())
         """The revision at which neighbours were last chosen, and the neighbours."""
+        self._proven: frozenset[PeerId] | None = None
+        self._guests = MOST_GUESTS
 
     def __len__(self) -> int:
         return len(self._members)
@@ -103,6 +116,20 @@ class Roster:
         """Return the live replicas of a stage that serve it already."""
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 
+    def trust(self, proven: frozenset[PeerId] | None, guests: int) -> None:
+        """Of all others than these peers we want links with so many at most.
+
+        Args:
+            proven: peers that work has proven; None: all are alike.
+            guests: most of the others.
+        """
+        if (proven, guests) != (self._proven, self._guests):
+            self._proven, self._guests = proven, guests
+            self._neighbours = (-1, ())
+
+    def _is_guest(self, peer: PeerId) -> bool:
+        return self._proven is not None and peer not in self._proven
+
     def has_left(self, peer: PeerId) -> bool:
         """Whether a peer's last advert said goodbye."""
         known = self._known.get(peer)
@@ -125,10 +152,17 @@ class Roster:
         return len(self._members.keys() - {self._own}) < FULL_MESH_UP_TO
 
     def _choose_neighbours(self) -> tuple[PeerId, ...]:
+        """Proven peers come first, so that no crowd takes their places, and others are bounded."""
         others = [peer for peer in self.live() if peer != self._own]
-        if self._is_full_mesh():
+        if self._is_full_mesh() and self._proven is None:
             return tuple(others)
-        by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
+        draw = [(self._is_guest(p), rank("neighbour", self._own, p), p) for p in others]
+        by_hash = [peer for _, _, peer in sorted(draw)]
+        chosen = set(others) if self._is_full_mesh() else self._of_a_large_swarm(by_hash)
+        guests = [peer for peer in by_hash if peer in chosen and self._is_guest(peer)]
+        return tuple(sorted(chosen.difference(guests[self._guests :])))
+
+    def _of_a_large_swarm(self, by_hash: list[PeerId]) -> set[PeerId]:
         own = self._members.get(self._own)
         ours = {seat.stage for seat in own.seats} if own else set[int]()
         siblings, near = self._holding(ours), self.near(ours)
@@ -137,7 +171,7 @@ class Roster:
         beside = [p for p in by_hash if p in near and p not in siblings]
         chosen.update(beside[:PIPELINE_NEIGHBOURS])
         chosen.update(self._far(by_hash, near))
-        return tuple(sorted(chosen))
+        return chosen
 
     def _far(self, by_hash: Iterable[PeerId], near: Container[PeerId]) -> list[PeerId]:
         """Return replicas of the stages far from ours: one of each stage first, then a second."""
@@ -173,13 +207,15 @@ class Roster:
         return frozenset(peer for stage in stages for peer in self._holders.get(stage, ()))
 
     def lost(self) -> tuple[PeerId, ...]:
-        """Return dead peers that did not leave and whose advert is valid: they may come back."""
+        """Return dead peers that did not leave and whose advert is valid: they may come back.
+        Proven ones come first."""
         gone = [
             peer
             for peer, known in self._known.items()
             if peer not in self._members and known.advert is not None and not known.advert.leaving
         ]
-        return tuple(sorted(gone, key=lambda peer: rank("lost", self._own, peer))[:MAX_LOST])
+        gone.sort(key=lambda peer: (self._is_guest(peer), rank("lost", self._own, peer)))
+        return tuple(gone[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:
         """Take a verified advert.

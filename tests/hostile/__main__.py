@@ -2,7 +2,7 @@
 
     python -m tests.hostile list               what there is
     python -m tests.hostile table [NAME ...]   try attacks (default: all), each on a swarm made
-                                               for it; write the table
+                                               for it, --times N; write the table
     python -m tests.hostile NAME               try one, print its row
     python -m tests.hostile NAME --swarm FILE  attack a swarm that runs already
 
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--swarm", type=Path, help="a .swarm file: attack that swarm")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --swarm: how long")
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
+    parser.add_argument("--times", type=int, default=1, help="runs of each; their middle counts")
     parser.add_argument("--nice", type=int, default=19, help=NICE)
     arguments = parser.parse_args()
     try:
@@ -61,7 +62,8 @@ def perform(arguments: argparse.Namespace) -> int:
     if arguments.what == "table":
         chosen = [attack_named(name) for name in arguments.names] or list(all_attacks().values())
         how = arguments.logs, arguments.nice
-        missed = [attack.name for attack in chosen if not tried(attack, *how, keep=True)]
+        runs = [attack for attack in chosen for _ in range(arguments.times)]
+        missed = [attack.name for attack in runs if not tried(attack, *how, keep=True)]
         print(report.write(all_attacks()))
         return int(bool(missed))
     attack = attack_named(arguments.what)

@@ -133,8 +133,15 @@ class Attack:
     its rate counts from when it serves again."""
     forgets: bool = False
     """Whether that volunteer's home is emptied first, so that it comes back as a newcomer."""
+    returns_within_s: float = 0.0
+    """How long it is waited for until it serves, which the attack may prevent; 0: the attack goes
+    on once it serves."""
     flags: tuple[str, ...] = ()
     """Further flags of the honest volunteers' ``join``."""
+    apart: bool = False
+    """Whether everybody has a host with a public address of its own (root): the attacker is one
+    machine of the internet, and what counts by address applies. Else all are on loopback, where
+    nothing is counted by address, as if the attacker had as many addresses as it liked."""
 
     def __post_init__(self) -> None:
         if (self.stranger is None) == (not self.within):

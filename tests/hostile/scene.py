@@ -4,8 +4,9 @@
 
 If the attack says so, an honest volunteer is killed and started again in the midst of it.
 
-Everybody talks TCP on loopback. A lying member is in place, honest, before the first measurement;
-a stranger comes with the attack. The attacker is killed at the end of the attack.
+Everybody talks TCP on loopback, or from a host of its own (``Attack.apart``). A lying member is in
+place, honest, before the first measurement; a stranger comes with the attack. The attacker is
+killed at the end of the attack.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from protocol.ids import short
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB, Attack
 from tests.hostile.member import LIES_FROM
+from tests.netlab.internet import Internet, Place
 
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).parents[2]
@@ -46,6 +49,8 @@ START_S = 180.0
 BEFORE_S = 12.0
 WARM_STEPS = 5
 POLL_S = 0.5
+LOOK_S = 2.0
+"""Between two looks at everybody: each costs a volunteer some 10 ms, also while it does nothing."""
 SET_ASIDE = re.compile(r"(\w{6}) of stage \d+ is set aside")
 OFFENCES = ("banned", "set aside", "aside:", "expelled")
 """Words of an event that says somebody is shut out."""
@@ -93,6 +98,11 @@ class Result:
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
     noted: str = ""
     """The attacker's last message: a figure of its own, or the reason of its failure."""
+    linked_s: float = 0.0
+    """Seconds after which a newcomer was linked with all others; 0: not in time, or there was none.
+    """
+    back_s: float = 0.0
+    """Seconds after which the volunteer that was killed and started again served; 0: as above."""
     seconds: float = 0.0
     machine: str = ""
     version: str = ""
@@ -109,6 +119,8 @@ class Result:
             f"the run fell back by {self.steps_lost} steps": self.steps_lost > bounds.steps_lost,
             f"rate {self.share:.2f} of before": self.share < bounds.rate,
             f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
+            "the newcomer was not linked in time": bool(attack.returns_within_s)
+            and not self.linked_s,
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
@@ -126,6 +138,12 @@ class Result:
     def share(self) -> float:
         """Rate during the attack, once it had ``within_s``, against the rate before."""
         return self.rate_during / self.rate_before if self.rate_before else 0.0
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU of the honest ones for each step during the attack against that before; 0: unknown.
+        It does not depend on what the attacker takes of the cores that they share here."""
+        return self.cpu_during / self.cpu_before if self.cpu_before else 0.0
 
 
 @dataclass
@@ -194,6 +212,8 @@ class Scene:
         """Of the harness' volunteers."""
         self._authority: dict[str, int] = {}
         self._stranger: subprocess.Popen[str] | None = None
+        self._internet: Internet | None = None
+        self._back_s = self._linked_s = 0.0
         self._spent: dict[str, Spent] = {}
         """In each part."""
 
@@ -204,8 +224,15 @@ class Scene:
             Misplaced: the attacker sits in another stage.
         """
         began = time.monotonic()
-        _found(self.attack, self.folder)
-        with LocalSwarm(self._swarm_file, self.folder, self.folder / "logs") as swarm:
+        with ExitStack() as stack:
+            if self.attack.apart:
+                names = [LIAR, *(f"v{number + 1}" for number in range(self.attack.honest))]
+                places = dict.fromkeys(names, Place())
+                self._internet = stack.enter_context(Internet(places))
+            _found(self.attack, self.folder, self._host("v1"))
+            swarm = stack.enter_context(
+                LocalSwarm(self._swarm_file, self.folder, self.folder / "logs")
+            )
             try:
                 self._swarm = swarm
                 self._start()
@@ -223,14 +250,25 @@ class Scene:
                 for member in swarm.alive:  # an orderly leave takes seconds and shows nothing
                     member.kill()
 
-    # --- who is there ----------------------------------------------------------------------
+    # --- who is where ----------------------------------------------------------------------
+
+    def _host(self, name: str) -> str:
+        return HOST if self._internet is None else self._internet.public(name)
+
+    def _there(self, name: str, command: Sequence[str] = ()) -> list[str]:
+        """Return the command that runs a command where somebody is."""
+        return list(command) if self._internet is None else self._internet.command(name, command)
+
+    def _start_honest(self, name: str, log_name: str = "") -> Member:
+        there = self._there(name)
+        return self._swarm.start(name, self._flags(name), log_name=log_name, within=there)
 
     @property
     def _honest(self) -> list[Member]:
         return [member for member in self._swarm.members if not member.name.startswith(LIAR)]
 
     def _start(self) -> None:
-        first = self._swarm.start("v1", self._flags())
+        first = self._start_honest("v1")
         first.wait_until_it_answers(START_S)
         kept = home_folders(first.home).data / CAPACITY_FILE
         self._until(kept.exists, "a measured machine")
@@ -238,7 +276,7 @@ class Scene:
             self._start_liars(kept)
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
-            self._swarm.start(f"v{number}", self._flags())
+            self._start_honest(f"v{number}")
             if number < self.attack.honest:  # volunteers that join together may take the same stage
                 self._until(self._last_has_a_place, f"place for v{number}")
         self._until(self._all_serve, "everybody serving")
@@ -262,7 +300,7 @@ class Scene:
     def _start_liar(self, name: str) -> None:
         self._swarm.start(
             name,
-            self._flags(),
+            self._flags(name),
             variables={LIES_FROM: str(self._go), "PYTHONPATH": str(REPOSITORY)},
             within=[sys.executable, "-m", "tests.hostile.member", self.attack.name],
         )
@@ -271,8 +309,8 @@ class Scene:
         data = make_private(home_folders(self.folder / name).data)
         shutil.copyfile(kept, data / CAPACITY_FILE)
 
-    def _flags(self) -> list[str]:
-        common = ["--listen-host", HOST, "--threads", "1", "--seats", "1"]
+    def _flags(self, name: str) -> list[str]:
+        common = ["--listen-host", self._host(name), "--threads", "1", "--seats", "1"]
         return [*common, *self.attack.flags]
 
     def _all_serve(self) -> bool:
@@ -307,10 +345,11 @@ class Scene:
         if self.attack.within:
             self._go.touch()
             return
-        peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
+        peers = [a for look in self._named_looks() for a in ("--peer", self._address(*look))]
         program = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
-        command = ["nice", "-n", str(self._niceness), *program]
+        command = self._there(LIAR, ["nice", "-n", str(self._niceness), *program])
         more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
+        more += ["--host", self._host(LIAR)]
         with (self.folder / "logs" / "stranger.log").open("w") as log:
             self._stranger = subprocess.Popen(
                 [*command, *more, *peers],
@@ -325,18 +364,43 @@ class Scene:
             words = (self.folder / "logs" / "stranger.log").read_text()[-2000:]
             raise UserError(f"{self.attack.name}: the attack did not begin\n{words}", "")
 
+    def _address(self, name: str, look: Snapshot) -> str:
+        return next(found for found in look.addresses if f"/ip4/{self._host(name)}/" in found)
+
     def _restart(self) -> None:
         """Kill an honest volunteer and start it again; go on when everybody serves."""
         member = self._honest[-1]
         member.kill()
         self._swarm.members.remove(member)
+        began = time.monotonic()
         if self.attack.forgets:
             shutil.rmtree(member.home)
             self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
-        self._swarm.start(member.name, self._flags(), log_name=f"{member.name}-again")
+        self._start_honest(member.name, log_name=f"{member.name}-again")
+        if patience_s := self.attack.returns_within_s:
+            self._linked_s = self._within(patience_s, began, self._last_is_linked)
+            self._back_s = self._within(patience_s, began, self._all_serve)
+            return
         self._until(self._all_serve, "everybody serving again")
+        self._back_s = round(time.monotonic() - began, 1)
         begin = self._newest()
         self._until(lambda: self._newest() > begin, "steps after the restart")
+
+    def _within(self, patience_s: float, began: float, is_so: Callable[[], bool]) -> float:
+        """Return the seconds after which something was so; 0: it was not in time."""
+        while (after_s := time.monotonic() - began) < patience_s:
+            if is_so():
+                return round(after_s, 1)
+            time.sleep(POLL_S)
+        return 0.0
+
+    def _last_is_linked(self) -> bool:
+        """Whether the volunteer that came last is linked with all others."""
+        looks = self._looks()
+        if len(looks) < len(self._swarm.members):
+            return False
+        there = {one.peer for one in looks[-1].peers if one.state == "connected"}
+        return there >= {look.peer for look in looks[:-1]}
 
     def _end_attack(self) -> None:
         if self._stranger is not None:
@@ -352,10 +416,11 @@ class Scene:
     def _watch(self, what: str, seconds: float) -> list[Sample]:
         """Look at everybody for so long, and write it beside the logs."""
         samples = []
-        deadline, began = time.monotonic() + max(seconds, 2 * POLL_S), self._spend()
+        deadline, began = time.monotonic() + max(seconds, 2 * LOOK_S), self._spend()
         while time.monotonic() < deadline:
             samples.append(self._look())
-            time.sleep(POLL_S)
+            time.sleep(min(LOOK_S, max(0.0, deadline - time.monotonic())))
+        samples.append(self._look())
         self._spent[what] = self._spend().since(began)
         self._note_stewards()
         self._samples += samples
@@ -452,6 +517,8 @@ class Scene:
             niceness=self._niceness,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
+            linked_s=self._linked_s,
+            back_s=self._back_s,
             seconds=round(seconds, 1),
             machine=this_machine(),
             version=commit(),
@@ -481,11 +548,7 @@ def _last_line(log: Path) -> str:
     return lines[-1][:120] if lines else ""
 
 
-def _loopback(look: Snapshot) -> str:
-    return next(address for address in look.addresses if f"/ip4/{HOST}/" in address)
-
-
-def _found(attack: Attack, folder: Path) -> None:
+def _found(attack: Attack, folder: Path, host: str) -> None:
     run = RunChoices(
         stages=attack.stages,
         microbatches=attack.microbatches,
@@ -499,5 +562,5 @@ def _found(attack: Attack, folder: Path) -> None:
     )
     signer = ensure_identity(make_private(home_folders(folder / "v1").data))
     manifest = found_swarm(signer.peer, run, MODEL, OptimizerChoices()).manifest
-    swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
+    swarm = sign(manifest, signer, (Address("ip4", host, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)

@@ -49,6 +49,8 @@ class Stranger:
     addresses: tuple[str, ...]
     """Addresses of the honest ones."""
     nursery: trio.Nursery
+    host: str = HOST
+    """Our own address."""
     peers: list[PeerId] = field(default_factory=list)
     """Honest peers with which a link is up and greeted."""
     heard: trio.MemoryReceiveChannel[Inbound] = field(init=False)
@@ -144,7 +146,8 @@ class Stranger:
 
     async def another(self) -> Stranger:
         """Return a second identity with links of its own to the same peers."""
-        other: Stranger = await self.nursery.start(_run_stranger, self.file, self.addresses)
+        how = self.file, self.addresses, self.host
+        other: Stranger = await self.nursery.start(_run_stranger, *how)
         return other
 
     async def _pulse(self) -> None:
@@ -194,11 +197,13 @@ class Stranger:
 
 
 @asynccontextmanager
-async def open_stranger(file: SwarmFile, addresses: Sequence[str]) -> AsyncIterator[Stranger]:
-    """Open a new identity and link it with every address that answers."""
+async def open_stranger(
+    file: SwarmFile, addresses: Sequence[str], host: str = HOST
+) -> AsyncIterator[Stranger]:
+    """Open a new identity at an address of ours and link it with every address that answers."""
     seed = secrets.token_bytes(32)
-    async with open_network(seed, [(HOST, 0)]) as network, trio.open_nursery() as nursery:
-        stranger = Stranger(Signer(seed), network, file, tuple(addresses), nursery)
+    async with open_network(seed, [(host, 0)]) as network, trio.open_nursery() as nursery:
+        stranger = Stranger(Signer(seed), network, file, tuple(addresses), nursery, host)
         nursery.start_soon(stranger.listen)
         for address in addresses:
             with suppress(NetworkError):
@@ -213,20 +218,21 @@ async def open_stranger(file: SwarmFile, addresses: Sequence[str]) -> AsyncItera
 async def _run_stranger(
     file: SwarmFile,
     addresses: Sequence[str],
+    host: str,
     task_status: trio.TaskStatus[Stranger] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    async with open_stranger(file, addresses) as stranger:
+    async with open_stranger(file, addresses, host) as stranger:
         task_status.started(stranger)
         await trio.sleep_forever()
 
 
 async def perform(
-    attack: Attack, file: SwarmFile, addresses: Sequence[str], lasts_s: float
+    attack: Attack, file: SwarmFile, addresses: Sequence[str], lasts_s: float, host: str = HOST
 ) -> None:
     """Link up, attack for so many seconds, and leave."""
     assert attack.stranger is not None
     with trio.move_on_after(lasts_s + 30.0):
-        async with open_stranger(file, addresses) as stranger:
+        async with open_stranger(file, addresses, host) as stranger:
             print("begun", flush=True)
             with trio.move_on_after(lasts_s):
                 await attack.stranger(stranger)
@@ -240,10 +246,12 @@ def main() -> None:
     parser.add_argument("--swarm", type=Path, required=True)
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--host", default=HOST, help="our own address")
     arguments = parser.parse_args()
     file = parse_swarm_file(arguments.swarm.read_text())
     addresses = arguments.peer or [str(address) for address in file.peers]
-    trio.run(perform, attack_named(arguments.name), file, addresses, arguments.seconds)
+    how = attack_named(arguments.name), file, addresses, arguments.seconds, arguments.host
+    trio.run(perform, *how)
 
 
 if __name__ == "__main__":

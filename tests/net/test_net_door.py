@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from client.net.door import (
     CLOSED_S,
+    GUEST_EVERY_S,
+    GUEST_STAYS_S,
+    MACHINE_ARRIVALS_BURST,
+    MAX_MACHINES,
     MAX_PREFIXES,
     OFFENCES,
     Door,
@@ -15,7 +21,7 @@ from client.net.door import (
 )
 from protocol.ids import PeerId
 
-FAST = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9)
+FAST = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=1e9, links_burst=1e9)
 
 
 class Crowd:
@@ -30,6 +36,22 @@ class Crowd:
         self.door.arrive(visit, now)
         visit.peer = PeerId(name)
         return visit
+
+    def come(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> Visit:
+        """Arrive, prove an identity, be admitted, and leave once told to."""
+        visit = Visit(ip, lambda: self._leave(name, visit))
+        self.door.arrive(visit, now)
+        try:
+            self.door.recognise(visit, PeerId(name), now)
+        except Refusal:
+            self.door.leave(visit)
+            raise
+        visit.admitted = True
+        return visit
+
+    def _leave(self, name: str, visit: Visit) -> None:
+        self.gone.append(name)
+        self.door.leave(visit)
 
 
 def limits(**numbers: int) -> HostLimits:
@@ -171,3 +193,128 @@ def test_what_is_remembered_of_prefixes_is_bounded() -> None:
         for _ in range(OFFENCES):
             door.offence(f"10.{number // 256}.{number % 256}.1", now=0.0)
     assert len(door._offences) == len(door._closed_until) == MAX_PREFIXES
+
+
+PROVEN = ("p1", "p2")
+ALL = (*PROVEN, *(f"g{number}" for number in range(400)))
+
+
+def house(guests: int = 4) -> Crowd:
+    """A door with two proven members inside, and places for guests."""
+    crowd = Crowd(limits(links_per_s=10**9, links_burst=10**9), members=ALL)
+    for name in PROVEN:
+        crowd.come(name, "192.0.2.1")
+    crowd.door.trust(frozenset(PROVEN), guests, [], 0.0)
+    return crowd
+
+
+def test_members_that_no_work_has_proven_share_few_places() -> None:
+    crowd = house()
+    for number in range(4):
+        crowd.come(f"g{number}", f"10.{number}.0.1", now=1.0)
+    crowd.come("g4", "10.4.0.1", now=2.0)  # at once, for nobody had to leave lately
+    with pytest.raises(Refusal, match="too-many-guests"):
+        crowd.come("g5", "10.5.0.1", now=2.0)
+    assert crowd.gone == ["g0"]
+    assert crowd.door.connections == 6
+
+
+def test_a_place_changes_hands_every_few_seconds_so_that_whoever_waits_gets_in() -> None:
+    crowd, let_in = house(), list[float]()
+    for tenth in range(400):
+        now = tenth / 10
+        try:
+            crowd.come(f"g{tenth}", f"10.{tenth % 200}.{tenth // 200}.1", now)
+        except Refusal:
+            continue
+        let_in.append(now)
+    assert let_in[4] - let_in[3] <= GUEST_EVERY_S
+    gaps = [later - earlier for earlier, later in pairwise(let_in[4:])]
+    assert all(gap == pytest.approx(GUEST_EVERY_S) for gap in gaps)
+    assert not set(crowd.gone) & set(PROVEN)
+
+
+def test_a_crowd_of_one_prefix_makes_room_for_somebody_else_at_once() -> None:
+    crowd = house()
+    for number in range(4):
+        crowd.come(f"g{number}", f"198.51.100.{number + 1}", now=1.0)
+    crowd.come("g10", "203.0.113.1", now=1.0)
+    crowd.come("g11", "203.0.114.1", now=1.0)
+    assert crowd.gone == ["g0", "g1"]
+    for number in range(20, 30):  # one more of the crowd displaces one of its own, now and then
+        with pytest.raises(Refusal, match="too-many-guests"):
+            crowd.come(f"g{number}", f"198.51.100.{number}", now=1.5)
+    assert crowd.gone == ["g0", "g1"]
+
+
+def test_a_guest_that_comes_back_takes_the_place_that_it_has() -> None:
+    crowd = house()
+    for number in range(4):
+        crowd.come(f"g{number}", now=1.0)
+    for _ in range(5):
+        crowd.come("g3", now=1.0)
+    assert not crowd.gone
+
+
+def test_the_silent_ones_among_the_guests_go_first() -> None:
+    crowd = house()
+    visits = [crowd.come(f"g{number}", now=1.0) for number in range(4)]
+    visits[2].admitted = False
+    crowd.come("g9", now=20.0)
+    assert crowd.gone == ["g2"]
+
+
+def test_nobody_is_a_guest_while_work_has_proven_nobody() -> None:
+    crowd = Crowd(limits(), members=ALL)
+    crowd.door.trust(None, 4, [], 0.0)
+    for number in range(40):
+        crowd.come(f"g{number}")
+    assert not crowd.gone
+
+
+def test_who_is_one_too_many_once_others_are_proven_has_time_to_work() -> None:
+    crowd = Crowd(limits(), members=ALL)
+    for number in range(40):
+        crowd.come(f"g{number}", now=float(number))
+    for name in PROVEN:
+        crowd.come(name, now=40.0)
+    crowd.door.trust(frozenset(PROVEN), 4, [], GUEST_STAYS_S)
+    assert crowd.gone == ["g0"]
+    worked = frozenset((*PROVEN, *(f"g{number}" for number in range(20))))
+    crowd.door.trust(worked, 4, [], 100.0 + GUEST_STAYS_S)
+    assert crowd.gone == ["g0", *(f"g{number}" for number in range(20, 36))]
+
+
+def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS_BURST + 8)
+    door = Door(slow, lambda peer: False, now=0.0)
+    for number in range(int(MACHINE_ARRIVALS_BURST) + 2):  # two of these wait for their turn
+        visit = Visit(f"2a11:0:0:1::{number:x}", lambda: None)
+        door.arrive(visit, 0.0)
+        door.leave(visit)
+    for number in range(100):
+        with pytest.raises(Refusal, match="too-many-arrivals-from-one-ip"):
+            door.arrive(Visit(f"2a11:0:0:1::{number:x}", lambda: None), 0.0)
+    assert door.arrive(Visit("192.0.2.1", lambda: None), 0.0) == 0.0
+
+
+def test_a_proven_members_machine_does_not_wait_behind_a_crowd() -> None:
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
+    door = Door(slow, lambda peer: False, now=0.0)
+    door.trust(frozenset(PROVEN), 4, ["192.0.2.1"], 0.0)
+    for number in range(8):  # four of these wait for their turn
+        door.arrive(Visit(f"10.0.{number}.1", lambda: None), 0.0)
+    with pytest.raises(Refusal, match="too-many-arrivals"):
+        door.arrive(Visit("10.0.9.1", lambda: None), 0.0)
+    assert door.arrive(Visit("192.0.2.1", lambda: None), 0.0) == 0.0
+
+
+def test_what_is_remembered_of_machines_is_bounded() -> None:
+    door = Door(FAST, lambda peer: False, now=0.0)
+    for number in range(2 * MAX_MACHINES):
+        ip = f"10.{number // 256}.{number % 256}.1"
+        visit = Visit(ip, lambda: None)
+        door.arrive(visit, 0.0)
+        door.leave(visit)
+        door.trust(None, 4, [ip], 0.0)
+    assert len(door._handshakes) == len(door._friends) == MAX_MACHINES

@@ -180,6 +180,7 @@ class MemoryNetwork:
         self._peer = peer
         self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
+        self.trusted: Collection[PeerId] | None = None
         self._alive = trio.CancelScope()
         self._refused: Counter[str] = Counter()
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
@@ -252,6 +253,10 @@ class MemoryNetwork:
 
     def members(self, peers: Collection[PeerId]) -> None:
         """The hub has no budget for strangers."""
+
+    def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
+        """The hub has room for all; what it is told is kept."""
+        self.trusted = proven
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
         """The hub delivers whole frames."""

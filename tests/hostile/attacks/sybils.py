@@ -23,7 +23,7 @@ from protocol.recovery.stored import ERA_BITS, STORED, Lineage, Stored, encode_s
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, JoinStage, LeaseRequest, LedgerReport, Records
 from protocol.wire.parts import SeatStatus
-from tests.hostile.attack import MIB, Attack, Bounds
+from tests.hostile.attack import MIB, Attack, Bounds, forever
 from tests.hostile.bare import again_and_again, bare_link, proved
 from tests.hostile.stranger import PULSE_S, Stranger
 
@@ -34,6 +34,8 @@ TELLERS = 4
 SILENT = 100
 PER_S = 40.0
 AGAIN_S = 30.0
+WAITS_S = 60.0
+"""How long a newcomer is watched; the attack goes on for so long."""
 LATER = Lineage(era=(1 << ERA_BITS) + 4711)
 UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 
@@ -137,15 +139,47 @@ async def _silent(stranger: Stranger, number: int) -> None:
             await trio.sleep(0)
 
 
-ATTACKS = tuple(
-    Attack(
-        name=f"sybils-{count}",
+WHAT = (
+    "{count:,} invented identities {where} claim seats, name others as lost, report ledgers, ask "
+    "for leases, follow a later lineage, are told of, or hold idle links."
+)
+
+
+def _sized(count: int, *, apart: bool, newcomer: bool = False) -> Attack:
+    where = "of one machine with one address" if apart else "with any number of addresses"
+    more = " Meanwhile one of four volunteers is replaced by a newcomer." if newcomer else ""
+    cores = {50: 0.03, 500: 0.08, 5000: 0.1}[count]
+    name = f"sybils-{count}{'-apart' * apart}{'-newcomer' * newcomer}"
+    return Attack(
+        name=name,
         issue="17.4",
-        what=f"{count:,} invented identities claim seats, name others as lost, report ledgers, ask "
-        "for leases, follow a later lineage, are told of, or hold idle links.",
+        what=WHAT.format(count=count, where=where) + more,
         stranger=partial(attack, identities=count),
         lasts_s=60.0,
-        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB, attacker_cores=cores),
+        bounds=Bounds(rate=0.9, memory_bytes=100 * MIB, attacker_cores=0.0 if apart else cores),
+        apart=apart,
+        restarts=newcomer,
+        forgets=newcomer,
+        returns_within_s=WAITS_S if newcomer else 0.0,
     )
-    for count, cores in ((50, 0.03), (500, 0.08), (5000, 0.1))
+
+
+async def _nobody(stranger: Stranger) -> None:
+    await forever()
+
+
+COUNTS = (50, 500, 5000)
+ATTACKS = (
+    *(_sized(count, apart=apart) for apart in (False, True) for count in COUNTS),
+    *(_sized(500, apart=apart, newcomer=True) for apart in (False, True)),
+    Attack(
+        name="newcomer",
+        issue="17.4",
+        what="No attack: one of four volunteers is replaced by a newcomer.",
+        stranger=_nobody,
+        lasts_s=60.0,
+        restarts=True,
+        forgets=True,
+        returns_within_s=WAITS_S,
+    ),
 )

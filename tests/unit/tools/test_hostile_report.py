@@ -97,6 +97,22 @@ def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> Non
     assert "rate 0.10 of before" in rows[0]
 
 
+def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> None:
+    def ran(rate: float, version: str, niceness: int = 19) -> None:
+        changed = {"rate_during": rate, "version": version, "niceness": niceness, "back_s": 12.0}
+        report.keep(Result(**{**msgspec.to_builtins(HELD), **changed}), tmp_path)
+
+    attack = replace(ATTACK, returns_within_s=60.0)
+    for rate, version in ((0.1, "old"), (1.9, "new"), (1.7, "new"), (0.2, "new")):
+        ran(rate, version)
+    text = report.write({"x": attack}, tmp_path).read_text()
+    assert "| 0.85 | 3: 0.10, 0.85, 0.95 |" in text
+    assert "the newcomer was not linked in time" in text
+    assert "| linked not in 60 s; served after 12 s |" in text
+    ran(1.0, "new", niceness=0)
+    assert "| 0.50 | 1: 0.50 |" in report.write({"x": ATTACK}, tmp_path).read_text()
+
+
 def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
     report.keep(HELD, tmp_path)
     measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.08, "others_during": 1.0}
@@ -104,6 +120,6 @@ def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
     report.keep(Result(**{**msgspec.to_builtins(HELD), **measured}), tmp_path)
     text = report.write({"x": ATTACK, "y": replace(ATTACK, name="y")}, tmp_path).read_text()
     assert (
-        "| 50, 80 | 0.0, 1.0 | 0.30 (nice 0) | 0.02 |" in text
+        "| 50, 80 (1.60) | 0.0, 1.0 | 0.30 (nice 0) | 0.02 |" in text
     )  # 1.7 steps/s, 10 ms more of each of 3
     assert "| 25, 26 |  |  |  |  |" in text

@@ -16,11 +16,14 @@ from protocol.membership.record import Record, seal
 from protocol.membership.roster import (
     FAR_NEIGHBOURS,
     FULL_MESH_UP_TO,
+    GUESTS,
     HASH_NEIGHBOURS,
     HOLDERS_OF_FAR_STAGES,
     MAX_LOST,
+    MOST_GUESTS,
     PIPELINE_NEIGHBOURS,
     Roster,
+    guests_for,
 )
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
 from protocol.rounds.quorum import Quorum
@@ -398,3 +401,37 @@ def test_few_of_many_dead_are_called_again() -> None:
         roster.link_up(peer(number))
         roster.link_down(peer(number), "reset", crashed=True)
     assert len(roster.lost()) == MAX_LOST
+    proven = frozenset(peer(number) for number in range(1, 5))
+    roster.trust(proven, GUESTS)
+    assert set(roster.lost()[:4]) == proven
+
+
+def crowded(count: int) -> Roster:
+    """A replica with four proven members near its stage, and a crowd that says it serves beside."""
+    roster = Roster(peer(0))
+    roster.heard(peer(0), (seat(0),))
+    roster.advertise(peer(0), advert(serves=(seat(0),)), 1)
+    for number in range(1, count):
+        roster.advertise(peer(number), advert(serves=(seat(number % 2),)), 1)
+    return roster
+
+
+@pytest.mark.parametrize("count", [40, 400])
+def test_no_crowd_takes_the_places_of_members_that_work_has_proven(count: int) -> None:
+    proven = frozenset(peer(number) for number in range(1, 5))
+    roster = crowded(count)
+    assert len(set(roster.neighbours()) - proven) > GUESTS
+    roster.trust(proven, GUESTS)
+    assert proven < set(roster.neighbours())
+    assert len(set(roster.neighbours()) - proven) == GUESTS
+    more = proven | {peer(number) for number in range(5, 15)}
+    roster.trust(more, GUESTS)
+    assert more < set(roster.neighbours())
+    roster.trust(None, GUESTS)
+    assert len(set(roster.neighbours()) - proven) > GUESTS
+
+
+def test_runs_of_many_stages_have_places_for_those_that_hold_the_far_ones() -> None:
+    assert guests_for(1) == guests_for(3) == GUESTS
+    assert guests_for(8) >= GUESTS + 5 * 2 * HOLDERS_OF_FAR_STAGES
+    assert guests_for(1000) == MOST_GUESTS >= GUESTS + FAR_NEIGHBOURS

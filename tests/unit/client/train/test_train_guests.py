@@ -1,0 +1,88 @@
+"""Links have places of their own for those that work has proven, and for no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from client.train.engine import Engine
+from protocol.ids import PeerId
+from protocol.wire.messages import LeaseRequest
+from tests.support.memory_network import MemoryNetwork
+from tests.support.train_swarm import Volunteer, open_swarm
+
+
+def peer(volunteer: Volunteer) -> PeerId:
+    return volunteer.engine.signer.peer
+
+
+def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
+    network = volunteer.engine.network
+    assert isinstance(network, MemoryNetwork)
+    return None if network.trusted is None else frozenset(network.trusted)
+
+
+async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first = await swarm.add(0, founder=True)
+        last = await swarm.add(1)
+        idle = await swarm.add()
+        await swarm.until(lambda: first.serves(0) and last.serves(1))
+        assert trusted(first) is trusted(last) is None, "nobody has proved anything yet"
+        swarm.start()
+        await swarm.until(lambda: trusted(first) == {peer(last)})
+        await swarm.until(lambda: trusted(last) == {peer(first)})
+        assert trusted(idle) is None, "it has worked with nobody"
+        newcomer = await swarm.add(1)
+        await swarm.until(lambda: trusted(first) == {peer(last), peer(newcomer)})
+        await swarm.until(lambda: trusted(newcomer) == {peer(first), peer(last)})
+        swarm.vanish(last)
+        await swarm.until(lambda: trusted(first) == {peer(newcomer)})
+
+
+async def test_who_is_linked_with_none_of_them_depends_on_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first = await swarm.add(0, founder=True)
+        last = await swarm.add(1)
+        await swarm.add()
+        swarm.start()
+        await swarm.until(lambda: trusted(first) == {peer(last)})
+        swarm.vanish(last)
+        await swarm.until(lambda: trusted(first) is None)
+
+
+async def test_a_crowd_that_talks_brings_no_tick_forward(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait."""
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first = await swarm.add(0, founder=True)
+        last = await swarm.add(1)
+        idle = await swarm.add()
+        swarm.start()
+        await swarm.until(lambda: trusted(first) == {peer(last)})
+        asked, waited = 0, list[bool]()
+        take, refresh = first.engine.take, Engine._refresh
+
+        def take_and_note(event: object) -> None:
+            nonlocal asked
+            take(event)  # type: ignore[arg-type]
+            asked += getattr(event, "peer", None) == peer(idle)
+
+        def refresh_and_note(engine: Engine, *, soon: bool = True) -> None:
+            if engine is first.engine and not soon:
+                waited.append(True)
+            refresh(engine, soon=soon)
+
+        monkeypatch.setattr(first.engine, "take", take_and_note)
+        monkeypatch.setattr(Engine, "_refresh", refresh_and_note)
+        for _ in range(20):
+            idle.engine.send(peer(first), LeaseRequest(0, 1, 0))
+        await swarm.until(lambda: asked >= 20)
+        assert len(waited) >= 20
