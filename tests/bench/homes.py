@@ -11,9 +11,9 @@ rate, with the same round trip between any two. In turns with that, the same fiv
 The founder is one of the four; the invite names the relay alone.
 
 Once both stages have their volunteers and the links have settled, steps are timed; ``ways`` says
-how each pair is linked then. After that one volunteer is killed and another comes from a fifth home,
-behind a router of the same kind. The logs of all are added up at the end: each microbatch of a step
-counts once in each stage.
+how each pair is linked then. After that one volunteer is killed and another comes from a fifth
+home, behind a router of the same kind. The logs of all are added up at the end: each microbatch of
+a step counts once in each stage.
 """
 
 from __future__ import annotations

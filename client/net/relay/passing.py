@@ -1,8 +1,8 @@
 """Passing circuits on: the driver of ``RelayServer``.
 
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
-back to that side's window only once the other side's connection has taken it, so a circuit holds at
-most 256 KiB in each direction (``Holding``), and a slow reader slows its sender down. The bytes of
+back to that side's window only once the other side's connection has taken it, so 256 KiB wait in
+each direction (``Holding``), and a slow reader slows its sender down. The bytes of
 circuits wait for the rate that the owner lends, and behind the tensors of our own training
 (``pacing.py``).
 
@@ -31,7 +31,7 @@ from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
-from protocol.relay.holding import Holding
+from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
@@ -88,6 +88,7 @@ class PassingOn:
         self._links, self._nursery, self._pace = links, nursery, pace
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
+        self._room = Room()
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
         self._turns: dict[int, trio.Event] = {}
@@ -189,14 +190,17 @@ class PassingOn:
         self, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
     ) -> None:
         """Pass on what one side sends until it sends no more."""
-        holding = Holding(trio.current_time())
-        while data := await source.receive_held(MAX_PIECE_BYTES):
-            await self._turn(sender, number, len(data))
-            await self._pace(len(data))
-            await self._apart(partial(to.send_all, [data], STALL_S))
-            now = trio.current_time()
-            source.release(holding.passed(len(data), now))
-            self.machine.receive(Moved(number, len(data)), now)
+        holding = Holding(self._room, trio.current_time())
+        try:
+            while data := await source.receive_held(MAX_PIECE_BYTES):
+                await self._turn(sender, number, len(data))
+                await self._pace(len(data))
+                await self._apart(partial(to.send_all, [data], STALL_S))
+                now = trio.current_time()
+                source.release(len(data), holding.passed(len(data), source.trip_s, now))
+                self.machine.receive(Moved(number, len(data)), now)
+        finally:
+            holding.close()
         to.send_eof()
         self._do(HalfClosed(number))
 
