@@ -2,9 +2,9 @@
 
 What a relay holds delays what comes behind it: a heartbeat behind 256 KiB is four seconds late at
 60 kB/s, and its sender counts as dead. So a circuit may have as much waiting here as half a second
-of its rate takes, and less than 256 KiB. What is still on its way from the sender to the relay waits
-nowhere, but it needs window, too: the rate times the round trip. A slow circuit's window is smaller
-than a fresh one, a fast one's over a long line is larger.
+of its rate takes, and less than 256 KiB. What is still on its way from the sender to the relay
+waits nowhere, but it needs window, too: the rate times the round trip. A slow circuit's window is
+smaller than a fresh one, a fast one's over a long line is larger.
 
 If the far side stops in that moment, what was on its way is held as well. So windows grow beyond
 their start only out of one ``Room`` of all circuits: that is what this costs a relay at most.

@@ -72,6 +72,14 @@ class _Request:
     target: YamuxStream | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """Whose share the bytes of one direction come out of."""
+
+    peer: PeerId
+    prefix: str
+
+
 class PassingOn:
     """See the module's docstring.
 
@@ -142,8 +150,10 @@ class PassingOn:
         there, back = request.target, request.stream
         back.whole_frames = True  # from now on it is written to apart from its own link's tasks
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._carry, request, number, back, there, request.asker)
-            nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
+            near = _Sender(request.asker, _prefix(connection))
+            far = _Sender(request.ask.target, _prefix(self._links.direct(request.ask.target)))
+            nursery.start_soon(self._carry, request, number, back, there, near)
+            nursery.start_soon(self._carry, request, number, there, back, far)
 
     async def _ask_target(
         self, number: int, request: _Request, asked: AskTarget, host: str
@@ -175,7 +185,7 @@ class PassingOn:
         return "" if connection is None else connection.ip
 
     async def _carry(
-        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
     ) -> None:
         """Pass on one direction; its failure ends the circuit, and nothing else."""
         try:
@@ -187,7 +197,7 @@ class PassingOn:
             request.scope.cancel()
 
     async def _pass_on(
-        self, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+        self, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
     ) -> None:
         """Pass on what one side sends until it sends no more."""
         holding = Holding(self._room, trio.current_time())
@@ -231,9 +241,9 @@ class PassingOn:
             raise failed[0]
         return done[0]
 
-    async def _turn(self, sender: PeerId, number: int, size_bytes: int) -> None:
+    async def _turn(self, sender: _Sender, number: int, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        ticket = self._shares.ask(sender, number, size_bytes)
+        ticket = self._shares.ask(sender.peer, number, size_bytes, sender.prefix)
         turn = self._turns[ticket] = trio.Event()
         self._grant()
         if not turn.is_set():
@@ -306,7 +316,7 @@ class PassingOn:
         self._do(Ended(number))
 
 
-def _prefix(connection: Connection) -> str:
+def _prefix(connection: Connection | None) -> str:
     """Return what a link is judged together with; many volunteers on one machine are legitimate."""
-    ip = connection.ip
+    ip = "" if connection is None else connection.ip
     return "" if not ip or is_loopback(ip) else prefix_of(ip)
