@@ -1,4 +1,4 @@
-"""How a relay's rate is shared: by prefix, then by member, whatever pieces and circuits they have."""
+"""How a relay's rate is shared: by prefix, then by member, whatever they send and by what."""
 
 from __future__ import annotations
 
