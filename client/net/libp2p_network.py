@@ -630,8 +630,7 @@ async def open_network(
                 network._host = host
                 host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
-                pace = network._pacing.upload.lanes["relayed"]
-                network.passing = PassingOn(network, nursery, pace)
+                network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
                 host.circuits = network.reaching.transport
                 try:

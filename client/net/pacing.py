@@ -1,7 +1,6 @@
 """Limits the rate of sending and receiving: one token bucket per direction, for all links.
 
-Tensors wait for their turn; the background lane, and what is relayed for others, waits for tensors
-(``Yielding``). Small
+Tensors wait for their turn, and the background lane waits for tensors (``Yielding``). Small
 messages (heartbeats, plans, receipts) are sent immediately and charged to the tensors behind them,
 so that a slow line never looks like a dead one; only a flood of them is held to the same rate.
 Receiving is paced by giving the peer's tensor lane its window back more slowly: the socket is
@@ -12,7 +11,6 @@ State: the buckets. Without a limit nothing waits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -31,10 +29,7 @@ BACKGROUND_SHARE = 1 / 4
 """Share of the bytes sent while tensors wait."""
 BACKGROUND_CREDIT_BYTES = 256 * 1024
 """Bound of the unused and the overdrawn share (except for one larger piece)."""
-RELAYED_SHARE, RELAYED_CREDIT_BYTES = 1 / 20, 64 * 1024
-"""The same of what is relayed for others: our own training loses less than a twentieth."""
 BACKGROUND_WAIT_S = 1.0
-"""Seconds without a piece of a tensor after which the line is taken to be free."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until a number of bytes may be sent."""
@@ -72,36 +67,26 @@ class TokenBucket:
 
 
 class Yielding:
-    """What can wait yields to the tensors of training, on any link.
+    """Transfers of state to newcomers yield to the tensors of training, on any link.
 
-    While tensors wait to be written, it gets a share of the bytes sent; otherwise it gets the whole
-    line. So a transfer progresses on a line that training fills, and training on a line that
-    newcomers or others fill. A tensor of which nothing moves, as for a stopped peer, delays nobody
-    for longer than a second.
+    While tensors wait to be written, the background gets a quarter of the bytes sent; otherwise it
+    gets the whole line. So a transfer progresses on a line that training fills, and training on a
+    line that newcomers fill. A tensor for a stopped peer delays the background by a second per
+    piece at most.
 
-    State: the number of lanes that write tensors, when a piece of one was last sent, and the bytes
-    that may be sent beside them (negative: we are ahead). Its unit is bytes, so it needs no rate.
-    One object per direction of a network and kind of traffic, used from one trio thread.
-
-    Args:
-        share: of the bytes sent while tensors wait.
-        credit_bytes: bound of the unused and the overdrawn share.
+    State: the number of lanes that write tensors, and the bytes that the background may send
+    (negative: it is ahead). Its unit is bytes, so it needs no rate. One object per direction of a
+    network, used from one trio thread.
     """
 
-    def __init__(
-        self, share: float = BACKGROUND_SHARE, credit_bytes: int = BACKGROUND_CREDIT_BYTES
-    ) -> None:
-        self._earned_per_byte, self._most_bytes = share / (1 - share), credit_bytes
+    def __init__(self) -> None:
         self._tensors = 0
-        self._moved_at = -math.inf
         self._credit_bytes = 0.0
         self._changed = trio.lowlevel.ParkingLot()
 
     @contextmanager
     def tensors_wait(self) -> Iterator[None]:
         """Encloses the writing of a tensor, including its waits for windows and turns."""
-        if not self._tensors:
-            self._moved_at = trio.current_time()
         self._tensors += 1
         try:
             yield
@@ -112,29 +97,24 @@ class Yielding:
 
     def sent(self, size_bytes: int) -> None:
         """Note a piece of a tensor."""
-        self._moved_at = trio.current_time()
-        earned = self._credit_bytes + size_bytes * self._earned_per_byte
-        self._credit_bytes = min(earned, self._most_bytes)
+        earned = self._credit_bytes + size_bytes * BACKGROUND_SHARE / (1 - BACKGROUND_SHARE)
+        self._credit_bytes = min(earned, BACKGROUND_CREDIT_BYTES)
         if self._credit_bytes > 0:
             self._changed.unpark_all()
 
     async def wait(self, size_bytes: int) -> None:
-        """Wait until a piece may be sent that can wait."""
-        while self._tensors and self._credit_bytes <= 0 and not self._stands_still:
-            with trio.move_on_at(self._moved_at + BACKGROUND_WAIT_S):
+        """Wait until a background piece may be sent."""
+        with trio.move_on_after(BACKGROUND_WAIT_S):
+            while self._tensors and self._credit_bytes <= 0:
                 await self._changed.park()
         if self._tensors:
             # Bytes sent after a stalled tensor's delay do not count against the other transfers.
-            most_debt = max(size_bytes, self._most_bytes)
+            most_debt = max(size_bytes, BACKGROUND_CREDIT_BYTES)
             self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)
-
-    @property
-    def _stands_still(self) -> bool:
-        return trio.current_time() >= self._moved_at + BACKGROUND_WAIT_S
 
 
 class Pacer:
-    """One direction; ``lanes`` says how each lane is paced, and what is relayed for others."""
+    """One direction; ``lanes`` says how each lane is paced."""
 
     def __init__(self, rate_bytes_per_s: int) -> None:
         self.rate_bytes_per_s = rate_bytes_per_s
@@ -142,19 +122,19 @@ class Pacer:
         self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
         self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
         self._yielding = Yielding()
-        self._relaying = Yielding(RELAYED_SHARE, RELAYED_CREDIT_BYTES)
+        self.tensor_bytes = 0
+        """Of tensors that have had their turn."""
         limited = rate_bytes_per_s > 0
         self._turn = self._wait_turn if limited else _at_once
         self.lanes: Mapping[str, Pace] = {
             "control": self._pass if limited else _at_once,
             "bulk": self._tensor,
             "background": self._background,
-            "relayed": self._relayed,
         }
 
     def writing(self, lane: str) -> AbstractContextManager[None]:
-        """Encloses a write on a lane: the others yield to tensors."""
-        return self._tensors_wait() if lane == "bulk" else nullcontext()
+        """Encloses a write on a lane: the background yields to tensors."""
+        return self._yielding.tensors_wait() if lane == "bulk" else nullcontext()
 
     def window_bytes(self, usual: int) -> int:
         """Return the bytes that a peer may have in flight in a tensor lane."""
@@ -162,22 +142,13 @@ class Pacer:
             return usual
         return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
 
-    @contextmanager
-    def _tensors_wait(self) -> Iterator[None]:
-        with self._yielding.tensors_wait(), self._relaying.tensors_wait():
-            yield
-
     async def _tensor(self, size_bytes: int) -> None:
+        self.tensor_bytes += size_bytes
         self._yielding.sent(size_bytes)
-        self._relaying.sent(size_bytes)
         await self._turn(size_bytes)
 
     async def _background(self, size_bytes: int) -> None:
         await self._yielding.wait(size_bytes)
-        await self._turn(size_bytes)
-
-    async def _relayed(self, size_bytes: int) -> None:
-        await self._relaying.wait(size_bytes)
         await self._turn(size_bytes)
 
     async def _wait_turn(self, size_bytes: int) -> None:

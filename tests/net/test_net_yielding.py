@@ -6,14 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from client.net.pacing import (
-    BACKGROUND_CREDIT_BYTES,
-    BACKGROUND_WAIT_S,
-    RELAYED_CREDIT_BYTES,
-    RELAYED_SHARE,
-    Pacer,
-    Yielding,
-)
+from client.net.pacing import BACKGROUND_CREDIT_BYTES, BACKGROUND_WAIT_S, Yielding
 
 PIECE = 64 * 1024
 
@@ -125,38 +118,3 @@ async def test_what_it_took_then_is_not_owed_for_ever(
         before = trio.current_time()
         await budget.wait(PIECE)
         assert trio.current_time() == before
-
-
-async def test_many_circuits_together_take_a_twentieth_from_tensors_that_move(
-    autojump_clock: MockClock,
-) -> None:
-    pacer, relayed, tensors = Pacer(0), 0, 0
-
-    async def circuit() -> None:
-        nonlocal relayed
-        while True:
-            await pacer.lanes["relayed"](PIECE)
-            relayed += PIECE
-            await trio.sleep(0)
-
-    async with trio.open_nursery() as nursery:
-        with pacer.writing("bulk"):
-            for _ in range(50):
-                nursery.start_soon(circuit)
-            for _ in range(600):  # for five minutes
-                await pacer.lanes["bulk"](PIECE)
-                tensors += PIECE
-                await trio.sleep(BACKGROUND_WAIT_S / 2)
-            assert relayed <= RELAYED_SHARE * (relayed + tensors) + RELAYED_CREDIT_BYTES
-            assert relayed >= RELAYED_SHARE * (relayed + tensors) - PIECE
-            nursery.cancel_scope.cancel()
-
-
-async def test_what_is_relayed_goes_on_beside_a_peer_that_takes_nothing(
-    autojump_clock: MockClock,
-) -> None:
-    pacer = Pacer(0)
-    with pacer.writing("bulk"):
-        for _ in range(100):
-            await pacer.lanes["relayed"](PIECE)
-    assert trio.current_time() <= BACKGROUND_WAIT_S + 1e-6

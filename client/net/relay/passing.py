@@ -3,8 +3,8 @@
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
 back to that side's window only once the other side's connection has taken it, so 256 KiB wait in
 each direction (``Holding``), and a slow reader slows its sender down. The bytes of
-circuits wait for the rate that the owner lends, and behind the tensors of our own training
-(``pacing.py``).
+circuits wait for the rate that the owner lends, of which a part is left while our own training
+needs the line (``Lending``), and behind its tensors (``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from client.net.errors import NetworkError
 from client.net.host import Connection
-from client.net.pacing import Pace
+from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
@@ -32,6 +32,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
+from protocol.relay.lending import LOOK_S, Lending, Traffic
 from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
@@ -86,14 +87,16 @@ class PassingOn:
     Args:
         links: the links of this network.
         nursery: ends with the network.
-        pace: waits until relayed bytes may be sent.
+        pacing: of all that we send, and what it counts of our own tensors.
         limits: bounds.
     """
 
     def __init__(
-        self, links: Links, nursery: trio.Nursery, pace: Pace, limits: RelayLimits | None = None
+        self, links: Links, nursery: trio.Nursery, pacing: Pacing, limits: RelayLimits | None = None
     ) -> None:
-        self._links, self._nursery, self._pace = links, nursery, pace
+        self._links, self._nursery, self._pacing = links, nursery, pacing
+        self._pace = pacing.upload.lanes["background"]
+        self._lent, self._line = 0.0, Traffic()
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
         self._room = Room()
@@ -104,10 +107,26 @@ class PassingOn:
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
+        nursery.start_soon(self._look)
 
-    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
-        """Relay from now on, or no longer. See `Offering`."""
-        self._shares.set_rate(rate_bytes_per_s if relays else 0.0, trio.current_time())
+    def offer(
+        self,
+        *,
+        relays: bool,
+        rate_bytes_per_s: float = 0.0,
+        drain_s: float = 0.0,
+        line: Traffic = Traffic(),  # noqa: B008  (frozen)
+    ) -> None:
+        """Relay from now on, or no longer.
+
+        Args:
+            relays, rate_bytes_per_s, drain_s: see `Offering`.
+            line: bytes per second of our line; 0: not known.
+        """
+        lent = rate_bytes_per_s if relays else 0.0
+        if (lent, line) != (self._lent, self._line):
+            self._lent, self._line = lent, line
+            self._shares.set_rate(lent, trio.current_time())
         self._do(Offering(relays, rate_bytes_per_s, drain_s))
 
     def link_ended(self, peer: PeerId) -> None:
@@ -268,6 +287,17 @@ class PassingOn:
                 await self._asked.wait()
             else:
                 await trio.sleep_until(due)
+
+    async def _look(self) -> None:
+        """Leave the line to our own training while that needs it."""
+        lending, left = Lending(), 1.0
+        while True:
+            await trio.sleep(LOOK_S)
+            now, pacing = trio.current_time(), self._pacing
+            own = Traffic(pacing.upload.tensor_bytes, pacing.download.tensor_bytes)
+            before, left = left, lending.look(own, self._line, now)
+            if left != before:
+                self._shares.set_rate(left * self._lent, now)
 
     async def _tick(self) -> None:
         while True:
