@@ -247,10 +247,10 @@ class Libp2pNetwork:
         own, other = connection.ports
         return LinkEnds(connection.ip, other, own, connection.dialled)
 
-    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
+    def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Note where others see us. See `Network.seen_at`."""
         self._outer_hosts = tuple(hosts)
-        self.punching.own = outer
+        self.punching.own = tuple(outers)
 
     async def wait_admitted(self, peer: PeerId) -> None:
         """Wait until a peer that is linked is admitted. See `Meeting`."""
@@ -636,8 +636,7 @@ async def open_network(
                 network._host = host
                 host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
-                pace = network._pacing.upload.lanes["background"]
-                network.passing = PassingOn(network, nursery, pace)
+                network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
                 host.circuits = network.reaching.transport
                 try:

@@ -178,9 +178,10 @@ class Network(Protocol):
         peer."""
         ...
 
-    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
+    def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Note the hosts at which members of other networks see us, numbers: a peer with one of
-        them is in our own home; and a port of ours that everybody sees at one place."""
+        them is in our own home; and a port of ours for each kind of host that everybody sees at
+        one place."""
         ...
 
     async def probe(self, peer: PeerId, port: int) -> bool:

@@ -122,6 +122,8 @@ class Pacer:
         self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
         self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
         self._yielding = Yielding()
+        self.tensor_bytes = 0
+        """Of tensors that have had their turn."""
         limited = rate_bytes_per_s > 0
         self._turn = self._wait_turn if limited else _at_once
         self.lanes: Mapping[str, Pace] = {
@@ -141,6 +143,7 @@ class Pacer:
         return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
 
     async def _tensor(self, size_bytes: int) -> None:
+        self.tensor_bytes += size_bytes
         self._yielding.sent(size_bytes)
         await self._turn(size_bytes)
 

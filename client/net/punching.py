@@ -70,20 +70,20 @@ class Punching:
         self._links = links
         self._allowance = Allowance()
         self._serving = 0
-        self._own: Outer | None = None
+        self._own: tuple[Outer, ...] = ()
         self._known = trio.Event()
         self.met = 0
         self.refused: Counter[str] = Counter()
 
     @property
-    def own(self) -> Outer | None:
-        """Our port that everybody sees at one place; None: not known."""
+    def own(self) -> tuple[Outer, ...]:
+        """Our ports that everybody sees at one place, one for each kind of host."""
         return self._own
 
     @own.setter
-    def own(self, own: Outer | None) -> None:
+    def own(self, own: tuple[Outer, ...]) -> None:
         self._own = own
-        if own is not None:
+        if own:
             self._known.set()
         elif self._known.is_set():
             self._known = trio.Event()
@@ -146,7 +146,9 @@ class Punching:
                     stream.reset()
 
     def _attempt(self, connection: Connection, *, begins: bool) -> Attempt:
-        return Attempt(begins=begins, seen_at=connection.host_by_relay, own=self.own)
+        seen_at = connection.host_by_relay
+        same_kind = (one for one in self.own if kind_of(one.host) == kind_of(seen_at))
+        return Attempt(begins=begins, seen_at=seen_at, own=next(same_kind, None))
 
     async def _carry_out(
         self,

@@ -177,7 +177,7 @@ class Tcp(Transport):
 
     def _shares_port(self, host: str) -> bool:
         new = host not in self._dialled and len(self._dialled) < SHARED_DIALS
-        return new and _can_meet(host)
+        return new and kind_of(host) == "ip4" and _can_meet(host)
 
     async def _connect_from(self, own_port: int | None, host: str, port: int) -> trio.SocketStream:
         """Connect from a port that other sockets may have, too; 0: from any such; None: from any
@@ -187,7 +187,7 @@ class Tcp(Transport):
         try:
             if own_port is not None:
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                await opened.bind(("0.0.0.0", own_port))
+                await opened.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", own_port))
             if family == socket.AF_INET6 and sys.platform == "linux":
                 with contextlib.suppress(OSError):
                     opened.setsockopt(socket.IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, LASTING)
@@ -206,8 +206,8 @@ TRANSPORT = Tcp()
 
 
 def _can_meet(host: str) -> bool:
-    """Whether a router may be between, through whose mapping we are then met from other hosts."""
-    return kind_of(host) == "ip4" and is_global(host) and hasattr(socket, "SO_REUSEPORT")
+    """Whether a router may be between, whose mapping or firewall then lets in others, too."""
+    return is_global(host) and hasattr(socket, "SO_REUSEPORT")
 
 
 def _tune(stream: trio.SocketStream) -> None:

@@ -89,6 +89,11 @@ class YamuxStream:
         """Bytes that the peer may have in flight and in the buffer together."""
         return self._window.granted_bytes
 
+    @property
+    def trip_s(self) -> float:
+        """The round trip of its connection, as last measured."""
+        return self._session.trip_s
+
     def let_window_grow(self, most_bytes: int) -> None:
         """Let the window follow the line, as far as the session's budget goes."""
         self._window.most_bytes = max(most_bytes, INITIAL_WINDOW_BYTES)
@@ -145,19 +150,19 @@ class YamuxStream:
         """Take the next piece of what has been received, perhaps nothing."""
         taken = self._pop(most)
         if taken:
-            self.release(len(taken))
+            self.release(len(taken), len(taken))
         return taken
 
     async def receive_held(self, most: int) -> Buffer:
-        """Receive a piece whose bytes stay in our window until ``release`` returns them."""
+        """Receive a piece whose bytes stay in our window until ``release`` opens it."""
         await self._wait_for_data()
         return self._pop(most)
 
-    def release(self, size_bytes: int) -> None:
-        """Let the peer send so many bytes more, of those received by ``receive_held``."""
+    def release(self, size_bytes: int, opened_bytes: int) -> None:
+        """Forget bytes received by ``receive_held``, and let the peer send so many more."""
         if not self._reset:
             self.buffered_bytes -= size_bytes
-            self._return_credit(size_bytes)
+            self._return_credit(opened_bytes)
 
     async def receive_up_to(self, most: int) -> bytes:
         """Wait for data and return up to ``most`` bytes of it; empty at the end of the stream."""

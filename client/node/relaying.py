@@ -87,7 +87,10 @@ class Relaying:
         offers = offers and self._own_advert.entered and (self._always or self._reached())
         if offers or self._network.passing.machine.offers:
             self._network.passing.offer(
-                relays=offers, rate_bytes_per_s=lent if offers else 0.0, drain_s=DRAIN_S
+                relays=offers,
+                rate_bytes_per_s=lent if offers else 0.0,
+                drain_s=DRAIN_S,
+                line=self._own_advert.line,
             )
         self._own_advert.lend(lent if offers else 0.0)
         needed = self._needed() and not self._over

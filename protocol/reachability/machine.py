@@ -234,17 +234,18 @@ class Reachability:
                 found = "endpoint-independent"
         return found
 
-    def outer(self) -> Outer | None:
+    def outer(self, kind: str = "ip4") -> Outer | None:
         """Return a port from which we have dialled, and where everybody sees it; None: not known,
         or our router shows another port to each remote end.
 
-        Of several ports that one whose place the most observers have seen.
+        Of several ports that one whose place the most observers have seen. Routers leave the ports
+        of IPv6 as they are, if they let in whom we have written to.
         """
-        if self.mapping() == "symmetric":
+        if kind == "ip4" and self.mapping() == "symmetric":
             return None
         seen: dict[Outer, int] = {}
         for known in self._observations.values():
-            if known.ends.dialled and kind_of(known.ends.host) == "ip4" and known.ends.own_port:
+            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port:
                 place = Outer(known.ends.own_port, *known.seen)
                 seen[place] = seen.get(place, 0) + 1
         return max(seen, key=seen.__getitem__, default=None)

@@ -1,13 +1,15 @@
 """Sharing a relay's rate among its clients: fair queueing before one token bucket.
 
 Who sends counts, however many circuits it has: a member's circuits take turns within its share, and
-members that want to send get the same bytes. While only one wants to send, it gets the whole rate,
+members that want to send get the same bytes. Identities cost nothing, so addresses share first: the
+members of one prefix divide what that gets. While only one wants to send, it gets the whole rate,
 so no further limit of a member or of a circuit is needed. Pieces are served by start tags (Goyal,
-Vin and Cheng, "Start-time fair queueing", 1996, section 2): unlike round-robin with deficits, this
-is fair to a member that has only one small piece waiting at a time.
+Vin and Cheng, "Start-time fair queueing", 1996, section 2), of prefixes and within each of members:
+unlike round-robin with deficits, this is fair to a member that has only one small piece waiting at
+a time.
 
-State: of each member the pieces that wait, by circuit, and its tag; the tokens. The clock is passed
-in. A withdrawn piece costs nothing.
+State: the pieces that wait, by prefix, member and circuit, and the tags; the tokens. The clock is
+passed in. A withdrawn piece costs nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +18,66 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from protocol.ids import PeerId
 
+Key = TypeVar("Key")
 MAX_PIECE_BYTES: Final = 64 * 1024
 BURST_S: Final = 0.1
 """Seconds of the rate that may be sent at once."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A member's pieces: ticket and bytes, by circuit; the circuit in front is next."""
+class _Turns(Generic[Key]):
+    """Who of several is next, by start tags: the bytes that each has had by then."""
 
-    start: float
-    """Start tag of the next piece: the bytes that each member has had by then."""
-    pieces: OrderedDict[Hashable, deque[tuple[int, int]]] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._virtual = 0.0  # start tag of the piece granted last
+        self._starts: dict[Key, float] = {}
+        """Of those that wait: the tag of the next piece."""
+        self._finished: dict[Key, float] = {}
+        """End of each one's last piece, where that lies in the future of ``_virtual``."""
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._starts)
+
+    def begin(self, key: Key) -> None:
+        """One waits from now on, or did already."""
+        self._starts.setdefault(key, max(self._virtual, self._finished.get(key, 0.0)))
+
+    def end(self, key: Key) -> None:
+        """One waits no more; when nobody does, all begin anew."""
+        del self._starts[key]
+        if not self._starts:
+            self._virtual = max(self._finished.values(), default=self._virtual)
+            self._finished.clear()
+
+    def first(self) -> Key:
+        """Return the one whose turn it is."""
+        return min(self._starts, key=self._starts.__getitem__)
+
+    def charge(self, key: Key, size_bytes: int) -> None:
+        """Count a piece of the one whose turn it was."""
+        self._virtual = self._starts[key]
+        self._starts[key] += size_bytes
+        self._finished[key] = self._starts[key]
+        self._finished = {one: at for one, at in self._finished.items() if at > self._virtual}
+
+    def remembers(self, key: Key) -> bool:
+        """Whether it makes a difference to forget one."""
+        return key in self._starts or key in self._finished
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """What waits of one prefix: whose turn it is there, and the pieces, ticket and bytes, by member
+    and circuit; the circuit in front is next."""
+
+    turns: _Turns[PeerId] = field(default_factory=_Turns)
+    members: dict[PeerId, OrderedDict[Hashable, deque[tuple[int, int]]]] = field(
+        default_factory=dict
+    )
 
 
 class Shares:
@@ -46,10 +92,8 @@ class Shares:
         self._rate, self._at = rate_bytes_per_s, now
         self._tokens = self._burst_bytes
         self._last_ticket = 0
-        self._virtual = 0.0  # start tag of the piece granted last
-        self._finished: dict[PeerId, float] = {}
-        """End of each member's last piece, where that lies in the future of ``_virtual``."""
-        self._members: dict[PeerId, _Waiting] = {}
+        self._turns: _Turns[str] = _Turns()
+        self._prefixes: dict[str, _Prefix] = {}
 
     def set_rate(self, rate_bytes_per_s: float, now: float) -> None:
         """Change the rate; 0: no limit."""
@@ -57,46 +101,55 @@ class Shares:
         self._rate = rate_bytes_per_s
         self._tokens = min(self._tokens, self._burst_bytes)
 
-    def ask(self, member: PeerId, circuit: Hashable, size_bytes: int) -> int:
-        """Let a piece of at most ``MAX_PIECE_BYTES`` wait for its turn; return its ticket."""
+    def ask(self, member: PeerId, circuit: Hashable, size_bytes: int, prefix: str = "") -> int:
+        """Let a piece wait for its turn; return its ticket.
+
+        Args:
+            member: who sends it.
+            circuit: its circuit.
+            size_bytes: at most ``MAX_PIECE_BYTES``.
+            prefix: the sender's address, as far as it shares with others; empty: by itself.
+        """
         self._last_ticket += 1
-        if member not in self._members:
-            start = max(self._virtual, self._finished.get(member, 0.0))
-            self._members[member] = _Waiting(start)
-        pieces = self._members[member].pieces.setdefault(circuit, deque())
+        key = prefix or member
+        near = self._prefixes.setdefault(key, _Prefix())
+        self._turns.begin(key)
+        near.turns.begin(member)
+        pieces = near.members.setdefault(member, OrderedDict()).setdefault(circuit, deque())
         pieces.append((self._last_ticket, size_bytes))
         return self._last_ticket
 
     def withdraw(self, ticket: int) -> None:
         """Forget a piece whose circuit has ended."""
-        for member, waiting in list(self._members.items()):
-            for circuit, pieces in list(waiting.pieces.items()):
-                kept = deque(piece for piece in pieces if piece[0] != ticket)
-                if len(kept) != len(pieces):
-                    waiting.pieces[circuit] = kept
-                    self._tidy(member, circuit)
+        for key, near in list(self._prefixes.items()):
+            for member, circuits in list(near.members.items()):
+                for circuit, pieces in list(circuits.items()):
+                    kept = deque(piece for piece in pieces if piece[0] != ticket)
+                    if len(kept) != len(pieces):
+                        circuits[circuit] = kept
+                        self._tidy(key, member, circuit)
 
     def granted(self, now: float) -> list[int]:
         """Return the tickets whose pieces may be sent now, in order."""
         self._earn(now)
         found = []
-        while self._members and self._has_tokens:
-            member = min(self._members, key=lambda one: self._members[one].start)
-            waiting = self._members[member]
-            circuit, pieces = next(iter(waiting.pieces.items()))
+        while self._turns and self._has_tokens:
+            key = self._turns.first()
+            near = self._prefixes[key]
+            member = near.turns.first()
+            circuit, pieces = next(iter(near.members[member].items()))
             ticket, size_bytes = pieces.popleft()
-            waiting.pieces.move_to_end(circuit)
-            self._virtual = waiting.start
-            waiting.start += size_bytes
-            self._finished[member] = waiting.start
+            near.members[member].move_to_end(circuit)
+            self._turns.charge(key, size_bytes)
+            near.turns.charge(member, size_bytes)
             self._tokens -= size_bytes
-            self._tidy(member, circuit)
+            self._tidy(key, member, circuit)
             found.append(ticket)
         return found
 
     def next_deadline(self) -> float | None:
         """Return when ``granted`` has more to give; None: nothing waits."""
-        if not self._members:
+        if not self._turns:
             return None
         return self._at if self._has_tokens else self._at - self._tokens / self._rate
 
@@ -113,11 +166,16 @@ class Shares:
         self._at = max(now, self._at)
         self._tokens = min(self._burst_bytes, self._tokens + earned) if self._rate else 0.0
 
-    def _tidy(self, member: PeerId, circuit: Hashable) -> None:
-        """Drop what waits no more, and tags that have no effect any more."""
-        waiting = self._members[member]
-        if not waiting.pieces[circuit]:
-            del waiting.pieces[circuit]
-        if not waiting.pieces:
-            del self._members[member]
-        self._finished = {one: at for one, at in self._finished.items() if at > self._virtual}
+    def _tidy(self, key: str, member: PeerId, circuit: Hashable) -> None:
+        """Drop what waits no more, and prefixes whose tags have no effect any more."""
+        near = self._prefixes[key]
+        circuits = near.members[member]
+        if not circuits[circuit]:
+            del circuits[circuit]
+        if not circuits:
+            del near.members[member]
+            near.turns.end(member)
+        if not near.members:
+            self._turns.end(key)
+        for one in [one for one in self._prefixes if not self._turns.remembers(one)]:
+            del self._prefixes[one]

@@ -5,13 +5,13 @@
 
 rate: one sender and one receiver, each and the relay on a line of its own (``tests.netlab``, takes
 root), in turn through the relay and directly; a share of 1 is every byte of TCP payload that the
-line can carry. memory: resident memory of a relay's process with 200 circuits whose windows are
-full in both directions, less that before. fairness: eight senders behind a limited relay, one of
-them with ten circuits; Jain's index of the bytes of each. Medians of the runs. first, linked:
-seconds from the dial of a member behind a router, at its own address and through a relay at once,
-until its answer to the first request is here; the dialler is behind another router
-(``tests.netlab`` with conntrack, takes root), and new each time, or linked with the relay already;
-p50 and p95.
+line can carry; then the relay's CPU time per MB, and the most KiB that waited there. memory:
+resident memory of a relay's process with 200 circuits whose windows are full in both directions,
+less that before. fairness: eight senders behind a limited relay, one of them with ten circuits;
+Jain's index of the bytes of each. Medians of the runs. first, linked: seconds from the dial of a
+member behind a router, at its own address and through a relay at once, until its answer to the
+first request is here; the dialler is behind another router (``tests.netlab`` with conntrack, takes
+root), and new each time, or linked with the relay already; p50 and p95.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.netlab.table import Link, uniform
 
 PAYLOAD_BYTES = 256 * 1024
 PORT, REQUEST_BYTES = 4001, 1024
-WARM_S = 3.0
+WARM_S, SAMPLE_S = 3.0, 0.1
 CIRCUITS, TARGETS = 200, 10
 FAIR_RATE, GREEDY = 4_000_000, 10
 HEADERS = 1448 / 1514
@@ -276,11 +276,12 @@ def peers() -> Iterator[Callable[..., Peer]]:
 # --- parts -----------------------------------------------------------------------------------
 
 
-def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, float]:
-    """Return the shares of the line through a relay and directly, and the relay's CPU ms/MB."""
+def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, float, float]:
+    """Return the shares of the line through a relay and directly, the relay's CPU ms/MB, and the
+    most KiB that waited there."""
     with Lab(uniform(["a", "r", "b"], mbit, Link(rtt_ms=rtt_ms))) as lab:
         shares = []
-        cpu_ms = 0.0
+        cpu_ms = most_kib = 0.0
         for relayed in (True, False):
             with peers() as start:
 
@@ -297,12 +298,15 @@ def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, floa
                 on("sources", "a", to.first)
                 time.sleep(WARM_S)
                 began, before, cpu = time.monotonic(), to.ask()["bytes"][0], by.ask()["cpu_s"]
-                time.sleep(seconds)
+                while relayed and time.monotonic() < began + seconds:
+                    most_kib = max(most_kib, by.ask()["buffered"] / 1024)
+                    time.sleep(SAMPLE_S)
+                time.sleep(max(0.0, began + seconds - time.monotonic()))
                 took, got = time.monotonic() - began, to.ask()["bytes"][0] - before
                 shares.append(got * 8 / took / 1e6 / (mbit * HEADERS))
                 if relayed:
                     cpu_ms = (by.ask()["cpu_s"] - cpu) * 1e3 / (got / 1e6)
-        return shares[0], shares[1], cpu_ms
+        return shares[0], shares[1], cpu_ms, most_kib
 
 
 def first(turns: int, rtt_ms: float, *, linked: bool) -> list[float]:
@@ -378,6 +382,23 @@ def main() -> None:
         medians = [round(statistics.median(column), 3) for column in zip(*runs, strict=True)]
         said = [[round(value, 3) for value in run] for run in runs]
         print(f"{part}: medians {medians} of {said}; load {os.getloadavg()[0]:.1f}", flush=True)
+        if part == "rate" and asked.record:
+            _record_rate(medians, asked)
+
+
+def _record_rate(medians: Sequence[float], asked: argparse.Namespace) -> None:
+    relayed, direct, cpu_ms, kib = medians
+    row = figures.figure(
+        "relays",
+        f"one sender through a relay, lines of {asked.mbit:g} Mb/s, {asked.rtt_ms:g} ms between "
+        "any two: share of the line",
+        f"**{relayed:.2f}**, directly {direct:.2f}",
+        f"at most {kib:.0f} KiB waited at the relay, {cpu_ms:.0f} ms of CPU per MB; median of "
+        f"{asked.runs} runs of {asked.seconds:g} s, load {os.getloadavg()[0]:.0f}",
+        f"python -m tests.bench.relay --parts rate --mbit {asked.mbit:g} --rtt-ms {asked.rtt_ms:g}",
+        ["client/net", "protocol/relay"],
+    )
+    figures.record([row])
 
 
 def _tell_first(part: str, asked: argparse.Namespace) -> None:

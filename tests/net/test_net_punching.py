@@ -30,7 +30,7 @@ async def asked(one: Libp2pNetwork, other: Libp2pNetwork, message: Punch) -> obj
 async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:
     async with circuit(networks) as (a, b, _):
         assert await asked(a, b, VICTIM) == PunchRefused("unmapped")
-        b.seen_at([], OWN)
+        b.seen_at([], [OWN])
         assert await asked(a, b, VICTIM) == PunchRefused("elsewhere")
         assert b.punching.met == b.punching.refused["missed"] == 0
         assert a.statistics().punched == b.statistics().punched == ()
@@ -38,7 +38,7 @@ async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:
 
 async def test_one_who_is_being_dialled_is_not_punched(networks: Networks) -> None:
     async with circuit(networks) as (a, b, _):
-        b.seen_at([], OWN)
+        b.seen_at([], [OWN])
         async with b.dialling(a.peer_id):
             assert await asked(a, b, VICTIM) == PunchRefused("busy")
         assert b.punching.refused["busy"] == 1

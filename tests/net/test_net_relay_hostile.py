@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 import trio
 
 from client.net.door import HostLimits
@@ -14,7 +15,10 @@ from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.libp2p_patches import GuardedStream
+from client.net.relay import passing
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.transport import ByteStream
+from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Reserve, Status
 from protocol.relay.server import Budget, RelayLimits
 from tests.support.arrivals import backward, next_inbound
@@ -187,3 +191,36 @@ async def test_a_protocol_is_agreed_on_in_one_round_trip() -> None:
     await request_protocol(GuardedStream(receive, send), "/xy", b"what is asked")
     assert sent.startswith(b"\x13/multistream/1.0.0\n")
     assert not answer
+
+
+async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefixes: dict[PeerId, str] = {}
+    shown = lambda link: "" if link is None else prefixes.get(link.peer, "")  # noqa: E731
+    monkeypatch.setattr(passing, "_prefix", shown)
+    got = Counter[PeerId]()
+    async with AsyncExitStack() as stack:
+        made = [await stack.enter_async_context(networks()) for _ in range(9)]
+        relay, target, honest, *crowd = made
+        nursery = await stack.enter_async_context(trio.open_nursery())
+
+        async def count(stream: ByteStream, asker: PeerId) -> None:
+            while data := await stream.receive_some(65536):
+                got[asker] += len(data)
+
+        def serve(stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+            nursery.start_soon(count, stream, asker)
+
+        await reserve(target, relay)
+        target.serve_circuit = serve  # type: ignore[method-assign]
+        relay.passing.offer(relays=True, rate_bytes_per_s=1_000_000)
+        prefixes.update({one.peer_id: "203.0.113" for one in crowd})
+        for one in (honest, *crowd):
+            await one.connect(relay.addresses[0])
+            nursery.start_soon(fill, await circuit_to(one, relay, target))
+        await until(lambda: len(got) == 7)
+        before = got.copy()
+        await until(lambda: sum(got.values()) - sum(before.values()) > 4_000_000)
+        assert got[honest.peer_id] - before[honest.peer_id] > 1_600_000
+        nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import trio
 from client.net import tcp
 from protocol.reachability.machine import Verdict
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.routers import Router
+from tests.netlab.routers import IPv6, Router
 from tests.support.arrivals import backward
 from tests.support.punching_pairs import is_direct, meet, waited
 from tests.support.reaching_members import reaching_swarm
@@ -34,6 +34,22 @@ def test_two_behind_routers_that_keep_their_ports_become_direct(
             assert statistics.relays == {}
             assert one.network.ends(other.network.peer_id) is None  # it proves nothing
             assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.standings()}
+
+
+@pytest.mark.parametrize("rtt_ms", [20, 200])
+def test_two_behind_firewalls_of_ipv6_become_direct(rtt_ms: int) -> None:
+    """By IPv4 these two never meet."""
+    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED)
+    places = {"relay": Place(ipv6=IPv6.OPEN), "a": home, "b": home}
+    with Internet(places, rtt_ms=rtt_ms) as net, reaching_swarm(net) as swarm:
+        pair = meet(swarm, "ip6")
+        took_s = pair.until_direct_s()
+        assert took_s is not None, (pair.a.network.statistics(), pair.b.network.punching.refused)
+        for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
+            link = one.network.direct(other.network.peer_id)
+            assert link is not None
+            assert ":" in link.ip
+            assert one.network.statistics().punched == (other.network.peer_id,)
 
 
 def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(

@@ -275,7 +275,7 @@ class MemoryNetwork:
         """Return None: there are no addresses here."""
         return None
 
-    def seen_at(self, hosts: Sequence[str], outer: Outer | None) -> None:
+    def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Do nothing."""
 
     async def probe(self, peer: PeerId, port: int) -> bool:

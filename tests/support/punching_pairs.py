@@ -47,10 +47,15 @@ def waited(condition: Callable[[], object], patience_s: float = DEADLINE_S) -> b
     return False
 
 
-def meet(swarm: ReachingSwarm) -> Pair:
-    """Start the three, let ``b`` reserve at the relay and ``a`` dial it there."""
+def meet(swarm: ReachingSwarm, kind: str = "ip4") -> Pair:
+    """Start the three, let ``b`` reserve at the relay and ``a`` dial it there.
+
+    Args:
+        swarm: with the hosts ``relay``, ``a`` and ``b``.
+        kind: of the relay's address.
+    """
     relay = swarm.start("relay")
-    at = [text for text in relay.addresses if "/ip4/" in text]
+    at = [text for text in relay.addresses if f"/{kind}/" in text]
     a, b = swarm.start("a", *at), swarm.start("b", *at)
     offer = lambda: relay.network.passing.offer(relays=True)  # noqa: E731
     trio.from_thread.run_sync(offer, trio_token=relay.token)

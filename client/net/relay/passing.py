@@ -1,10 +1,10 @@
 """Passing circuits on: the driver of ``RelayServer``.
 
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
-back to that side's window only once the other side's connection has taken it, so a circuit holds at
-most 256 KiB in each direction (``Holding``), and a slow reader slows its sender down. The bytes of
-circuits wait for the rate that the owner lends, and behind the tensors of our own training
-(``pacing.py``).
+back to that side's window only once the other side's connection has taken it, so 256 KiB wait in
+each direction (``Holding``), and a slow reader slows its sender down. The bytes of
+circuits wait for the rate that the owner lends, of which a part is left while our own training
+needs the line (``Lending``), and behind its tensors (``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -24,14 +24,15 @@ from msgspec.structs import replace
 
 from client.net.errors import NetworkError
 from client.net.host import Connection
-from client.net.pacing import Pace
+from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
-from protocol.relay.holding import Holding
+from protocol.relay.holding import Holding, Room
+from protocol.relay.lending import LOOK_S, Lending, Traffic
 from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
@@ -72,22 +73,33 @@ class _Request:
     target: YamuxStream | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """Whose share the bytes of one direction come out of."""
+
+    peer: PeerId
+    prefix: str
+
+
 class PassingOn:
     """See the module's docstring.
 
     Args:
         links: the links of this network.
         nursery: ends with the network.
-        pace: waits until relayed bytes may be sent.
+        pacing: of all that we send, and what it counts of our own tensors.
         limits: bounds.
     """
 
     def __init__(
-        self, links: Links, nursery: trio.Nursery, pace: Pace, limits: RelayLimits | None = None
+        self, links: Links, nursery: trio.Nursery, pacing: Pacing, limits: RelayLimits | None = None
     ) -> None:
-        self._links, self._nursery, self._pace = links, nursery, pace
+        self._links, self._nursery, self._pacing = links, nursery, pacing
+        self._pace = pacing.upload.lanes["background"]
+        self._lent, self._line = 0.0, Traffic()
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
+        self._room = Room()
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
         self._turns: dict[int, trio.Event] = {}
@@ -95,10 +107,26 @@ class PassingOn:
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
+        nursery.start_soon(self._look)
 
-    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
-        """Relay from now on, or no longer. See `Offering`."""
-        self._shares.set_rate(rate_bytes_per_s if relays else 0.0, trio.current_time())
+    def offer(
+        self,
+        *,
+        relays: bool,
+        rate_bytes_per_s: float = 0.0,
+        drain_s: float = 0.0,
+        line: Traffic = Traffic(),  # noqa: B008  (frozen)
+    ) -> None:
+        """Relay from now on, or no longer.
+
+        Args:
+            relays, rate_bytes_per_s, drain_s: see `Offering`.
+            line: bytes per second of our line; 0: not known.
+        """
+        lent = rate_bytes_per_s if relays else 0.0
+        if (lent, line) != (self._lent, self._line):
+            self._lent, self._line = lent, line
+            self._shares.set_rate(lent, trio.current_time())
         self._do(Offering(relays, rate_bytes_per_s, drain_s))
 
     def link_ended(self, peer: PeerId) -> None:
@@ -141,8 +169,10 @@ class PassingOn:
         there, back = request.target, request.stream
         back.whole_frames = True  # from now on it is written to apart from its own link's tasks
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._carry, request, number, back, there, request.asker)
-            nursery.start_soon(self._carry, request, number, there, back, request.ask.target)
+            near = _Sender(request.asker, _prefix(connection))
+            far = _Sender(request.ask.target, _prefix(self._links.direct(request.ask.target)))
+            nursery.start_soon(self._carry, request, number, back, there, near)
+            nursery.start_soon(self._carry, request, number, there, back, far)
 
     async def _ask_target(
         self, number: int, request: _Request, asked: AskTarget, host: str
@@ -174,7 +204,7 @@ class PassingOn:
         return "" if connection is None else connection.ip
 
     async def _carry(
-        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
     ) -> None:
         """Pass on one direction; its failure ends the circuit, and nothing else."""
         try:
@@ -186,17 +216,20 @@ class PassingOn:
             request.scope.cancel()
 
     async def _pass_on(
-        self, number: int, source: YamuxStream, to: YamuxStream, sender: PeerId
+        self, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
     ) -> None:
         """Pass on what one side sends until it sends no more."""
-        holding = Holding(trio.current_time())
-        while data := await source.receive_held(MAX_PIECE_BYTES):
-            await self._turn(sender, number, len(data))
-            await self._pace(len(data))
-            await self._apart(partial(to.send_all, [data], STALL_S))
-            now = trio.current_time()
-            source.release(holding.passed(len(data), now))
-            self.machine.receive(Moved(number, len(data)), now)
+        holding = Holding(self._room, trio.current_time())
+        try:
+            while data := await source.receive_held(MAX_PIECE_BYTES):
+                await self._turn(sender, number, len(data))
+                await self._pace(len(data))
+                await self._apart(partial(to.send_all, [data], STALL_S))
+                now = trio.current_time()
+                source.release(len(data), holding.passed(len(data), source.trip_s, now))
+                self.machine.receive(Moved(number, len(data)), now)
+        finally:
+            holding.close()
         to.send_eof()
         self._do(HalfClosed(number))
 
@@ -227,9 +260,9 @@ class PassingOn:
             raise failed[0]
         return done[0]
 
-    async def _turn(self, sender: PeerId, number: int, size_bytes: int) -> None:
+    async def _turn(self, sender: _Sender, number: int, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        ticket = self._shares.ask(sender, number, size_bytes)
+        ticket = self._shares.ask(sender.peer, number, size_bytes, sender.prefix)
         turn = self._turns[ticket] = trio.Event()
         self._grant()
         if not turn.is_set():
@@ -254,6 +287,17 @@ class PassingOn:
                 await self._asked.wait()
             else:
                 await trio.sleep_until(due)
+
+    async def _look(self) -> None:
+        """Leave the line to our own training while that needs it."""
+        lending, left = Lending(), 1.0
+        while True:
+            await trio.sleep(LOOK_S)
+            now, pacing = trio.current_time(), self._pacing
+            own = Traffic(pacing.upload.tensor_bytes, pacing.download.tensor_bytes)
+            before, left = left, lending.look(own, self._line, now)
+            if left != before:
+                self._shares.set_rate(left * self._lent, now)
 
     async def _tick(self) -> None:
         while True:
@@ -302,7 +346,7 @@ class PassingOn:
         self._do(Ended(number))
 
 
-def _prefix(connection: Connection) -> str:
+def _prefix(connection: Connection | None) -> str:
     """Return what a link is judged together with; many volunteers on one machine are legitimate."""
-    ip = connection.ip
+    ip = "" if connection is None else connection.ip
     return "" if not ip or is_loopback(ip) else prefix_of(ip)

@@ -122,7 +122,9 @@ class Reach:
         self._go_on()
 
     def _tell_network(self) -> None:
-        self._network.seen_at(self.machine.outer_hosts(), self.machine.outer())
+        outers = [self.machine.outer(kind) for kind in ("ip4", "ip6")]
+        known = [outer for outer in outers if outer is not None]
+        self._network.seen_at(self.machine.outer_hosts(), known)
 
     def _is_flood(self, peer: PeerId) -> bool:
         blame = self._patience.hears(peer, self._engine.now())

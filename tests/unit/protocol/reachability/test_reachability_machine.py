@@ -268,6 +268,17 @@ def test_others_may_dial_a_port_that_all_see_at_one_place(
     assert machine.outer() is None
 
 
+def test_a_port_of_ipv6_is_known_beside_one_of_ipv4() -> None:
+    machine = Reachability()
+    six = "2a11:0:1:1::2"
+    for number, port in enumerate((5000, 5001)):  # symmetric
+        machine.observed(PeerId(f"p{number}"), Ends(FAR[number], 1, True), (US, port), 0.0)
+    machine.observed(PeerId("six"), Ends("2a11:0:9::2", 7, True), (six, 7), 0.0)
+    machine.observed(PeerId("came"), Ends("2a11:0:8::2", 8, False), (six, 8), 0.0)
+    assert machine.outer() is None
+    assert machine.outer("ip6") == Outer(7, six, 7)
+
+
 @given(st.data())
 def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
     data: st.DataObject,

@@ -1,4 +1,4 @@
-"""How a relay's rate is shared: by member, whatever pieces and circuits they have."""
+"""How a relay's rate is shared: by prefix, then by member, whatever they send and by what."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ def run(
     size_of: Callable[[PeerId], int],
     seconds: float,
     rate: float = RATE,
+    prefix_of: Callable[[PeerId], str] = lambda _: "",
 ) -> Counter[PeerId]:
     """Let each circuit have one piece waiting at any time, as the driver does."""
+
+    def ask(member: PeerId, number: int) -> int:
+        return shares.ask(member, number, size_of(member), prefix_of(member))
+
     shares, now, got = Shares(rate, 0.0), 0.0, Counter[PeerId]()
     waiting = {}
     for member, count in circuits.items():
         for number in range(count):
-            waiting[shares.ask(member, number, size_of(member))] = (member, number)
+            waiting[ask(member, number)] = (member, number)
     while True:
         due = shares.next_deadline()
         assert due is not None
@@ -39,7 +44,7 @@ def run(
         for ticket in shares.granted(now):
             member, number = waiting.pop(ticket)
             got[member] += size_of(member)
-            waiting[shares.ask(member, number, size_of(member))] = (member, number)
+            waiting[ask(member, number)] = (member, number)
 
 
 @pytest.mark.parametrize("honest_piece", [1_000, 16_000, MAX_PIECE_BYTES])
@@ -52,6 +57,29 @@ def test_one_greedy_client_among_eight_gets_an_eighth(
     got = run(circuits, lambda who: MAX_PIECE_BYTES if who == greedy else honest_piece, 60.0)
     assert jain(list(got.values())) > 0.99
     assert sum(got.values()) == pytest.approx(60 * RATE, rel=0.02)
+
+
+@pytest.mark.parametrize("honest_piece", [1_000, MAX_PIECE_BYTES])
+def test_a_thousand_identities_of_one_prefix_share_what_it_gets(honest_piece: int) -> None:
+    crowd = {PeerId(f"crowd {n}"): 1 for n in range(1000)}
+    honest = {PeerId(f"honest {n}"): 1 for n in range(7)}
+    prefix_of = lambda who: "203.0.113" if who in crowd else f"198.51.{who}"  # noqa: E731
+    size_of = lambda who: MAX_PIECE_BYTES if who in crowd else honest_piece  # noqa: E731
+    got = run(crowd | honest, size_of, 300.0, prefix_of=prefix_of)
+    together = sum(count for who, count in got.items() if who in crowd)
+    assert jain([together, *(got[one] for one in honest)]) > 0.99
+    assert sum(got.values()) == pytest.approx(300 * RATE, rel=0.02)
+
+
+def test_members_of_one_prefix_get_the_same_of_it() -> None:
+    """Also one that has small pieces, one at a time, beside a greedy one."""
+    circuits = {PeerId("small"): 1, PeerId("greedy"): 20, PeerId("elsewhere"): 1}
+    size_of = lambda who: 2_000 if who == "small" else MAX_PIECE_BYTES  # noqa: E731
+    prefix_of = lambda who: "far" if who == "elsewhere" else "near"  # noqa: E731
+    got = run(circuits, size_of, 60.0, prefix_of=prefix_of)
+    assert got[PeerId("small")] == pytest.approx(15 * RATE, rel=0.05)
+    assert got[PeerId("greedy")] == pytest.approx(15 * RATE, rel=0.05)
+    assert got[PeerId("elsewhere")] == pytest.approx(30 * RATE, rel=0.05)
 
 
 def test_one_alone_gets_the_whole_rate() -> None:
@@ -109,8 +137,20 @@ def test_tags_do_not_pile_up() -> None:
     for number in range(1000):
         shares.ask(PeerId(f"member {number}"), 1, 1000)
         shares.granted(float(number))
-    assert len(shares._finished) <= 1000
-    assert not shares._members
+    assert not shares._prefixes
+    assert not shares._turns
+
+
+def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:
+    shares, now = Shares(RATE, 0.0), 0.0
+    for number in range(1000):
+        shares.ask(PeerId(f"member {number}"), 1, 1000, f"prefix {number}")
+        now += 1.0
+        shares.granted(now)
+        shares.ask(PeerId("steady"), 1, 1000)
+        now += 1.0
+        shares.granted(now)
+    assert len(shares._prefixes) < 5
 
 
 def test_the_rate_may_change() -> None:

@@ -60,7 +60,7 @@ class World:
     def ends(self, peer: PeerId) -> LinkEnds | None:
         return self.links.get(peer)
 
-    def seen_at(self, hosts: list[str], outer: Outer | None) -> None:
+    def seen_at(self, hosts: list[str], outers: list[Outer]) -> None:
         self.outer = hosts
 
     async def probe(self, peer: PeerId, port: int) -> bool:
