@@ -317,7 +317,7 @@ class Carrier:
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():
             self._hooks.up()
-            self._ping()
+            self.ping()
         while batch := await self._next_batch(name):
             with self._pacing.upload.writing(name):  # also between two waiting frames
                 while batch:
@@ -369,9 +369,10 @@ class Carrier:
             elif trio.current_time() - heard_at > SILENT_S:
                 self.connection.close("silent")
             await trio.sleep(PING_S)
-            self._ping()
+            self.ping()
 
-    def _ping(self) -> None:
+    def ping(self) -> None:
+        """Ask the peer for a sign of life, which also measures the round trip."""
         nonce = self._ping_sent[0] + 1
         self._ping_sent = (nonce, trio.current_time())
         self._offer(Ping(nonce))

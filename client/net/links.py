@@ -57,6 +57,8 @@ class Link:
         self._active: Carrier | None = None
         self._up_at = 0.0
         self._moving_until = -math.inf
+        self._doubted: tuple[Connection, int] | None = None
+        """The connection that did not answer, and the bytes that it had received by then."""
         self._move_answered = trio.Event()
         self.admitted = trio.Event()
         """Set once the peer's Hello has been accepted; before, little that it says is taken."""
@@ -79,6 +81,22 @@ class Link:
         return self.up.is_set() and any(carrier.live for carrier in self._carriers)
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether the peer does not answer, and was not heard since."""
+        connection = self.connection
+        return connection is not None and self._doubted == (connection, connection.bytes_in)
+
+    def doubt(self) -> None:
+        """Note that the peer does not answer."""
+        if (connection := self.connection) is not None:
+            self._doubted = connection, connection.bytes_in
+
+    def ask(self) -> None:
+        """Ping the peer now."""
+        if self._active is not None:
+            self._active.ping()
+
+    @property
     def rtt_s(self) -> float | None:
         """Smoothed round trip, None until the first pong."""
         return self._active.rtt_s if self._active else None
@@ -98,6 +116,8 @@ class Link:
         live = [carrier for carrier in self._carriers if carrier.live]
         if not live or not self.up.is_set() or self._active not in live:
             return not live
+        if self.in_doubt:
+            return True
         if self._moves_to(connection):
             return False
         if connection.dialled == self._active.connection.dialled:

@@ -105,6 +105,12 @@ class RelayClient:
         gone = self._held.pop(relay, None) is not None
         return [Moved(), *self.tick(now)] if gone else self.tick(now)
 
+    def renew(self, now: float) -> list[ClientEffect]:
+        """Our network has changed: what kept relays from answering may be over."""
+        self._asked.clear()
+        self._avoided.clear()
+        return self.tick(now)
+
     def draining(self, relay: PeerId, now: float) -> list[ClientEffect]:
         """A relay says that it leaves: its place is filled at once."""
         held = self._held.get(relay)
