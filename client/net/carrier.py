@@ -149,6 +149,8 @@ class Carrier:
         self._changed = trio.lowlevel.ParkingLot()
         self._ping_sent: tuple[int, float] = (0, 0.0)
         self.rtt_s: float | None = None
+        self.answers = 0
+        """Answers to the ping that was sent last."""
         self.frames_in = 0
         self.frames_out = self.tensor_bytes_out = 0
 
@@ -384,6 +386,7 @@ class Carrier:
     def _on_pong(self, nonce: int) -> None:
         expected, sent_at = self._ping_sent
         if nonce == expected:
+            self.answers += 1
             sample_s = trio.current_time() - sent_at
             self.rtt_s = sample_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample_s
 

@@ -28,7 +28,7 @@ from protocol.connectivity.machine import (
     Surroundings,
 )
 from protocol.effects import Explain
-from protocol.hosts import is_loopback, number_of
+from protocol.hosts import number_of
 from protocol.ids import PeerId
 
 LOOK_S: Final = 2.0
@@ -130,15 +130,16 @@ class Watch:
 
 
 def surroundings() -> Surroundings:
-    """Return this machine's addresses and routers."""
+    """Return this machine's addresses and routers; addresses that hold on one line only are no
+    way to anybody."""
     entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
     hosts = {entry.address.partition("%")[0] for entry in entries if _is_host(entry.address)}
     return Surroundings(frozenset(hosts), routers())
 
 
 def _is_host(text: str) -> bool:
-    host = text.partition("%")[0]
-    return number_of(host) is not None and not is_loopback(host)
+    number = number_of(text.partition("%")[0])
+    return number is not None and not (number.is_loopback or number.is_link_local)
 
 
 def _announcements() -> trio.socket.SocketType:

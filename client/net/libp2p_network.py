@@ -151,8 +151,8 @@ class Libp2pNetwork:
         for peer, link in self._links.items():
             connection = link.connection if link.works else None
             if connection is not None:
-                at = connection.number, connection.bytes_in, connection.own_host
-                found.append(Line(peer, *at, link.rtt_s))
+                seen = connection.number, connection.bytes_in, link.answers
+                found.append(Line(peer, *seen, connection.own_host, link.rtt_s))
         return found
 
     def ask(self, peer: PeerId) -> None:

@@ -97,6 +97,11 @@ class Link:
             self._active.ping()
 
     @property
+    def answers(self) -> int:
+        """Answers to the ping that was sent last, whenever that was."""
+        return self._active.answers if self._active else 0
+
+    @property
     def rtt_s(self) -> float | None:
         """Smoothed round trip, None until the first pong."""
         return self._active.rtt_s if self._active else None

@@ -41,12 +41,16 @@ SLEPT_S: Final = 10.0
 """A sleep that others notice; a shorter one costs no link."""
 LOST_S: Final = 8.0
 """Links that one event has ended are lost within this time."""
+STEADY_S: Final = 5.0
+"""A younger link may only have been one of two that were dialled at once."""
 SEVERAL: Final = 2
 """One link that ends tells of its peer; more may tell of us."""
 AGAIN_S, AGAIN_MOST_S = 3.0, 60.0
 SETTLE_S: Final = 30.0
 TOLD_S: Final = 3600.0
 MAX_LOST: Final = 1024
+
+SILENT_WORDS: Final = "the way to the others was interrupted"
 
 Kind = Literal["moved", "slept", "silent"]
 
@@ -72,6 +76,7 @@ class Line:
         peer: the other end.
         number: another one for each connection.
         bytes_in: received by it.
+        answers: to the ping that was sent last, whenever that was.
         own_host: our end's address, a number; empty behind a relay.
         rtt_s: its smoothed round trip; None: not measured yet.
     """
@@ -79,6 +84,7 @@ class Line:
     peer: PeerId
     number: int
     bytes_in: int
+    answers: int = 0
     own_host: str = ""
     rtt_s: float | None = None
 
@@ -126,6 +132,7 @@ ConnectivityEffect = Ask | Doubt | Cut | DialAgain | Renew | Explain
 @dataclass(slots=True)
 class _Known:
     line: Line
+    since: float
     heard_at: float
     asked_at: float | None = None
     doubted: bool = False
@@ -136,10 +143,9 @@ class _Change:
     kind: Kind
     words: str
     began: float
-    asked_at: float
-    """Who is heard after this moment has answered."""
-    before: dict[PeerId, int]
-    """Who was linked, and the number of the connection."""
+    before: dict[PeerId, tuple[int, int]]
+    """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
+    under way before."""
     again_at: float
     again_s: float = AGAIN_S
     answered: set[PeerId] = field(default_factory=set)
@@ -155,7 +161,7 @@ class Connectivity:
         self._surroundings: Surroundings | None = None
         self._known: dict[PeerId, _Known] = {}
         self._lost: dict[PeerId, tuple[float, int]] = {}
-        """Direct links that have ended lately: when, and the connection's number."""
+        """Direct links that have ended lately, come back or not: when, and the old number."""
         self._ticked: float | None = None
         self._change: _Change | None = None
         self._last, self._last_at = "", -math.inf
@@ -193,9 +199,7 @@ class Connectivity:
             effects += [*self._begin("slept", words, now, now), DialAgain()]
         effects += self._judge(now)
         if self._change is None and self._is_silent():
-            heard = max((known.heard_at for known in self._known.values()), default=now)
-            lost = max((at for at, _ in self._lost.values()), default=-math.inf)
-            effects += self._begin("silent", "no member answered", max(heard, lost), now)
+            effects += self._begin("silent", SILENT_WORDS, self._silent_since(now), now)
         return effects + self._go_on(now)
 
     def next_deadline(self) -> float:
@@ -220,16 +224,21 @@ class Connectivity:
 
     def _hear(self, lines: Iterable[Line], now: float) -> None:
         there = {line.peer: line for line in lines}
-        for peer in self._known.keys() - there.keys():
-            ended = self._known.pop(peer).line
-            if ended.direct and len(self._lost) < MAX_LOST:
-                self._lost[peer] = now, ended.number
+        for peer, known in list(self._known.items()):
+            line = there.get(peer)
+            if line is None or line.number != known.line.number:
+                self._note_end(known, now)
+                del self._known[peer]
         for peer, line in there.items():
-            known = self._known.get(peer)
-            if known is None or _traffic(known.line) != _traffic(line):
-                self._known[peer] = _Known(line, now)
-            self._lost.pop(peer, None)
+            known = self._known.setdefault(peer, _Known(line, now, now))
+            if known.line.bytes_in != line.bytes_in:
+                self._known[peer] = _Known(line, known.since, now)
         self._lost = {p: ended for p, ended in self._lost.items() if ended[0] + LOST_S > now}
+
+    def _note_end(self, known: _Known, now: float) -> None:
+        line = known.line
+        if line.direct and now >= known.since + STEADY_S and len(self._lost) < MAX_LOST:
+            self._lost.setdefault(line.peer, (now, line.number))
 
     def _judge(self, now: float) -> list[ConnectivityEffect]:
         """Ask who is silent, and doubt who does not answer."""
@@ -247,21 +256,29 @@ class Connectivity:
     def _is_silent(self) -> bool:
         """Whether so many direct links are doubted or lost that it tells of ourselves."""
         direct = [known for known in self._known.values() if known.line.direct]
+        direct = [known for known in direct if known.line.peer not in self._lost]
         doubted = sum(known.doubted for known in direct)
         if not doubted and len(self._lost) < SEVERAL:
             return False
         return len(direct) - doubted < doubted + len(self._lost)
 
+    def _silent_since(self, now: float) -> float:
+        """Return when the last one was heard, as far as we know."""
+        lost = [at for at, _ in self._lost.values()]
+        doubted = [known.heard_at for known in self._known.values() if known.doubted]
+        return min((*lost, *doubted), default=now)
+
     # --- a change ----------------------------------------------------------------------------
 
     def _begin(self, kind: Kind, words: str, began: float, now: float) -> list[Ask]:
         """Begin a change, or go on with another reason, and ask everybody who is not doubted."""
-        before = {peer: number for peer, (_, number) in self._lost.items()}
-        before |= {peer: known.line.number for peer, known in self._known.items()}
+        before = {p: (k.line.number, k.line.answers) for p, k in self._known.items()}
+        before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
+        self._lost.clear()
         if (under_way := self._change) is not None:
-            before |= under_way.before
+            before = under_way.before | before
             began = under_way.began
-        self._change = _Change(kind, words, began, now, before, now + AGAIN_S)
+        self._change = _Change(kind, words, began, before, now + AGAIN_S)
         asked = []
         for peer, known in self._known.items():
             if not known.doubted:
@@ -287,16 +304,19 @@ class Connectivity:
 
     def _note_answers(self, change: _Change, now: float) -> None:
         for peer, known in self._known.items():
-            if known.heard_at <= change.asked_at:
+            number, answers = change.before.get(peer, (0, 0))
+            returned = known.line.number != number
+            if not returned and known.line.answers == answers:
                 continue
             change.first_at = min(change.first_at, now)
             if peer in change.before and peer not in change.answered:
                 change.answered.add(peer)
-                change.renewed += known.line.number != change.before[peer]
+                change.renewed += returned
 
     def _end(self, change: _Change, now: float) -> list[Explain]:
         """The change is over; one that has cost no link is not worth a word."""
         self._change = None
+        self._lost.clear()
         answered, before = len(change.answered), len(change.before)
         unharmed = answered == before and not change.renewed
         if not before or (unharmed and change.kind != "slept"):

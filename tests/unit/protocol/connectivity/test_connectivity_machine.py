@@ -9,6 +9,7 @@ from protocol.connectivity.machine import (
     ANSWER_S,
     QUIET_S,
     SETTLE_S,
+    SILENT_WORDS,
     SLEPT_S,
     Ask,
     Connectivity,
@@ -37,6 +38,7 @@ class World:
         self.numbers = 0
         self.lines: dict[PeerId, Line] = {}
         self.heard = set(peers)
+        self.pinged: set[PeerId] = set()
         self.told: list[tuple[float, ConnectivityEffect]] = []
         for peer in peers:
             self.link(peer, own_host)
@@ -44,7 +46,7 @@ class World:
 
     def link(self, peer: PeerId, own_host: str = "192.168.1.2") -> None:
         self.numbers += 1
-        self.lines[peer] = Line(peer, self.numbers, 100, own_host, rtt_s=0.1)
+        self.lines[peer] = Line(peer, self.numbers, 100, 0, own_host, rtt_s=0.1)
         self.heard.add(peer)
 
     def look(self, here: Surroundings) -> list[ConnectivityEffect]:
@@ -53,6 +55,8 @@ class World:
     def note(self, effects: list[ConnectivityEffect]) -> list[ConnectivityEffect]:
         for effect in effects:
             self.told.append((self.now, effect))
+            if isinstance(effect, Ask):
+                self.pinged.add(effect.peer)
             if isinstance(effect, Cut):
                 del self.lines[effect.peer]
         return effects
@@ -66,8 +70,10 @@ class World:
             self.now += 0.25
             for peer in self.heard & self.lines.keys():
                 line = self.lines[peer]
+                seen = line.bytes_in + 10, line.answers + (peer in self.pinged)
                 at = line.own_host, line.rtt_s
-                self.lines[peer] = Line(peer, line.number, line.bytes_in + 10, *at)
+                self.lines[peer] = Line(peer, line.number, *seen, *at)
+            self.pinged -= self.heard
             if self.now >= self.machine.next_deadline():
                 self.note(self.machine.tick(self.lines.values(), self.now))
         return [effect for _, effect in self.told[begun:]]
@@ -98,7 +104,7 @@ def test_a_silent_link_is_asked_and_then_its_peer_is_dialled_beside_it() -> None
 def test_a_long_line_has_longer_to_answer() -> None:
     world = World(A, B, C)
     world.run(10)
-    world.lines[A] = Line(A, 9, 100, "192.168.1.2", rtt_s=3.0)
+    world.lines[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
     world.heard.remove(A)
     assert world.run(12) == [Ask(A)]
     assert Doubt(A) in world.run(10)
@@ -149,7 +155,7 @@ def test_a_router_with_a_new_address_is_noticed_by_silence() -> None:
     world.link(C)
     world.run(1)
     (words,) = world.words()
-    assert words.startswith("no member answered; linked again with 3 of 3 after ")
+    assert words.startswith(f"{SILENT_WORDS}; linked again with 3 of 3 after ")
     assert float(words.split()[-2]) > world.now - began - 3
 
 
@@ -160,10 +166,29 @@ def test_links_lost_at_once_tell_of_us_and_one_link_of_its_peer() -> None:
     assert not [e for e in world.run(12) if isinstance(e, Ask)]
     del world.lines[B], world.lines[C]
     world.run(2)
-    assert world.machine.words(world.now).startswith("no member answered; dialling 2 again")
+    assert world.machine.words(world.now).startswith(f"{SILENT_WORDS}; dialling 2 again")
     for peer in (B, C):
         world.link(peer)
     assert Renew() in world.run(2)
+
+
+def test_links_that_broke_and_came_back_between_two_looks_are_told() -> None:
+    """A router with a new address passes the next packet on from there, and the peer resets."""
+    world = World(A, B, C)
+    world.run(10)
+    for peer in (A, B, C):
+        world.link(peer)
+    assert Renew() in world.run(2)
+    (words,) = world.words()
+    assert words.startswith(f"{SILENT_WORDS}; linked again with 3 of 3 after ")
+
+
+def test_links_that_were_dialled_by_both_at_once_are_no_change() -> None:
+    world = World(A, B, C)
+    world.run(2)
+    for peer in (A, B, C):
+        world.link(peer)
+    assert world.run(30) == []
 
 
 def test_who_slept_asks_everybody() -> None:
@@ -177,6 +202,23 @@ def test_who_slept_asks_everybody() -> None:
     world.run(2)
     (words,) = world.words()
     assert words.startswith("this machine slept for 3600 s; linked again with 2 of 2")
+
+
+def test_what_was_under_way_before_a_sleep_is_no_answer() -> None:
+    world = World(A, B)
+    world.run(5)
+    world.now += 60.0
+    world.note(world.machine.tick(world.lines.values(), world.now))
+    world.pinged.clear()  # both have given us up, and what they said before is still to be read
+    world.run(0.5)
+    assert world.words() == []
+    world.lines.clear()
+    world.run(2)
+    for peer in (A, B):
+        world.link(peer)
+    world.run(1)
+    (words,) = world.words()
+    assert words.startswith("this machine slept for 60 s; linked again with 2 of 2 after 2.")
 
 
 def test_a_busy_moment_of_ours_proves_no_silence() -> None:
