@@ -65,6 +65,9 @@ BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
 """Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
+MAX_TOO_EARLY = 1024
+"""Messages before any of these: a member sends them for as long as it does not know that its link
+is another one."""
 ADMITTED_STREAMS = 16 + RelayLimits.circuits_of_member
 """Streams that an admitted peer may have open: circuits come as streams."""
 STEADY_S = 5.0
@@ -568,19 +571,29 @@ class Libp2pNetwork:
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
         await link.announced.wait()
-        if not link.admitted.is_set():
-            await self._before_admission(link, message)
+        if not link.admitted.is_set() and not await self._before_admission(link, message):
+            return
         await self._strangers.turn(link.peer)
         await self._events.put(Inbound(link.peer, message, payload))
 
-    async def _before_admission(self, link: Link, message: Message) -> None:
-        """Let a few greetings pass; other messages wait until the peer is admitted."""
-        if not isinstance(message, GREETINGS):
+    async def _before_admission(self, link: Link, message: Message) -> bool:
+        """Let a few greetings pass; other messages wait until the peer is admitted.
+
+        Returns whether to take the message: what comes before a greeting was meant for an earlier
+        link, whose end the peer had not heard of yet.
+        """
+        if isinstance(message, GREETINGS):
+            link.greetings += 1
+            if link.greetings > MAX_GREETINGS:
+                raise RemoteProtocolError("greeting-flood", penalty=50)
+        elif link.greetings:
             await link.admitted.wait()
-            return
-        link.greetings += 1
-        if link.greetings > MAX_GREETINGS:
-            raise RemoteProtocolError("greeting-flood", penalty=50)
+        else:
+            link.too_early += 1
+            if link.too_early > MAX_TOO_EARLY:
+                raise RemoteProtocolError("greeting-flood", penalty=50)
+            return False
+        return True
 
     def _has_moved(self) -> None:
         self.moved.set()

@@ -66,6 +66,8 @@ class Link:
         """Unparked when frames have been handed to a connection, or the last one has ended."""
         self.greetings = 0
         """Messages that it has said before."""
+        self.too_early = 0
+        """Messages that it has said before any of these."""
         self.up = trio.Event()
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()

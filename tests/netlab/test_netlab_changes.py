@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +28,11 @@ no_mapper = why_not(port_mapper=True)
 needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 HOME = Place(Router.PORT_RESTRICTED)
 Seen = dict[str, Snapshot]
+SETTLED_S = 20.0
+"""Then no link is so young that its end tells nothing."""
+STOPPED_S = 75.0
+"""Longer than anybody waits for who is silent."""
+DOWN_S = 10.0
 
 
 @contextmanager
@@ -43,6 +49,7 @@ def _training(net: Internet) -> Iterator[ScatteredSwarm]:
         swarm.start("home")
         swarm.wait(lambda seen: min(now.step for now in seen.values()) > 2, "trained")
         swarm.wait(_all_linked, "linked with each other")
+        swarm.wait(lambda seen: min(now.uptime_s for now in seen.values()) > SETTLED_S, "settled")
         yield swarm
 
 
@@ -68,7 +75,8 @@ def _comes_back(swarm: ScatteredSwarm, words: str, began: float) -> Seen:
 
     swarm.wait(back, told)
     seen = swarm.wait(_all_linked, "linked with each other again")
-    print(f"{seen['home'].reach.change}; all linked {time.monotonic() - began:.1f} s after it began")
+    took_s = time.monotonic() - began
+    print(f"{seen['home'].reach.change}; all linked {took_s:.1f} s after it began")
     before = max(now.step for now in seen.values())
 
     def goes_on(seen: Seen) -> bool:
@@ -101,15 +109,16 @@ def test_a_new_public_address() -> None:
 
 @needs_mapper
 def test_a_router_that_restarts_maps_the_port_again() -> None:
-    places = {"one": Place(), "two": Place(), "home": Place(Router.PORT_RESTRICTED, port_mapper=True)}
+    home = Place(Router.PORT_RESTRICTED, port_mapper=True)
+    places = {"one": Place(), "two": Place(), "home": home}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:
-        mapped: Callable[[Seen], bool] = lambda seen: seen["home"].reach.state == "mapped"
-        swarm.wait(mapped, "mapped")
+        swarm.wait(lambda seen: seen["home"].reach.state == "mapped", "mapped")
+        assert _is_mapped(net)
         began = time.monotonic()
         with net.router_down("home"):
-            time.sleep(10)
+            time.sleep(DOWN_S)
         _comes_back(swarm, SILENT_WORDS, began)
-        swarm.wait(lambda seen: _gets_in(net), "mapped again")
+        swarm.wait(lambda seen: _is_mapped(net), "mapped again")
 
 
 def test_a_stopped_process_comes_back() -> None:
@@ -119,18 +128,16 @@ def test_a_stopped_process_comes_back() -> None:
         began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
         try:
-            time.sleep(75)
+            time.sleep(STOPPED_S)
         finally:
             os.kill(pid, signal.SIGCONT)
         _comes_back(swarm, "this machine slept for ", began)
 
 
-def _gets_in(net: Internet) -> bool:
-    """Whether the router of the home lets somebody in by a port that it maps."""
-    import subprocess
-
+def _is_mapped(net: Internet) -> bool:
+    """Whether the router of the home has a mapping."""
+    chain = ["nft", "list", "chain", "inet", "home", "prerouting_miniupnpd"]
     listed = subprocess.run(
-        net.command(net.router("home"), ["nft", "list", "chain", "inet", "home", "prerouting_miniupnpd"]),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        net.command(net.router("home"), chain), capture_output=True, text=True, check=True
+    )
     return "dnat" in listed.stdout
