@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from protocol.connectivity.machine import (
     AGAIN_S,
@@ -30,7 +31,7 @@ CABLE = Surroundings(frozenset({"10.0.0.7"}), ("10.0.0.1",))
 
 
 class World:
-    """Links whose bytes grow as long as their peer is heard; time passes in quarters of a second."""
+    """Links whose bytes grow as long as their peer is heard; time passes in quarters of seconds."""
 
     def __init__(self, *peers: PeerId, own_host: str = "192.168.1.2") -> None:
         self.machine = Connectivity()
@@ -237,7 +238,7 @@ def test_who_is_alone_dials_again_and_again_but_ever_more_rarely() -> None:
     world.run(600)
     at = [when - began for when, effect in world.told if isinstance(effect, DialAgain)]
     assert at[:2] == [0.0, AGAIN_S]
-    pauses = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(at)]
     assert pauses == sorted(pauses)
     assert 60 <= pauses[-1] <= 61
     world.link(A, "10.0.0.7")
