@@ -150,6 +150,8 @@ class _Change:
     again_s: float = AGAIN_S
     answered: set[PeerId] = field(default_factory=set)
     first_at: float = math.inf
+    left: Surroundings | None = None
+    """Our surroundings before."""
     renewed: int = 0
     """Of those that answered, how many did so on another connection."""
 
@@ -178,8 +180,9 @@ class Connectivity:
             return []
         self._hear(lines, now)
         gone = before.hosts - now_here.hosts
-        words = _moved_words(gone, now_here.hosts - before.hosts)
-        asked = self._begin("moved", words, now, now)
+        left = self._change.left or before if self._change is not None else before
+        words = _moved_words(left.hosts - now_here.hosts, now_here.hosts - left.hosts)
+        asked = self._begin("moved", words, now, now, left)
         cut = [p for p, known in self._known.items() if known.line.own_host in gone]
         cuts = [Cut(peer, "its address of this machine is gone") for peer in cut]
         return [*cuts, *(ask for ask in asked if ask.peer not in cut), DialAgain(), Renew()]
@@ -270,7 +273,9 @@ class Connectivity:
 
     # --- a change ----------------------------------------------------------------------------
 
-    def _begin(self, kind: Kind, words: str, began: float, now: float) -> list[Ask]:
+    def _begin(
+        self, kind: Kind, words: str, began: float, now: float, left: Surroundings | None = None
+    ) -> list[Ask]:
         """Begin a change, or go on with another reason, and ask everybody who is not doubted."""
         before = {p: (k.line.number, k.line.answers) for p, k in self._known.items()}
         before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
@@ -278,7 +283,7 @@ class Connectivity:
         if (under_way := self._change) is not None:
             before = under_way.before | before
             began = under_way.began
-        self._change = _Change(kind, words, began, before, now + AGAIN_S)
+        self._change = _Change(kind, words, began, before, now + AGAIN_S, left=left)
         asked = []
         for peer, known in self._known.items():
             if not known.doubted:

@@ -263,5 +263,6 @@ def test_a_second_change_during_the_first_is_told_as_one() -> None:
         world.link(peer, "10.0.0.7")
     world.run(2)
     (words,) = world.words()
-    assert "linked again with 2 of 2 after 4." in words
+    assert words.startswith("the network changed (192.168.1.2 is gone and 10.0.0.7 is new); linked")
+    assert "again with 2 of 2 after 4." in words
     assert world.run(60) == []
