@@ -196,6 +196,9 @@ class ReachView(Struct, frozen=True, kw_only=True):
     """What would help; empty: nothing has to."""
     port_mapping: str = "unknown"
     """``endpoint-independent``: the router shows everybody the same port; or ``symmetric``."""
+    change: str = ""
+    """The last change of this machine's network and what came of it, or the one under way; empty:
+    there was none in the last hour."""
     addresses: list[ReachedAddress] = field(default_factory=list)
 
 

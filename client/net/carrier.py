@@ -149,6 +149,8 @@ class Carrier:
         self._changed = trio.lowlevel.ParkingLot()
         self._ping_sent: tuple[int, float] = (0, 0.0)
         self.rtt_s: float | None = None
+        self.answers = 0
+        """Answers to the ping that was sent last."""
         self.frames_in = 0
         self.frames_out = self.tensor_bytes_out = 0
 
@@ -317,7 +319,7 @@ class Carrier:
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():
             self._hooks.up()
-            self._ping()
+            self.ping()
         while batch := await self._next_batch(name):
             with self._pacing.upload.writing(name):  # also between two waiting frames
                 while batch:
@@ -369,9 +371,10 @@ class Carrier:
             elif trio.current_time() - heard_at > SILENT_S:
                 self.connection.close("silent")
             await trio.sleep(PING_S)
-            self._ping()
+            self.ping()
 
-    def _ping(self) -> None:
+    def ping(self) -> None:
+        """Ask the peer for a sign of life, which also measures the round trip."""
         nonce = self._ping_sent[0] + 1
         self._ping_sent = (nonce, trio.current_time())
         self._offer(Ping(nonce))
@@ -383,6 +386,7 @@ class Carrier:
     def _on_pong(self, nonce: int) -> None:
         expected, sent_at = self._ping_sent
         if nonce == expected:
+            self.answers += 1
             sample_s = trio.current_time() - sent_at
             self.rtt_s = sample_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample_s
 

@@ -74,9 +74,10 @@ async def handshake(
     Raises:
         HandshakeFailed: names the fault of the other side.
     """
-    raw = GuardedStream(stream.receive_some, stream.send_all)
+    raw = _guarded(stream) if expected is None else _Asking(SECURITY, stream)
     try:
-        await _agree(raw, SECURITY, dialler=expected is not None)
+        if expected is None:
+            await accept_protocol(raw, [SECURITY])
         session = await _prove(raw, identity, expected, claim)
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session)
@@ -105,9 +106,21 @@ async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b
     Raises:
         HandshakeFailed: it refuses.
     """
+    try:
+        await stream.write(_request(protocol) + then)
+    except Exception as error:
+        raise HandshakeFailed(f"{protocol} was refused: {error}") from error
+    await _expect_agreement(stream, protocol)
+
+
+def _request(protocol: str) -> bytes:
+    return _token(MULTISELECT_PROTOCOL_ID) + _token(protocol)
+
+
+async def _expect_agreement(stream: GuardedStream, protocol: str) -> None:
+    """Read what agrees to a protocol; raises HandshakeFailed if it is something else."""
     answers = BoundedCommunicator(stream)
     try:
-        await stream.write(_token(MULTISELECT_PROTOCOL_ID) + _token(protocol) + then)
         if (header := await answers.read()) != MULTISELECT_PROTOCOL_ID:
             raise HandshakeFailed(f"{header!r} is not multistream-select")
         agreed = await answers.read()
@@ -141,6 +154,33 @@ async def _agree(stream: GuardedStream, protocol: str, *, dialler: bool) -> None
         await request_protocol(stream, protocol)
     else:
         await accept_protocol(stream, [protocol])
+
+
+def _guarded(stream: ByteStream) -> GuardedStream:
+    return GuardedStream(stream.receive_some, stream.send_all)
+
+
+class _Asking(GuardedStream):
+    """A stream that asks for a protocol along with the first bytes that are written, and reads the
+    answer before the first that are read: that saves a round trip."""
+
+    def __init__(self, protocol: str, stream: ByteStream) -> None:
+        super().__init__(stream.receive_some, stream.send_all)
+        self._protocol = protocol
+        self._asked = self._answered = False
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Read up to ``n`` bytes behind the answer; raises HandshakeFailed if it refuses."""
+        if not self._answered:
+            self._answered = True
+            await _expect_agreement(self, self._protocol)
+        return await super().read(n)
+
+    async def write(self, data: bytes) -> None:
+        """Write everything, the first time behind the question."""
+        asking = b"" if self._asked else _request(self._protocol)
+        self._asked = True
+        await super().write(asking + data)
 
 
 async def _prove(

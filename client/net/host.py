@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import trio
@@ -56,6 +57,7 @@ PORT_TRIES = 10
 DRAIN_S = 1.0
 """Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
+_numbers = count(1)
 
 
 class Connection:
@@ -69,6 +71,7 @@ class Connection:
         ip: address of the other end, a number; empty behind a relay.
         visit: the record of an inbound connection at the door.
         ports: our own port and the other end's; 0: behind a relay.
+        own_host: address of our end, a number; empty behind a relay.
         called: where we dialled it; its host, or that of its relay, is a number.
         relay: the peer that passes the connection on; None: it is direct.
         host_by_relay: where that peer says that it sees the other end; empty: nowhere.
@@ -85,6 +88,7 @@ class Connection:
         ip: str,
         visit: Visit | None = None,
         ports: tuple[int, int] = (0, 0),
+        own_host: str = "",
         called: Destination | None = None,
         relay: PeerId | None = None,
         host_by_relay: str = "",
@@ -97,6 +101,9 @@ class Connection:
         self.host_by_relay = host_by_relay
         self.punched = punched
         self.ports = ports
+        self.own_host = own_host
+        self.number = next(_numbers)
+        """Another one for each connection of this process."""
         self.ip = ip
         """The address of the other end."""
         self._visit = visit
@@ -303,6 +310,7 @@ class Host:
                 early=proved.early,
                 ip=ip,
                 ports=stream.ports,
+                own_host=stream.own_host,
                 called=numeric,
                 relay=numeric.relay,
                 host_by_relay=stream.host_by_relay,
@@ -370,6 +378,7 @@ class Host:
                 early=proved.early,
                 ip=target.host,
                 ports=stream.ports,
+                own_host=stream.own_host,
                 punched=True,
             )
             task_status.started()
@@ -442,6 +451,7 @@ class Host:
             visit=visit,
             relay=visit.relay,
             ports=stream.ports,
+            own_host=stream.own_host,
             host_by_relay=stream.host_by_relay,
         )
 

@@ -19,6 +19,7 @@ import trio
 from client.net.addresses import Destination, numeric_host, parse_destination
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
+from client.net.connectivity import Watch
 from client.net.door import HostLimits
 from client.net.errors import AddressError, DialError, NetworkError, NotCalled, PeerUnreachable
 from client.net.host import Connection, Host, open_host
@@ -33,10 +34,11 @@ from client.net.relay.exchange import receive_message
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
-from client.net.transport import ByteStream
+from client.net.transport import ByteStream, forget_network
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
+from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
@@ -63,6 +65,9 @@ BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
 """Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
+MAX_TOO_EARLY = 1024
+"""Messages before any of these: a member sends them for as long as it does not know that its link
+is another one."""
 ADMITTED_STREAMS = 16 + RelayLimits.circuits_of_member
 """Streams that an admitted peer may have open: circuits come as streams."""
 STEADY_S = 5.0
@@ -73,6 +78,8 @@ DIRECT_S = 2.0
 """Longest dial of a peer that is reached through a relay at the same time."""
 IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
 """Seconds between attempts to reach directly who is reached through a relay."""
+HEARD_S = 0.05
+"""Between two looks whether a peer that is dialled beside its link is heard on that again."""
 RELAY_ASK_S = 10.0
 """Longest wait for what a stream about circuits is about."""
 
@@ -99,11 +106,15 @@ class Libp2pNetwork:
         """Whether a member has dialled us from the internet."""
         self.moved = trio.Event()
         """Set when our addresses have changed; replaced by whoever takes notice."""
+        self.watch = Watch(self)
+        """Notices when our way to the others changes."""
         self.punching = Punching(self)
         """Replaces relayed connections by direct ones."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
+        self._attempts: dict[PeerId, trio.CancelScope] = {}
+        """What each keeper is about; to cancel it lets the keeper begin anew, without pauses."""
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
         self._calls: Calls  # set by open_network: it needs the listening addresses
         self._outer_hosts: tuple[str, ...] = ()
@@ -136,6 +147,42 @@ class Libp2pNetwork:
         """Whether we have a link with a machine elsewhere on the internet."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         return any(c.connection.ip and is_global(c.connection.ip) for c in carriers)
+
+    def lines(self) -> list[Line]:
+        """Return the links that work, as `Connectivity` judges them."""
+        found = []
+        for peer, link in self._links.items():
+            connection = link.connection if link.works else None
+            if connection is not None:
+                seen = connection.number, connection.bytes_in, link.answers
+                found.append(Line(peer, *seen, connection.own_host, link.rtt_s))
+        return found
+
+    def ask(self, peer: PeerId) -> None:
+        """Ping a peer on its link."""
+        if link := self._links.get(peer):
+            link.ask()
+
+    def doubt(self, peer: PeerId) -> None:
+        """Dial a peer beside its link, which does not answer."""
+        if link := self._links.get(peer):
+            link.doubt()
+            self._has_changed(peer)
+
+    def cut(self, peer: PeerId, reason: str) -> None:
+        """End a link that cannot work any more."""
+        if link := self._links.get(peer):
+            link.close(reason)
+
+    def dial_again(self) -> None:
+        """Dial all wanted peers without a sure link, at once, in place of dials under way."""
+        for attempts in list(self._attempts.values()):
+            attempts.cancel()
+
+    def network_changed(self) -> None:
+        """Forget what held in the network that this machine was in, and reserve at relays anew."""
+        forget_network()
+        self.reaching.renew()
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message, waiting for room in its lane. See `Network.send`."""
@@ -179,9 +226,36 @@ class Libp2pNetwork:
             raise DialError(f"{targets[0]}: this peer is banned for a while")
         # One dial at a time: two of our connections would replace each other.
         async with self._dials.setdefault(peer, trio.Lock()):
-            if not self._is_up(peer):
+            link = self._links.get(peer)
+            if link is not None and link.in_doubt:
+                await self._dial_beside(link, targets, may_call)
+            elif not self._is_up(peer):
                 await self._dial(targets, may_call)
         return peer
+
+    async def _dial_beside(
+        self,
+        link: Link,
+        targets: Sequence[Destination],
+        may_call: Callable[[Destination], bool] | None,
+    ) -> None:
+        """Dial a peer that does not answer on its link, until it does."""
+        with trio.CancelScope() as scope:
+            watching = trio.CancelScope()
+            self._nursery.start_soon(self._cancel_once_heard, link, scope, watching)
+            try:
+                await self._dial(targets, may_call)
+            finally:
+                watching.cancel()
+
+    async def _cancel_once_heard(
+        self, link: Link, dial: trio.CancelScope, watching: trio.CancelScope
+    ) -> None:
+        with watching:
+            while link.in_doubt:
+                await trio.sleep(HEARD_S)
+            if self._links.get(link.peer) is link:
+                dial.cancel()
 
     async def _dial(
         self,
@@ -219,6 +293,7 @@ class Libp2pNetwork:
             self._has_changed(peer)
         for peer in set(self._keepers) - set(self._wanted):
             self._keepers.pop(peer).cancel()
+            self._attempts.pop(peer, None)
         for peer in set(self._wanted) - set(self._keepers):
             self._keepers[peer] = trio.CancelScope()
             self._nursery.start_soon(self._keep, peer, self._keepers[peer])
@@ -383,6 +458,10 @@ class Libp2pNetwork:
         link = self._links.get(peer)
         return link is not None and link.works
 
+    def _is_sure(self, peer: PeerId) -> bool:
+        """Whether a link is up and, as far as we know, works."""
+        return self._is_up(peer) and not self._links[peer].in_doubt
+
     def _link(self, peer: PeerId) -> Link:
         link = self._links.get(peer)
         if link is None or not link.works:
@@ -498,19 +577,29 @@ class Libp2pNetwork:
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
         await link.announced.wait()
-        if not link.admitted.is_set():
-            await self._before_admission(link, message)
+        if not link.admitted.is_set() and not await self._before_admission(link, message):
+            return
         await self._strangers.turn(link.peer)
         await self._events.put(Inbound(link.peer, message, payload))
 
-    async def _before_admission(self, link: Link, message: Message) -> None:
-        """Let a few greetings pass; other messages wait until the peer is admitted."""
-        if not isinstance(message, GREETINGS):
+    async def _before_admission(self, link: Link, message: Message) -> bool:
+        """Let a few greetings pass; other messages wait until the peer is admitted.
+
+        Returns whether to take the message: what comes before a greeting was meant for an earlier
+        link, whose end the peer had not heard of yet.
+        """
+        if isinstance(message, GREETINGS):
+            link.greetings += 1
+            if link.greetings > MAX_GREETINGS:
+                raise RemoteProtocolError("greeting-flood", penalty=50)
+        elif link.greetings:
             await link.admitted.wait()
-            return
-        link.greetings += 1
-        if link.greetings > MAX_GREETINGS:
-            raise RemoteProtocolError("greeting-flood", penalty=50)
+        else:
+            link.too_early += 1
+            if link.too_early > MAX_TOO_EARLY:
+                raise RemoteProtocolError("greeting-flood", penalty=50)
+            return False
+        return True
 
     def _has_moved(self) -> None:
         self.moved.set()
@@ -537,20 +626,24 @@ class Libp2pNetwork:
                 await trio.sleep(self._rng.uniform(0.1, 0.5))
             backoff_s = BACKOFF_FIRST_S
             while True:
-                if not self._is_up(peer):
-                    await self.dial_any(self._wanted.get(peer, ()))
-                began = trio.current_time()
-                await self._while_up(peer)
-                if trio.current_time() - began >= STEADY_S:
+                with trio.CancelScope() as attempts:
+                    self._attempts[peer] = attempts
+                    if not self._is_sure(peer):
+                        await self.dial_any(self._wanted.get(peer, ()))
+                    began = trio.current_time()
+                    await self._while_up(peer)
+                    if trio.current_time() - began >= STEADY_S:
+                        backoff_s = BACKOFF_FIRST_S
+                    else:
+                        await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
+                        backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+                if attempts.cancelled_caught:
                     backoff_s = BACKOFF_FIRST_S
-                else:
-                    await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
-                    backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def _while_up(self, peer: PeerId) -> None:
-        """Wait while a wanted peer's link is up; of a relayed one, try to make a direct one."""
+        """Wait while a wanted peer's link works; of a relayed one, try to make a direct one."""
         pause_s, known, due = IMPROVE_FIRST_S, self._wanted.get(peer), -math.inf
-        while self._is_up(peer):
+        while self._is_sure(peer):
             addresses, now = self._wanted.get(peer), trio.current_time()
             if due == -math.inf or addresses != known:
                 pause_s, known = IMPROVE_FIRST_S, addresses
@@ -639,6 +732,7 @@ async def open_network(
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
                 host.circuits = network.reaching.transport
+                nursery.start_soon(network.watch.run)
                 try:
                     yield network
                 finally:

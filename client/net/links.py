@@ -57,6 +57,8 @@ class Link:
         self._active: Carrier | None = None
         self._up_at = 0.0
         self._moving_until = -math.inf
+        self._doubted: tuple[Connection, int] | None = None
+        """The connection that did not answer, and the bytes that it had received by then."""
         self._move_answered = trio.Event()
         self.admitted = trio.Event()
         """Set once the peer's Hello has been accepted; before, little that it says is taken."""
@@ -64,6 +66,8 @@ class Link:
         """Unparked when frames have been handed to a connection, or the last one has ended."""
         self.greetings = 0
         """Messages that it has said before."""
+        self.too_early = 0
+        """Messages that it has said before any of these."""
         self.up = trio.Event()
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()
@@ -77,6 +81,27 @@ class Link:
     def works(self) -> bool:
         """Whether messages can be sent to the peer now."""
         return self.up.is_set() and any(carrier.live for carrier in self._carriers)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the peer does not answer, and was not heard since."""
+        connection = self.connection
+        return connection is not None and self._doubted == (connection, connection.bytes_in)
+
+    def doubt(self) -> None:
+        """Note that the peer does not answer."""
+        if (connection := self.connection) is not None:
+            self._doubted = connection, connection.bytes_in
+
+    def ask(self) -> None:
+        """Ping the peer now."""
+        if self._active is not None:
+            self._active.ping()
+
+    @property
+    def answers(self) -> int:
+        """Answers to the ping that was sent last, whenever that was."""
+        return self._active.answers if self._active else 0
 
     @property
     def rtt_s(self) -> float | None:
@@ -98,6 +123,8 @@ class Link:
         live = [carrier for carrier in self._carriers if carrier.live]
         if not live or not self.up.is_set() or self._active not in live:
             return not live
+        if self.in_doubt:
+            return True
         if self._moves_to(connection):
             return False
         if connection.dialled == self._active.connection.dialled:

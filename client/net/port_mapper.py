@@ -45,6 +45,7 @@ class PortMapper:
         self._told: Mapped | None = None
         self._router: gateway.Routers | None = None
         self._asking: dict[Way, trio.CancelScope] = {}
+        self._renewing = trio.Event()
 
     async def run(self) -> None:
         """Keep the mapping until cancelled; then give it back."""
@@ -53,15 +54,23 @@ class PortMapper:
                 while True:
                     for effect in self._look():
                         self._perform(effect, nursery)
-                    await trio.sleep(LOOK_S)
+                    with trio.move_on_after(LOOK_S):
+                        await self._renewing.wait()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
                 for effect in self.machine.close():
                     if isinstance(effect, EndMapping):
                         await gateway.end(effect, self._nonce)
 
+    def renew(self) -> None:
+        """Look at once, and ask the router again for what it may have forgotten."""
+        self._renewing.set()
+
     def _look(self) -> list[MappingEffect]:
         now = trio.current_time()
+        if self._renewing.is_set():
+            self._renewing = trio.Event()
+            self.machine.renew(now)
         router, before = gateway.routers(), self._router
         self._router = router
         effects = self.machine.want(self._wanted(), now)

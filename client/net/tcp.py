@@ -52,6 +52,14 @@ class TcpStream(ByteStream):
             return ""
 
     @property
+    def own_host(self) -> str:
+        """The address of our end."""
+        try:
+            return str(self.stream.socket.getsockname()[0]).partition("%")[0]
+        except OSError:
+            return ""
+
+    @property
     def ports(self) -> tuple[int, int]:
         """Our own port and the other end's."""
         try:
@@ -159,6 +167,11 @@ class Tcp(Transport):
         opened = TcpListener(listener)
         async with closing(opened):
             yield opened
+
+    def network_changed(self) -> None:
+        """Learn anew whether our router gives each remote end another port."""
+        self._shared_port = 0
+        self._dialled.clear()
 
     async def _connect(self, address: Address) -> trio.SocketStream:
         host, port = address.host, address.port

@@ -44,6 +44,11 @@ class ByteStream(trio.abc.AsyncResource):
         """Our own port and the other end's; zeros where there is no such thing."""
         return 0, 0
 
+    @property
+    def own_host(self) -> str:
+        """The address of our end, a number; empty where there is no such thing."""
+        return ""
+
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes, waiting while the other side takes none.
@@ -128,6 +133,9 @@ class Transport(ABC):
         the transport is named."""
         return None
 
+    def network_changed(self) -> None:  # noqa: B027  (most have learned nothing)
+        """Forget what was learned of the network that this machine was in."""
+
 
 def transport_of(address: Address) -> Transport:
     """Return the transport that an address names."""
@@ -138,6 +146,12 @@ def usual_addresses(host: str, port: int) -> list[Address]:
     """Return the addresses of all transports to listen on for a host and a port."""
     found = (_load(name).usual_address(host, port) for name in TRANSPORTS)
     return [address for address in found if address is not None]
+
+
+def forget_network() -> None:
+    """Let all transports forget the network that this machine was in."""
+    for name in TRANSPORTS:
+        _load(name).network_changed()
 
 
 @asynccontextmanager

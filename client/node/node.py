@@ -264,6 +264,7 @@ class Node:
         self._training: Training
         self._credit: Credit
         self._relaying: Relaying
+        self._mappers: list[PortMapper] = []
 
     def _open_step_logs(self) -> list[StepWriter]:
         """Return what writes every step to the owner's folder and trackers.
@@ -337,6 +338,7 @@ class Node:
             credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
+            reach=structs.replace(now.reach, change=self._network.watch.words),
             samples=[] if self._sampling is None else sample_views(self._sampling.newest),
         )
         if started or stopping:
@@ -574,6 +576,8 @@ class Node:
             engine.history = None
             training.held_stages.close()
         engine.shelf.closed_because = self._serves_nothing_because
+        self._network.watch.explain = self._event_sink.explain
+        self._network.watch.renew = self._renew
 
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
@@ -678,9 +682,16 @@ class Node:
         four, six = (nacl.utils.random(NONCE_BYTES) for _ in range(2))
         mapper = PortMapper(reach.wants_mapping, others, four, partial(reach.map, "ip4"))
         pinhole = PortMapper(reach.wants_pinhole, (), six, partial(reach.map, "ip6"), PINHOLE)
+        self._mappers = [mapper, pinhole]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mapper.run)
-            nursery.start_soon(pinhole.run)
+            for each in self._mappers:
+                nursery.start_soon(each.run)
+
+    def _renew(self) -> None:
+        """Our way to the others has changed: renew what the world knows of us."""
+        for mapper in self._mappers:
+            mapper.renew()
+        self._engine.reach.renew()
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

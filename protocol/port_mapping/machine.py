@@ -4,7 +4,9 @@ All ways are tried side by side, for a router speaks one, two or none of them. T
 kept; one that another way makes besides it is given back. A mapping is leased for an hour and
 renewed after half of what the router grants. A port that is somebody else's is replaced by another
 one. While nothing maps, all ways are tried again, after a minute at first and then more rarely; and
-at once when the network has changed. What we hold is given back when it is no longer wanted.
+at once when the network has changed. A router that has restarted may have forgotten what we hold,
+so that is renewed when our links were interrupted. What we hold is given back when it is no longer
+wanted.
 
 State: our port, the mapping that we hold, which ways are being asked, and when to ask again.
 """
@@ -95,6 +97,14 @@ class PortMapping:
         """This machine is in another network: what its old router holds ends by itself."""
         self._held = None
         return self._begin(now)
+
+    def renew(self, now: float) -> None:
+        """Our router may have forgotten what we hold, or map now what it did not: ask again at the
+        next tick."""
+        self._retry_s = RETRY_S
+        self._again_at = now
+        if self._held is not None:
+            self._held.renew_at = now
 
     def mapped(self, way: Way, mapped: Mapped, now: float) -> list[MappingEffect]:
         """A router has mapped a port."""

@@ -152,6 +152,11 @@ class Reachability:
         self._given = {place: source for place, source in places.items() if is_global(place[0])}
         self._renew(now)
 
+    def renew(self, now: float) -> None:
+        """Our way to the others has changed: probe all candidates again."""
+        for candidate in self._candidates.values():
+            candidate.due = now
+
     def observed(self, peer: PeerId, ends: Ends, seen: Place, now: float) -> None:
         """A linked peer says where it sees us; what no other network can see is no observation."""
         self._observations.pop(peer, None)

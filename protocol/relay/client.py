@@ -66,6 +66,8 @@ class RelayClient:
     _held: dict[PeerId, Reservation] = field(default_factory=dict)
     _asked: dict[PeerId, float] = field(default_factory=dict)
     """By relay: until when we wait for its answer."""
+    _asked_before: set[PeerId] = field(default_factory=set)
+    """Of these, those that were asked before our network changed."""
     _avoided: dict[PeerId, float] = field(default_factory=dict)
 
     @property
@@ -92,6 +94,7 @@ class RelayClient:
         if answer is None:
             self._avoid(relay, now)
             return self.lost(relay, now)
+        self._asked_before.discard(relay)
         fresh = relay not in self._held
         life_s = float(answer.expires_s)
         renew_at = now + RENEW_SHARE * life_s
@@ -104,6 +107,13 @@ class RelayClient:
         """The link with a relay has ended, or its reservation was not renewed."""
         gone = self._held.pop(relay, None) is not None
         return [Moved(), *self.tick(now)] if gone else self.tick(now)
+
+    def renew(self, now: float) -> list[ClientEffect]:
+        """Our network has changed: what kept relays from answering may be over. Those that are
+        being asked are asked again if nothing comes of it."""
+        self._avoided.clear()
+        self._asked_before = set(self._asked)
+        return self.tick(now)
 
     def draining(self, relay: PeerId, now: float) -> list[ClientEffect]:
         """A relay says that it leaves: its place is filled at once."""
@@ -164,6 +174,9 @@ class RelayClient:
         return chosen
 
     def _avoid(self, relay: PeerId, now: float) -> None:
+        if relay in self._asked_before:
+            self._asked_before.discard(relay)
+            return
         self._avoided.pop(relay, None)
         if len(self._avoided) >= MAX_AVOIDED:
             del self._avoided[next(iter(self._avoided))]

@@ -71,6 +71,32 @@ async def test_nothing_but_greetings_is_taken_before_and_nothing_is_lost(
         assert {len(event.payload) for event in heard} == {0, len(payload)}
 
 
+async def test_what_was_meant_for_an_earlier_link_does_not_hold_up_the_greeting(
+    networks: Networks,
+) -> None:
+    """A member that has not heard of its link's end goes on sending, by the next link then."""
+    async with networks(limits=PATIENT) as a, networks() as b:
+        await linked(a, b)
+        for number in range(20):
+            await b.send(a.peer_id, Heartbeat(number, []))
+        await b.send(a.peer_id, HELLO)
+        assert (await next_inbound(a)).message == HELLO
+        a.admit(b.peer_id)
+        await b.send(a.peer_id, Heartbeat(100, []))
+        assert (await next_inbound(a)).message == Heartbeat(100, [])
+
+
+async def test_who_never_greets_is_not_listened_to_for_ever(networks: Networks) -> None:
+    async with networks(limits=PATIENT) as a, networks() as b:
+        await linked(a, b)
+        with contextlib.suppress(Exception):
+            for number in range(3000):
+                await b.send(a.peer_id, Heartbeat(number, []))
+        while a.statistics().peers:
+            await trio.sleep(0.01)
+        assert a.statistics().refused["greeting-flood"] == 1
+
+
 async def test_greetings_without_end_are_a_violation(networks: Networks) -> None:
     async with networks(limits=PATIENT) as a, networks() as b:
         await linked(a, b)

@@ -19,8 +19,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +103,7 @@ class Internet:
         self._wire: WireProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._port_mappers: list[subprocess.Popen[bytes]] = []
+        self._mapper_of: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def hosts(self) -> list[str]:
@@ -160,6 +161,44 @@ class Internet:
         ground.run(self.command(where, ["nft", "flush", "ruleset"]))
         ground.run(self.command(where, ["conntrack", "-F"]))
         self._load_rules(where, self.places[place])
+
+    @contextmanager
+    def router_down(self, place: str) -> Iterator[None]:
+        """A place's router is off, and comes back without its mappings and connections."""
+        where, number = self.router(place), self._numbers[place]
+        self._ip(where, "link set wan down", "link set lan down")
+        if mapper := self._mapper_of.pop(place, None):
+            mapper.terminate()
+            mapper.wait()
+        try:
+            yield
+        finally:
+            self._ip(where, "link set wan up", "link set lan up",
+                     f"route replace default via 11.0.{number}.1")  # fmt: skip
+            self.restart_router(place)
+            if mapper is not None:
+                self._start_port_mapper(place, self.places[place])
+
+    def renumber(self, place: str) -> str:
+        """Give a place's router another public address, as some providers do every night; return
+        it."""
+        where, number = self.router(place), self._numbers[place]
+        self._ip(CORE, f"address add 11.1.{number}.1/24 dev to-{place}")
+        self._ip(where, f"address add 11.1.{number}.2/24 dev wan",
+                 f"address delete 11.0.{number}.2/24 dev wan",
+                 f"route replace default via 11.1.{number}.1")  # fmt: skip
+        ground.run(self.command(where, ["conntrack", "-F"]))
+        return f"11.1.{number}.2"
+
+    def move_host(self, host: str, home: str) -> str:
+        """Unplug a host and put it into another home, by another device; return its address."""
+        router, end = self.router(home), f"in-{host}"
+        self._ip(host, "link set eth0 down", "address flush dev eth0")
+        self._cable(router, end, host, "eth1")
+        self._ip(router, f"link set {end} master lan")
+        self._ip(host, "address add 192.168.1.77/24 dev eth1",
+                 "route replace default via 192.168.1.1")  # fmt: skip
+        return "192.168.1.77"
 
     def close(self) -> None:
         """Remove everything; may be called again."""
@@ -297,13 +336,14 @@ class Internet:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="vlab")
         folder = Path(self._folder.name, name)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
+        (folder / "leases").unlink(missing_ok=True)  # where it begins again
         uuid = f"00000000-0000-0000-0000-{self._numbers[name]:012x}"
         configuration = folder / "miniupnpd.conf"
         configuration.write_text(port_mapper(uuid, str(folder), place.has_ipv6))
         pid = folder / "pid"
         router = self.router(name)
-        self._ip(router, "route add 224.0.0.0/4 dev lan")
+        self._ip(router, "route replace 224.0.0.0/4 dev lan")
         with (folder / "log").open("wb") as log:
             mapper = subprocess.Popen(
                 self.command(router, ["miniupnpd", "-d", "-f", str(configuration), "-P", str(pid)]),
@@ -311,6 +351,7 @@ class Internet:
                 start_new_session=True,
             )  # fmt: skip
         self._port_mappers.append(mapper)
+        self._mapper_of[name] = mapper
         self._await_port_mapper(router, folder / "log")
 
     def _await_port_mapper(self, router: str, log: Path) -> None:

@@ -43,6 +43,10 @@ class ScatteredSwarm:
             host, ("--threads", "1", *flags), within=command, variables=variables or {}
         )
 
+    def pid(self, host: str) -> int:
+        """Return the process of a host's volunteer."""
+        return next(one.process.pid for one in self._swarm.members if one.name == host)
+
     def wait(self, until: Callable[[dict[str, Snapshot]], bool], what: str) -> dict[str, Snapshot]:
         """Wait until the volunteers' snapshots fulfil a condition; return them.
 

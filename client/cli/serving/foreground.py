@@ -22,6 +22,7 @@ from client.cli.serving.supervision import Notifier, Supervised
 from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
 from client.cli.terminal.status_text import progress_line
+from client.clock import NodeClock
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError, first_of
@@ -82,7 +83,7 @@ def serve(
     try:
         if genuine is not None and not relay_only:
             refuse_if_too_small(genuine.manifest, settings, home.folders.data)
-        code: ExitCode = trio.run(_run, options, write, headless, record)
+        code: ExitCode = trio.run(_run, options, write, headless, record, clock=NodeClock())
     except BaseException as error:
         record.end(*_end_of(error))
         as_line = settings.log_format == "json" and not quiet

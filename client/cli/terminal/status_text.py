@@ -103,9 +103,11 @@ def _rank_lines(now: Snapshot) -> list[str]:
 
 
 def _reach_lines(now: Snapshot) -> list[str]:
-    """Return whether others reach this volunteer, as far as that is known, and what would help."""
+    """Return whether others reach this volunteer, as far as that is known, what would help, and how
+    its network has changed."""
     found = [now.reach.words, now.reach.next_step] if now.reach.state != "unknown" else []
-    return [f"reached   {words}" for words in found if words]
+    changed = [f"changed   {now.reach.change}"] if now.reach.change else []
+    return [f"reached   {words}" for words in found if words] + changed
 
 
 def _averaging_lines(now: Snapshot) -> list[str]:

@@ -128,6 +128,10 @@ class Reaching:
         """The link with a peer has ended."""
         self._perform(self.machine.lost(peer, trio.current_time()))
 
+    def renew(self) -> None:
+        """This machine's network has changed: relays may be of use that were of none."""
+        self._perform(self.machine.renew(trio.current_time()))
+
     async def serve(
         self, connection: Connection, stream: YamuxStream, message: Stop | Drain
     ) -> None:

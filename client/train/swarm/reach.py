@@ -168,13 +168,22 @@ class Reach:
     async def run(self) -> None:
         """Look at our addresses, and probe them, until cancelled."""
         while True:
-            bound = self._network.listening
-            self._hosts = [host for address in bound for host in reachable_hosts(address.host)]
-            ports: dict[str, int] = {a.kind: a.port for a in bound if _is_open(a)}
-            self.machine.listens(self._hosts, ports, self._engine.now())
-            self.machine.give(self._given(), self._engine.now())
-            self._go_on()
+            self._look()
             await trio.sleep(LOOK_S)
+
+    def renew(self) -> None:
+        """Our way to the others has changed: look at once, and let everything be probed again."""
+        self.machine.renew(self._engine.now())
+        self._look()
+        self.moved()
+
+    def _look(self) -> None:
+        bound = self._network.listening
+        self._hosts = [host for address in bound for host in reachable_hosts(address.host)]
+        ports: dict[str, int] = {a.kind: a.port for a in bound if _is_open(a)}
+        self.machine.listens(self._hosts, ports, self._engine.now())
+        self.machine.give(self._given(), self._engine.now())
+        self._go_on()
 
     def _given(self) -> dict[Place, Source]:
         announced: dict[Place, Source] = {

@@ -117,6 +117,7 @@ def network(record: Record, box: Box) -> list[Line]:
         pair("links", f"{now.network.links} of {known}", labels=11),
         pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
         *(pair("reached", clean(found), labels=11) for found in _reached(now)),
+        *([pair("changed", clean(now.reach.change), labels=11)] if now.reach.change else []),
         *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
     ]
     return [cut(found, box.width) for found in lines[: box.height]]

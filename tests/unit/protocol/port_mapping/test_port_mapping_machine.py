@@ -110,6 +110,26 @@ def test_in_another_network_it_begins_anew_and_gives_nothing_back_there() -> Non
     assert machine.close() == []
 
 
+def test_what_a_router_may_have_forgotten_is_asked_for_again_and_kept_meanwhile() -> None:
+    machine = begun()
+    machine.mapped("pcp", HERE, 0.0)
+    refuse(machine, 0.0, "nat-pmp", "upnp")
+    machine.renew(10.0)
+    assert machine.held == HERE
+    assert machine.tick(10.0) == [AskMapping("pcp", PORT, PORT, LEASE_S)]
+    moved = Mapped("11.1.1.2", PORT, LEASE_S)
+    machine.mapped("pcp", moved, 11.0)
+    assert machine.held == moved
+
+
+def test_a_router_that_mapped_nothing_is_asked_at_once() -> None:
+    machine = begun()
+    refuse(machine, 0.0, *WAYS)
+    assert machine.tick(1.0) == []
+    machine.renew(2.0)
+    assert machine.tick(2.0) == [AskMapping(way, PORT, PORT, LEASE_S) for way in WAYS]
+
+
 def test_another_port_or_none_ends_the_mapping() -> None:
     machine = begun()
     machine.mapped("pcp", HERE, 0.0)

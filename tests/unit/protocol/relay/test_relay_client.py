@@ -87,6 +87,16 @@ def test_a_relay_that_does_not_answer_is_avoided() -> None:
     assert machine.answered(R1, GRANTED, ANSWER_S + 1) == []  # too late
 
 
+def test_in_another_network_relays_that_were_of_no_use_are_asked_again() -> None:
+    machine = client({R1: "p", R2: "q"})
+    machine.answered(R1, None, 1.0)
+    assert requests(machine.tick(2.0)) == []
+    assert requests(machine.renew(3.0)) == [R1]
+    machine.answered(R1, GRANTED, 4.0)
+    assert requests(machine.answered(R2, None, 5.0)) == [R2]  # it was asked from the old network
+    assert requests(machine.answered(R2, None, 6.0)) == []
+
+
 def test_a_lost_relay_is_replaced_at_once() -> None:
     machine = client({R1: "p", R2: "q", R3: "r"}, R1, R2)
     lost = machine.lost(R1, 5.0)

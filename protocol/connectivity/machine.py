@@ -1,0 +1,362 @@
+"""Connectivity: notices that our way to the others has changed, and says what is to be done.
+
+TCP notices a dead connection after minutes. So this machine compares, every second, how many bytes
+each link has received. A link that has received nothing for 3 s is *asked* by a ping; one that has
+not answered 2 s and four round trips later is *doubted*, and its peer is dialled beside it. The new
+connection takes its place; if the old one is heard again first, nothing was lost.
+
+| a change | is noticed by |
+| --- | --- |
+| moved | other addresses or routers of this machine; links from a lost address are cut |
+| slept | a tick that is 10 s late, where suspended time counts |
+| silent | most links are doubted, or were lost within 8 s: our router, or its address |
+
+Then all links are asked, and who is not linked is dialled at once, and again after 3, 6, 12 ... 60
+s while nobody answers. What the world knows of us is renewed at the first answer, and at once after
+a move: our addresses, the router's mappings, the reservations at relays. The change is over when
+everybody is heard who was before, or 30 s after the first one.
+
+State: what each link has received and when, our surroundings, the change under way. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from protocol.effects import Explain
+from protocol.ids import PeerId
+
+TICK_S: Final = 1.0
+QUICK_TICK_S: Final = 0.25
+"""While a change is under way."""
+LATE_S: Final = 1.0
+"""A tick so late proves that we were busy or stopped ourselves: no silence is proven."""
+QUIET_S: Final = 3.0
+ANSWER_S: Final = 2.0
+ANSWER_TRIPS: Final = 4.0
+SLEPT_S: Final = 10.0
+"""A sleep that others notice; a shorter one costs no link."""
+LOST_S: Final = 8.0
+"""Links that one event has ended are lost within this time."""
+STEADY_S: Final = 5.0
+"""A younger link may only have been one of two that were dialled at once."""
+SEVERAL: Final = 2
+"""One link that ends tells of its peer; more may tell of us."""
+AGAIN_S, AGAIN_MOST_S = 3.0, 60.0
+SETTLE_S: Final = 30.0
+TOLD_S: Final = 3600.0
+MAX_LOST: Final = 1024
+
+SILENT_WORDS: Final = "the way to the others was interrupted"
+
+Kind = Literal["moved", "slept", "silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What this machine knows of its network.
+
+    Attributes:
+        hosts: its addresses, numbers, without loopback.
+        routers: the ways out, in any form; empty where the system does not tell.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    routers: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A link as it is now.
+
+    Attributes:
+        peer: the other end.
+        number: another one for each connection.
+        bytes_in: received by it.
+        answers: to the ping that was sent last, whenever that was.
+        own_host: our end's address, a number; empty behind a relay.
+        rtt_s: its smoothed round trip; None: not measured yet.
+    """
+
+    peer: PeerId
+    number: int
+    bytes_in: int
+    answers: int = 0
+    own_host: str = ""
+    rtt_s: float | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether no relay passes it on."""
+        return bool(self.own_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ping a peer on its link."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Dial a peer beside its link, which does not answer."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """End a link that cannot work any more."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialAgain:
+    """Dial all that are wanted and not linked, at once, in place of dials under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew what the world knows of us."""
+
+
+ConnectivityEffect = Ask | Doubt | Cut | DialAgain | Renew | Explain
+
+
+@dataclass(slots=True)
+class _Known:
+    line: Line
+    since: float
+    heard_at: float
+    asked_at: float | None = None
+    doubted: bool = False
+
+
+@dataclass(slots=True)
+class _Change:
+    kind: Kind
+    words: str
+    began: float
+    before: dict[PeerId, tuple[int, int]]
+    """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
+    under way before."""
+    again_at: float
+    again_s: float = AGAIN_S
+    answered: set[PeerId] = field(default_factory=set)
+    first_at: float = math.inf
+    left: Surroundings | None = None
+    """Our surroundings before."""
+    renewed: int = 0
+    """Of those that answered, how many did so on another connection."""
+
+
+class Connectivity:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._surroundings: Surroundings | None = None
+        self._known: dict[PeerId, _Known] = {}
+        self._lost: dict[PeerId, tuple[float, int]] = {}
+        """Direct links that have ended lately, come back or not: when, and the old number."""
+        self._ticked: float | None = None
+        self._change: _Change | None = None
+        self._last, self._last_at = "", -math.inf
+        """The last change and what came of it, in words, and when it was over."""
+
+    # --- events ------------------------------------------------------------------------------
+
+    def looked(
+        self, now_here: Surroundings, lines: Iterable[Line], now: float
+    ) -> list[ConnectivityEffect]:
+        """Compare our surroundings with those of the last look."""
+        before, self._surroundings = self._surroundings, now_here
+        if before is None or before == now_here:
+            return []
+        self._hear(lines, now)
+        gone = before.hosts - now_here.hosts
+        left = self._change.left or before if self._change is not None else before
+        words = _moved_words(left.hosts - now_here.hosts, now_here.hosts - left.hosts)
+        asked = self._begin("moved", words, now, now, left)
+        cut = [p for p, known in self._known.items() if known.line.own_host in gone]
+        cuts = [Cut(peer, "its address of this machine is gone") for peer in cut]
+        return [*cuts, *(ask for ask in asked if ask.peer not in cut), DialAgain(), Renew()]
+
+    def tick(self, lines: Iterable[Line], now: float) -> list[ConnectivityEffect]:
+        """Judge the links; call it when ``next_deadline`` is due.
+
+        Args:
+            lines: all links that work.
+            now: monotonic seconds, in which suspended time counts.
+        """
+        late_s = self._forgive_own_lateness(now)
+        self._hear(lines, now)
+        effects: list[ConnectivityEffect] = []
+        if late_s >= SLEPT_S:
+            words = f"this machine slept for {_seconds(late_s)}"
+            effects += [*self._begin("slept", words, now, now), DialAgain()]
+        effects += self._judge(now)
+        if self._change is None and self._is_silent():
+            effects += self._begin("silent", SILENT_WORDS, self._silent_since(now), now)
+        return effects + self._go_on(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` is due next."""
+        if self._ticked is None:
+            return -math.inf
+        return self._ticked + (TICK_S if self._change is None else QUICK_TICK_S)
+
+    # --- links -------------------------------------------------------------------------------
+
+    def _forgive_own_lateness(self, now: float) -> float:
+        """Return by how much this tick is late; silence in that time was our own fault."""
+        due = self.next_deadline()
+        self._ticked = now
+        late_s = 0.0 if due == -math.inf else now - due
+        if late_s > LATE_S:
+            for known in self._known.values():
+                known.heard_at = min(now, known.heard_at + late_s)
+                if known.asked_at is not None:
+                    known.asked_at = min(now, known.asked_at + late_s)
+        return late_s
+
+    def _hear(self, lines: Iterable[Line], now: float) -> None:
+        there = {line.peer: line for line in lines}
+        for peer, known in list(self._known.items()):
+            line = there.get(peer)
+            if line is None or line.number != known.line.number:
+                self._note_end(known, now)
+                del self._known[peer]
+        for peer, line in there.items():
+            known = self._known.setdefault(peer, _Known(line, now, now))
+            if known.line.bytes_in != line.bytes_in:
+                self._known[peer] = _Known(line, known.since, now)
+        self._lost = {p: ended for p, ended in self._lost.items() if ended[0] + LOST_S > now}
+
+    def _note_end(self, known: _Known, now: float) -> None:
+        line = known.line
+        if line.direct and now >= known.since + STEADY_S and len(self._lost) < MAX_LOST:
+            self._lost.setdefault(line.peer, (now, line.number))
+
+    def _judge(self, now: float) -> list[ConnectivityEffect]:
+        """Ask who is silent, and doubt who does not answer."""
+        effects: list[ConnectivityEffect] = []
+        for peer, known in self._known.items():
+            if known.asked_at is None:
+                if now >= known.heard_at + QUIET_S:
+                    known.asked_at = now
+                    effects.append(Ask(peer))
+            elif not known.doubted and now >= known.asked_at + _patience_s(known.line):
+                known.doubted = True
+                effects.append(Doubt(peer))
+        return effects
+
+    def _is_silent(self) -> bool:
+        """Whether so many direct links are doubted or lost that it tells of ourselves."""
+        direct = [known for known in self._known.values() if known.line.direct]
+        direct = [known for known in direct if known.line.peer not in self._lost]
+        doubted = sum(known.doubted for known in direct)
+        if not doubted and len(self._lost) < SEVERAL:
+            return False
+        return len(direct) - doubted < doubted + len(self._lost)
+
+    def _silent_since(self, now: float) -> float:
+        """Return when the last one was heard, as far as we know."""
+        lost = [at for at, _ in self._lost.values()]
+        doubted = [known.heard_at for known in self._known.values() if known.doubted]
+        return min((*lost, *doubted), default=now)
+
+    # --- a change ----------------------------------------------------------------------------
+
+    def _begin(
+        self, kind: Kind, words: str, began: float, now: float, left: Surroundings | None = None
+    ) -> list[Ask]:
+        """Begin a change, or go on with another reason, and ask everybody who is not doubted."""
+        before = {p: (k.line.number, k.line.answers) for p, k in self._known.items()}
+        before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
+        self._lost.clear()
+        if (under_way := self._change) is not None:
+            before = under_way.before | before
+            began = under_way.began
+        self._change = _Change(kind, words, began, before, now + AGAIN_S, left=left)
+        asked = []
+        for peer, known in self._known.items():
+            if not known.doubted:
+                known.asked_at = now
+                asked.append(Ask(peer))
+        return asked
+
+    def _go_on(self, now: float) -> list[ConnectivityEffect]:
+        change = self._change
+        if change is None:
+            return []
+        effects: list[ConnectivityEffect] = []
+        self._note_answers(change, now)
+        if change.first_at == now:
+            effects += [DialAgain(), Renew()]
+        elif change.first_at == math.inf and change.before and now >= change.again_at:
+            change.again_s = min(2 * change.again_s, AGAIN_MOST_S)
+            change.again_at = now + change.again_s
+            effects.append(DialAgain())
+        if len(change.answered) == len(change.before) or now >= change.first_at + SETTLE_S:
+            effects += self._end(change, now)
+        return effects
+
+    def _note_answers(self, change: _Change, now: float) -> None:
+        for peer, known in self._known.items():
+            number, answers = change.before.get(peer, (0, 0))
+            returned = known.line.number != number
+            if not returned and known.line.answers == answers:
+                continue
+            change.first_at = min(change.first_at, now)
+            if peer in change.before and peer not in change.answered:
+                change.answered.add(peer)
+                change.renewed += returned
+
+    def _end(self, change: _Change, now: float) -> list[Explain]:
+        """The change is over; one that has cost no link is not worth a word."""
+        self._change = None
+        self._lost.clear()
+        answered, before = len(change.answered), len(change.before)
+        unharmed = answered == before and not change.renewed
+        if not before or (unharmed and change.kind != "slept"):
+            return []
+        took = _seconds(now - change.began)
+        self._last = f"{change.words}; linked again with {answered} of {before} after {took}"
+        self._last_at = now
+        return [Explain("swarm", self._last)]
+
+    def words(self, now: float) -> str:
+        """Return the change under way, or the last one of an hour, in words; empty: there is
+        none."""
+        change = self._change
+        if change is not None and change.before and not change.answered:
+            return f"{change.words}; dialling {len(change.before)} again"
+        return self._last if now < self._last_at + TOLD_S else ""
+
+
+def _traffic(line: Line) -> tuple[int, int]:
+    return line.number, line.bytes_in
+
+
+def _patience_s(line: Line) -> float:
+    return ANSWER_S + ANSWER_TRIPS * (line.rtt_s or 0.0)
+
+
+def _moved_words(gone: Collection[str], new: Collection[str]) -> str:
+    """Return what has changed; of many addresses the first ones."""
+    parts = [
+        f"{', '.join(sorted(hosts)[:2])} is {verb}"
+        for hosts, verb in ((gone, "gone"), (new, "new"))
+        if hosts
+    ]
+    return f"the network changed ({' and '.join(parts) or 'another router'})"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"

@@ -1,0 +1,268 @@
+"""Connectivity: what counts as a change, who is asked and dialled, what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from protocol.connectivity.machine import (
+    AGAIN_S,
+    ANSWER_S,
+    QUIET_S,
+    SETTLE_S,
+    SILENT_WORDS,
+    SLEPT_S,
+    Ask,
+    Connectivity,
+    ConnectivityEffect,
+    Cut,
+    DialAgain,
+    Doubt,
+    Line,
+    Renew,
+    Surroundings,
+)
+from protocol.effects import Explain
+from protocol.ids import PeerId
+
+A, B, C = (PeerId(name) for name in "ABC")
+HOME = Surroundings(frozenset({"192.168.1.2"}), ("192.168.1.1",))
+CABLE = Surroundings(frozenset({"10.0.0.7"}), ("10.0.0.1",))
+
+
+class World:
+    """Links whose bytes grow as long as their peer is heard; time passes in quarters of seconds."""
+
+    def __init__(self, *peers: PeerId, own_host: str = "192.168.1.2") -> None:
+        self.machine = Connectivity()
+        self.now = 1000.0
+        self.numbers = 0
+        self.lines: dict[PeerId, Line] = {}
+        self.heard = set(peers)
+        self.pinged: set[PeerId] = set()
+        self.told: list[tuple[float, ConnectivityEffect]] = []
+        for peer in peers:
+            self.link(peer, own_host)
+        self.look(HOME)
+
+    def link(self, peer: PeerId, own_host: str = "192.168.1.2") -> None:
+        self.numbers += 1
+        self.lines[peer] = Line(peer, self.numbers, 100, 0, own_host, rtt_s=0.1)
+        self.heard.add(peer)
+
+    def look(self, here: Surroundings) -> list[ConnectivityEffect]:
+        return self.note(self.machine.looked(here, self.lines.values(), self.now))
+
+    def note(self, effects: list[ConnectivityEffect]) -> list[ConnectivityEffect]:
+        for effect in effects:
+            self.told.append((self.now, effect))
+            if isinstance(effect, Ask):
+                self.pinged.add(effect.peer)
+            if isinstance(effect, Cut):
+                del self.lines[effect.peer]
+        return effects
+
+    def run(
+        self, seconds: float, until: Callable[[ConnectivityEffect], bool] = lambda _: False
+    ) -> list[ConnectivityEffect]:
+        """Let time pass, until an effect at the latest; return the effects of that time."""
+        end, begun = self.now + seconds, len(self.told)
+        while self.now < end and not any(until(effect) for _, effect in self.told[begun:]):
+            self.now += 0.25
+            for peer in self.heard & self.lines.keys():
+                line = self.lines[peer]
+                seen = line.bytes_in + 10, line.answers + (peer in self.pinged)
+                at = line.own_host, line.rtt_s
+                self.lines[peer] = Line(peer, line.number, *seen, *at)
+            self.pinged -= self.heard
+            if self.now >= self.machine.next_deadline():
+                self.note(self.machine.tick(self.lines.values(), self.now))
+        return [effect for _, effect in self.told[begun:]]
+
+    def words(self) -> list[str]:
+        return [effect.words for _, effect in self.told if isinstance(effect, Explain)]
+
+
+def test_links_that_are_heard_need_nothing() -> None:
+    world = World(A, B, C)
+    assert world.run(120) == []
+    assert world.machine.words(world.now) == ""
+
+
+def test_a_silent_link_is_asked_and_then_its_peer_is_dialled_beside_it() -> None:
+    world = World(A, B, C)
+    world.run(10)
+    world.heard.remove(A)
+    began = world.now
+    found = world.run(30, lambda effect: isinstance(effect, Doubt))
+    assert found == [Ask(A), Doubt(A)]  # one of three says nothing of our own network
+    assert QUIET_S + ANSWER_S < world.now - began < QUIET_S + ANSWER_S + 3
+    assert world.run(30) == []
+    world.heard.add(A)
+    assert world.run(30) == []
+
+
+def test_a_long_line_has_longer_to_answer() -> None:
+    world = World(A, B, C)
+    world.run(10)
+    world.lines[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
+    world.heard.remove(A)
+    assert world.run(12) == [Ask(A)]
+    assert Doubt(A) in world.run(10)
+
+
+def test_who_moves_cuts_links_from_the_lost_address_and_asks_the_others() -> None:
+    world = World(A, B)
+    world.link(C, "10.0.0.7")
+    world.run(5)
+    found = world.look(CABLE)
+    assert [e for e in found if isinstance(e, Cut)] == [
+        Cut(A, "its address of this machine is gone"),
+        Cut(B, "its address of this machine is gone"),
+    ]
+    assert [e for e in found if isinstance(e, Ask)] == [Ask(C)]
+    assert found[-2:] == [DialAgain(), Renew()]
+    world.run(2)
+    for peer in (A, B):
+        world.link(peer, "10.0.0.7")
+    world.run(2)
+    (words,) = world.words()
+    assert words.startswith("the network changed (192.168.1.2 is gone and 10.0.0.7 is new); linked")
+    assert "again with 3 of 3 after 2." in words
+    assert world.machine.words(world.now) == words
+    assert world.machine.words(world.now + 7200) == ""
+
+
+def test_an_address_that_comes_and_harms_nobody_is_not_worth_a_word() -> None:
+    world = World(A, B)
+    more = Surroundings(HOME.hosts | {"172.17.0.1"}, HOME.routers)
+    assert Ask(A) in world.look(more)
+    world.run(30)
+    assert world.words() == []
+    assert world.look(more) == []
+
+
+def test_a_router_with_a_new_address_is_noticed_by_silence() -> None:
+    world = World(A, B, C)
+    world.run(10)
+    world.heard.clear()
+    began = world.now
+    found = world.run(30, lambda effect: isinstance(effect, DialAgain))
+    assert {e.peer for e in found if isinstance(e, Doubt)} == {A, B, C}
+    world.link(A)
+    found = world.run(1)
+    assert found == [DialAgain(), Renew()]
+    world.link(B)
+    world.link(C)
+    world.run(1)
+    (words,) = world.words()
+    assert words.startswith(f"{SILENT_WORDS}; linked again with 3 of 3 after ")
+    assert float(words.split()[-2]) > world.now - began - 3
+
+
+def test_links_lost_at_once_tell_of_us_and_one_link_of_its_peer() -> None:
+    world = World(A, B, C)
+    world.run(5)
+    del world.lines[A]
+    assert not [e for e in world.run(12) if isinstance(e, Ask)]
+    del world.lines[B], world.lines[C]
+    world.run(2)
+    assert world.machine.words(world.now).startswith(f"{SILENT_WORDS}; dialling 2 again")
+    for peer in (B, C):
+        world.link(peer)
+    assert Renew() in world.run(2)
+
+
+def test_links_that_broke_and_came_back_between_two_looks_are_told() -> None:
+    """A router with a new address passes the next packet on from there, and the peer resets."""
+    world = World(A, B, C)
+    world.run(10)
+    for peer in (A, B, C):
+        world.link(peer)
+    assert Renew() in world.run(2)
+    (words,) = world.words()
+    assert words.startswith(f"{SILENT_WORDS}; linked again with 3 of 3 after ")
+
+
+def test_links_that_were_dialled_by_both_at_once_are_no_change() -> None:
+    world = World(A, B, C)
+    world.run(2)
+    for peer in (A, B, C):
+        world.link(peer)
+    assert world.run(30) == []
+
+
+def test_who_slept_asks_everybody() -> None:
+    world = World(A, B)
+    world.run(5)
+    world.now += 3600.0
+    found = world.run(1)
+    assert {e.peer for e in found if isinstance(e, Ask)} == {A, B}
+    assert DialAgain() in found
+    assert Renew() in found
+    world.run(2)
+    (words,) = world.words()
+    assert words.startswith("this machine slept for 3600 s; linked again with 2 of 2")
+
+
+def test_what_was_under_way_before_a_sleep_is_no_answer() -> None:
+    world = World(A, B)
+    world.run(5)
+    world.now += 60.0
+    world.note(world.machine.tick(world.lines.values(), world.now))
+    world.pinged.clear()  # both have given us up, and what they said before is still to be read
+    world.run(0.5)
+    assert world.words() == []
+    world.lines.clear()
+    world.run(2)
+    for peer in (A, B):
+        world.link(peer)
+    world.run(1)
+    (words,) = world.words()
+    assert words.startswith("this machine slept for 60 s; linked again with 2 of 2 after 2.")
+
+
+def test_a_busy_moment_of_ours_proves_no_silence() -> None:
+    world = World(A, B)
+    world.run(5)
+    for _ in range(5):
+        world.now += SLEPT_S - 2
+        found = world.machine.tick(world.lines.values(), world.now)
+        assert not [effect for effect in found if not isinstance(effect, Ask)]
+
+
+def test_who_is_alone_dials_again_and_again_but_ever_more_rarely() -> None:
+    world = World(A, B)
+    world.look(CABLE)
+    began = world.now
+    world.run(600)
+    at = [when - began for when, effect in world.told if isinstance(effect, DialAgain)]
+    assert at[:2] == [0.0, AGAIN_S]
+    pauses = [later - earlier for earlier, later in pairwise(at)]
+    assert pauses == sorted(pauses)
+    assert 60 <= pauses[-1] <= 61
+    world.link(A, "10.0.0.7")
+    assert Renew() in world.run(2)
+
+
+def test_a_change_ends_without_those_who_do_not_come_back() -> None:
+    world = World(A, B, C)
+    world.look(CABLE)
+    world.link(A, "10.0.0.7")
+    world.run(SETTLE_S + 2)
+    (words,) = world.words()
+    assert "linked again with 1 of 3 after 30 s" in words
+
+
+def test_a_second_change_during_the_first_is_told_as_one() -> None:
+    world = World(A, B)
+    world.look(Surroundings())
+    world.run(4)
+    world.look(CABLE)
+    for peer in (A, B):
+        world.link(peer, "10.0.0.7")
+    world.run(2)
+    (words,) = world.words()
+    assert words.startswith("the network changed (192.168.1.2 is gone and 10.0.0.7 is new); linked")
+    assert "again with 2 of 2 after 4." in words
+    assert world.run(60) == []
