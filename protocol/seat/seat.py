@@ -886,8 +886,8 @@ class Seat:
         if self.loaded:
             proof = self._following.compare(seen, self.step, now, promised, heard)
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
-        if self.member.applying:  # all that it takes is here, however slow the machine is
-            self._following.caught_up()
+        if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
+            self._following.caught_up()  # the machine is
         return list(said)
 
     # --- settling --------------------------------------------------------------------------
