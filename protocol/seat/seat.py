@@ -826,11 +826,15 @@ class Seat:
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
+        hurries = not outcome.hash and not self.serving and self._early.has(self.step + 1)
         self._unhashed = committed
-        self.member.start_step(self.step, hashing=True)
-        leads = self.leader.start_step(self.step, now, None, self._part())
-        hashed = self._hashed(outcome, now) if outcome.hash else [Compute(HashTask(self.step))]
-        effects: list[SeatEffect] = [*agreed, *hashed, *leads, *self.auditing.verdicts(now)]
+        self.member.start_step(self.step, hashing=not hurries)
+        leads = self.leader.start_step(self.step, now, b"" if hurries else None, self._part())
+        effects: list[SeatEffect] = [*agreed, *leads, *self.auditing.verdicts(now)]
+        if outcome.hash:
+            effects += self._hashed(outcome, now)
+        elif not hurries:  # who catches up is silent about what others have left already
+            effects.append(Compute(HashTask(self.step)))
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._early.take(self.step):
