@@ -43,6 +43,7 @@ from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
+from client.train.transfer.state_size import round_bytes
 from client.train.transfer.text_search import TextSearch
 from protocol.contributions.record import COUNTED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
@@ -164,7 +165,7 @@ class Engine:
         self.loopback = Loopback(self._deliver)
         self._handlers = self._handlers_of_routes()
         self._nursery = nursery
-        self._outbox = Outbox(network, nursery)
+        self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink

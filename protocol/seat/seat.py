@@ -891,17 +891,28 @@ class Seat:
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         self.umpire.closed()
-        self._unhashed = committed
-        self.member.start_step(self.step, hashing=True)
-        leads = self.leader.start_step(self.step, now, None, self._part())
-        hashed = self._hashed(outcome, now) if outcome.hash else [Compute(HashTask(self.step))]
-        effects: list[SeatEffect] = [*agreed, *hashed, *leads, *self.auditing.verdicts(now)]
+        begun = self._begin_round(committed, outcome.hash, now)
+        effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._early.take(self.step):
             replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
+
+    def _begin_round(self, committed: Committed, known: str, now: float) -> list[SeatEffect]:
+        """Begin the round of a step, whose version's hash is ``known``, or else computed now. Who
+        catches up is silent about a version that others have left already."""
+        state, said = state_digest(known) if known else None, list[SeatEffect]()
+        if known:
+            said.append(replaced(committed, hash=known))
+        elif not self.serving and self._early.has(self.step + 1):
+            state = b""
+        else:
+            self._unhashed = committed
+            said.append(Compute(HashTask(self.step)))
+        self.member.start_step(self.step, state or b"", hashing=state is None)
+        return [*said, *self.leader.start_step(self.step, now, state, self._part())]
 
     def _hashed(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """The hash of our version is known: it is in force, and we may report our ledger."""
@@ -951,8 +962,8 @@ class Seat:
         if self.loaded:
             proof = self._following.compare(seen, self.step, now, promised, heard)
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
-        if self.member.applying:  # all that it takes is here, however slow the machine is
-            self._following.caught_up()
+        if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
+            self._following.caught_up()  # the machine is
         return list(said)
 
     # --- settling --------------------------------------------------------------------------

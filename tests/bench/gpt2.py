@@ -1,7 +1,7 @@
 """GPT-2 124M (vocabulary of 50,257, context of 1,024) in two stages on this machine.
 
     python -m tests.bench.gpt2 memory [STAGE] [--record]
-    python -m tests.bench.gpt2 speed DATA [--microbatches 16] [--steps 3] [--record]
+    python -m tests.bench.gpt2 speed [DATA] [--microbatches 16] [--steps 3] [--record]
 
 - ``memory``: each stage in a process of its own takes as many microbatches forward as it keeps
   graphs of, and one more; all go back, a contribution in s8 is encoded and summed with another
@@ -9,7 +9,8 @@
   copy lies beside the graphs. Most memory, less what the process had before, beside what `plan`
   says.
 - ``speed``: a swarm of two volunteers with one thread each, and one PyTorch process with two
-  threads before it and after it. DATA is a folder of `volunteer data build` with 50,257 tokens.
+  threads before it and after it. DATA is a folder of `volunteer data build` with 50,257 tokens;
+  without one, words that mean nothing are made into as many tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
+import string
 import subprocess
 import sys
 import tempfile
@@ -45,6 +48,7 @@ from client.compute.requests import (
 from client.lab.bench.efficiency import found, median_interval, swarm_moments, training_plan
 from client.lab.local_swarm import terminate_as_interrupt
 from model_zoo.cutting import cut
+from model_zoo.datasets.build import build
 from model_zoo.reference import TrainingPlan, train_reference
 from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.bench.patience import call, peak_bytes
@@ -78,7 +82,9 @@ def main() -> None:
         stages = range(STAGES) if given.data is None else [int(given.data)]
         figures = [memory(stage) for stage in stages]
     else:
-        figures = [speed(given.data, given.microbatches, given.steps)]
+        with tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
+            data = given.data or made_up(Path(folder))
+            figures = [speed(data, given.microbatches, given.steps)]
     for one in figures:
         print(f"{one.what}: {one.value} ({one.spread})", flush=True)
     if given.record:
@@ -166,6 +172,19 @@ def _finish(worker: LocalWorker, step: int, tokens: int) -> None:
     call(worker, apply, *sums)
     with tempfile.TemporaryDirectory() as folder:
         call(worker, Save(version=step + 1, path=f"{folder}/checkpoint"))
+
+
+def made_up(folder: Path) -> str:
+    """Build tokens of words that mean nothing, as many as the model knows; return the folder."""
+    rng, words = random.Random(1), set[str]()
+    while len(words) < 60_000:
+        words.add("".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 9))))
+    text, vocab = folder / "words.txt", PRESETS[PRESET].model.vocab
+    text.write_text(3 * (" ".join(sorted(words)) + "\n"))
+    made = build([text], folder / "tokens", tokenizer=vocab, workers=1)
+    if made.index.tokenizer is None or made.index.tokenizer.vocab != vocab:
+        raise SystemExit(f"the words make fewer than {vocab} tokens")
+    return str(made.path)
 
 
 def speed(data: str, microbatches: int, steps: int) -> Figure:

@@ -17,10 +17,13 @@ from protocol.wire.messages import Message, lane, payload_limit
 
 MIB = 1024 * 1024
 MOST_BYTES = {"control": 8 * MIB, "bulk": 512 * MIB, "background": 8 * MIB}
-"""Bytes queued for one peer beyond the queue of its link: eight segments of the largest size, and
-more small messages than a reading peer leaves unread."""
+"""Bytes queued for one peer beyond the queue of its link: eight segments of the largest size (more
+where a run's stages are larger), and more small messages than a reading peer leaves unread."""
 MOST_BYTES_IN_ALL = {"control": 32 * MIB, "bulk": 1024 * MIB, "background": 32 * MIB}
 """Bytes queued for all peers; beyond it, the peer with the longest queue is disconnected."""
+ROUNDS = 3
+"""Gradients of a stage that are queued for one peer at least: what it sums, the sums, and those of
+the step before. All of a round are queued at once."""
 HEADER_BYTES = 512
 """Estimated bytes of a message beside its payload; headers are encoded later."""
 
@@ -30,10 +33,18 @@ class Outbox:
 
     State: by peer and lane, the messages that wait for room. No message overtakes them, so that the
     order of a lane is kept; when the link ends, its messages are dropped.
+
+    Args:
+        network: sends.
+        nursery: runs what sends later.
+        round_bytes: of a stage's gradient in the run, as it is averaged.
     """
 
-    def __init__(self, network: Network, nursery: trio.Nursery) -> None:
+    def __init__(self, network: Network, nursery: trio.Nursery, round_bytes: int = 0) -> None:
         self._network, self._nursery = network, nursery
+        least = ROUNDS * round_bytes
+        self._most = MOST_BYTES | {"bulk": max(MOST_BYTES["bulk"], least)}
+        self._most_in_all = MOST_BYTES_IN_ALL | {"bulk": max(MOST_BYTES_IN_ALL["bulk"], 2 * least)}
         self._waiting: dict[tuple[PeerId, str], deque[tuple[Message, bytes]]] = {}
         self._bytes = Counter[tuple[PeerId, str]]()
         self._given_up = set[PeerId]()
@@ -67,9 +78,9 @@ class Outbox:
         self._waiting[peer, name].append((message, payload))
         self._bytes[peer, name] += len(payload) + HEADER_BYTES
         total = sum(size for (_, lane), size in self._bytes.items() if lane == name)
-        if self._bytes[peer, name] > MOST_BYTES[name]:
+        if self._bytes[peer, name] > self._most[name]:
             self._give_up(peer)
-        elif total > MOST_BYTES_IN_ALL[name]:
+        elif total > self._most_in_all[name]:
             lane_of = {whose: size for (whose, lane), size in self._bytes.items() if lane == name}
             self._give_up(max(lane_of, key=lambda whose: lane_of[whose]))
 

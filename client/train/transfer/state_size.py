@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client.compute.payload import Header
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
@@ -29,6 +30,13 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
         return False
     data = data_bytes(manifest, offer.stage)
     return data < offer.size_bytes <= data + MAX_HEADER_BYTES
+
+
+def round_bytes(manifest: Manifest) -> int:
+    """Return the bytes of the largest stage's gradient, as it is averaged."""
+    codec = manifest.averaging_codec
+    exact = Header(codec, "average", (_most_parameters(manifest),)).size_bytes
+    return max(exact, 2 * RULES[manifest.aggregation_name].buckets * _most_parameters(manifest))
 
 
 def largest_payload(manifest: Manifest) -> int:

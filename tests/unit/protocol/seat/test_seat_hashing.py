@@ -18,9 +18,11 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
+from protocol.seat.following import BEHIND_S
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Receipt
+from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
+from protocol.wire.parts import PlanMember
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -83,6 +85,29 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     if seat.leader.leading:
         assert all(m.state == state_digest("ab") for _, m in sent(later, Admit))  # type: ignore[attr-defined]
         assert sent(later, Admit)
+
+
+def test_who_is_slow_to_hash_is_not_left_behind() -> None:
+    seat, _ = made_version()
+    ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True, 1, bytes(32))]
+    seat.update_view(SwarmView.of([[Replica(BEFORE, STEP + 1, True)], ahead]), 2.0)
+    for now in (2.0 + BEHIND_S, 9 * BEHIND_S):
+        assert not [effect for effect in seat.tick(now) if isinstance(effect, Fault)]
+    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10 * BEHIND_S)
+    assert [effect.version for effect in later if isinstance(effect, Committed)] == [STEP + 1]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_who_catches_up_hashes_no_version_that_others_have_left(ahead: int) -> None:
+    place = Place(ME, 1, 2, 4)
+    seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=False)
+    seat.update_view(view(STEP + ahead), 0.0)
+    members = [PlanMember(SIBLING, b"\x0f")]
+    plan = Plan(1, STEP + ahead, 1, members, [0, SIZE], [ME])
+    seat.receive(SIBLING, plan, 1.0)
+    effects = seat.computed(ApplyLocalTask(STEP), Outcome(), 2.0)
+    assert tasks(effects) == ([] if ahead == 2 else [HashTask(STEP + 1)])
+    assert seat.step == STEP + 1
 
 
 def test_who_drains_stays_until_it_is_known() -> None:

@@ -14,7 +14,7 @@ from client.net.queues import BoundedQueue
 from client.train.messaging.outbox import HEADER_BYTES, MOST_BYTES, MOST_BYTES_IN_ALL, Outbox
 from protocol.errors import LocalProtocolError
 from protocol.ids import peer_id_from_key
-from protocol.wire.messages import Goodbye, Message
+from protocol.wire.messages import Goodbye, Message, Reduced
 
 PEER = peer_id_from_key(bytes(32))
 
@@ -119,4 +119,32 @@ async def test_in_all_the_one_for_whom_most_waits_goes() -> None:
                 outbox.put(peer, Goodbye("x"), b"")
         await wait_all_tasks_blocked()
         assert line.cut == [peers[3]]
+        nursery.cancel_scope.cancel()
+
+
+class Busy(Deaf):
+    """Takes tensors, and nobody reads them."""
+
+    def send_nowait(self, peer: object, message: Message, payload: bytes) -> None:
+        super().send_nowait(peer, Goodbye("tensor"), b"")
+
+    async def send(self, peer: object, message: Message, payload: bytes) -> None:
+        await super().send(peer, Goodbye("tensor"), b"")
+
+
+@pytest.mark.parametrize("gigabytes", [0.1, 2.0])
+async def test_a_round_of_a_large_stage_is_queued_whole(gigabytes: float) -> None:
+    """Its parts are queued all at once; a peer that reads none of three rounds loses its link."""
+    line, part = Busy(), bytes(2**25)
+    each = int(gigabytes * 2**30) // len(part)
+    async with trio.open_nursery() as nursery:
+        outbox = Outbox(cast(Network, line), nursery, round_bytes=each * len(part))
+        for number in range(2 * each):
+            outbox.put(PEER, Reduced(0, number, 1, 0, 1.0), part)
+        await wait_all_tasks_blocked()
+        assert not line.cut
+        for number in range(2 * each + 20):
+            outbox.put(PEER, Reduced(0, number, 2, 0, 1.0), part)
+        await wait_all_tasks_blocked()
+        assert line.cut == [PEER]
         nursery.cancel_scope.cancel()
