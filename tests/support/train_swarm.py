@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import trio
@@ -140,6 +140,8 @@ class TestSwarm:
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
+        self.offload: Literal["auto", "on", "off"] = "auto"
+        """Of the volunteers that are added from now on."""
         self._folder, self.hub, self._nursery = folder, hub, nursery
         self._processes = processes
 
@@ -285,7 +287,9 @@ class TestSwarm:
 
     def _terms(self, engine: Engine, number: int, memory_bytes: int, source: str) -> Terms:
         home = self._folder / str(number)
-        settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
+        settings = Settings(
+            threads=1, device="cpu", memory_limit_bytes=memory_bytes, offload=self.offload
+        )
         starts = () if self.manifest.start is UNSET else self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         leaves = None
