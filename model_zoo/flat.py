@@ -86,7 +86,7 @@ class FlatParameters:
                 parameter.grad = None
                 self._vectors.rest(home)
 
-            bound.register_post_accumulate_grad_hook(take)
+            bound.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
 
     def bind(self, module: nn.Module, values: Tensor) -> None:
         """Let a module like this one work on views of other values, (N,), which stay where they

@@ -70,7 +70,7 @@ def stage_need(request: OpenStage) -> MemoryNeed:
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks or request.offload != "off":
+    if request.reruns_blocks:
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)

@@ -110,7 +110,7 @@ class Averager:
         bounds = checked_bounds(request.bounds, replica.size)
         self._attempt = None
         # sum and code one segment after the other: it is still in the cache then
-        sent = []
+        sent: list[memoryview] = []
         for a, b in pairwise(bounds):
             sent.append(self._sent(replica.wire.segment_out(self._with_residual(a, b)), sent))
             self._home.rest(replica.flat.gradients[a:b])
@@ -167,9 +167,10 @@ class Averager:
         wire.segment_back(encoded, part)
         if self._residual is not None and RULES[self._rule].feeds_results_back:
             lost = total.sub_(part)
-            place = slice(*attempt.bounds[request.segment : request.segment + 2])
-            kept = lost if self._away is None else self._away.keep_lost(lost, place)
-            attempt.lost_in_sum[request.segment] = kept
+            if self._away is not None:
+                start, end = attempt.bounds[request.segment : request.segment + 2]
+                lost = self._away.keep_lost(lost, slice(start, end))
+            attempt.lost_in_sum[request.segment] = lost
         if not on_cpu:
             scratch.copy_(part)
         norm = squared_norm(part)

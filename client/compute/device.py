@@ -88,7 +88,8 @@ def _train_a_little(device: torch.device) -> None:
     x = F.layer_norm(F.embedding(tokens, weight), (16,))  # (1, 8, 16)
     heads = (x @ weight).view(1, 1, 8, 16)
     attended = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-    F.cross_entropy(attended.view(8, 16), tokens[0], reduction="sum").backward()
+    loss = F.cross_entropy(attended.view(8, 16), tokens[0], reduction="sum")
+    torch.autograd.backward(loss)
     if weight.grad is None or not bool(torch.isfinite(weight.grad.cpu()).all()):
         raise RuntimeError("a gradient of it is not finite")
 

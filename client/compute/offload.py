@@ -25,10 +25,11 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 from weakref import WeakValueDictionary
 
 import torch
@@ -226,11 +227,12 @@ def _reserve(descriptor: int, size_bytes: int) -> None:
         os.pwrite(descriptor, _ZEROS[: size_bytes - start], start)
 
 
-def _load_madvise() -> ctypes._CFuncPtr | None:
-    found: ctypes._CFuncPtr | None = getattr(ctypes.CDLL(None), "madvise", None)
-    if found is not None:
-        found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
+def _load_madvise() -> Callable[[int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None), "madvise", None)
+    if found is None:
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return cast(Callable[[int, int, int], int], found)
 
 
 _libc_madvise = _load_madvise()

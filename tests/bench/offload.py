@@ -196,7 +196,8 @@ def memory_row(asked: argparse.Namespace) -> tuple[str, str, str]:
     """Measure bytes a parameter both ways."""
     few = {"tokens": FEW, "sequences": 1, "microbatches": 2, "steps": 2}
     large = {**few, "layers": 3 * asked.layers, "width": asked.width * 3 // 2}
-    found = {way: [measured(way, asked, **large) for _ in range(2)] for way in WAYS}
+    runs = max(1, asked.turns - 1)
+    found = {way: [measured(way, asked, **large) for _ in range(runs)] for way in WAYS}
     refuse_other_bits([turn["hash"] for turns in found.values() for turn in turns])
     millions = found["kept"][0]["parameters"] / 1e6
     middle = {way: statistics.median(t["bytes"] for t in turns) for way, turns in found.items()}
@@ -211,7 +212,7 @@ def memory_row(asked: argparse.Namespace) -> tuple[str, str, str]:
         f"resident bytes a parameter with `--offload on`, {millions:.0f}M parameters, AdamW, S8, "
         "checkpoint written; 6 were asked for"
     )
-    return what, f"**{middle['offloaded']:.1f}**: {told}", f"{apart}, 2 runs each"
+    return what, f"**{middle['offloaded']:.1f}**: {told}", f"{apart}, runs of each: {runs}"
 
 
 def time_row(asked: argparse.Namespace) -> tuple[str, str, str]:

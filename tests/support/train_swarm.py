@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import trio
@@ -140,6 +140,8 @@ class TestSwarm:
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
+        self.offload: Literal["auto", "on", "off"] = "auto"
+        """Of the volunteers that are added from now on."""
         self._folder, self.hub, self._nursery = folder, hub, nursery
         self._processes = processes
 
@@ -190,7 +192,9 @@ class TestSwarm:
             folder,
             engine.shelf,
         )
-        own = Settings(threads=1, device=device, memory_limit_bytes=memory_bytes)
+        own = Settings(
+            threads=1, device=device, memory_limit_bytes=memory_bytes, offload=self.offload
+        )
         terms = self._terms(engine, number, own, str(self.data) if text else "")
         start_worker = opener(own.devices) if self._processes else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)

@@ -632,3 +632,20 @@ def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
         file.write(f"{os.getpid()}\n")
         file.flush()
         assert [check for check in examined() if check.name == "lock"] == []
+
+
+def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_gpu, "_cards", lambda: iter(()))
+    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+rocm6.4")
+    for device in ("auto", "cuda", "cuda:1"):
+        told = check_gpu(Settings(device=device), [])
+        assert (told.status, "AMD" in told.words) == ("ok", True)
+    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0")
+    monkeypatch.setattr(checks_gpu.sys, "platform", "darwin")
+    monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "arm64")
+    for device in ("auto", "mps"):
+        told = check_gpu(Settings(device=device), [])
+        assert (told.status, "named mps" in told.words) == ("ok", True)
+    monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "x86_64")
+    assert check_gpu(Settings(device="mps"), []).status == "fail"
+    assert check_gpu(Settings(device="auto"), []).words.startswith("none found")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+import trio
+from msgspec.structs import replace
 
 from client import at_rest
-from client.compute import offload
+from client.compute import allowance, offload
 from client.compute.errors import DiskError
 from client.compute.memory import required_bytes
 from client.compute.offload import WINDOW, OffloadedVectors
+from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -307,3 +312,31 @@ def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     )
     parameters = stage_parameters(model, [12, 12], 0)
     assert (need.state_bytes + need.snapshot_bytes) / parameters <= 6
+
+
+@pytest.mark.slow
+@linux_only
+async def test_a_worker_trains_within_what_was_predicted_and_leaves_nothing_when_killed(
+    tmp_path: Path,
+) -> None:
+    model = ModelSpec("gpt", 4, 256, 4, 4, 1024, 16, 61)
+    kept = replace(open_request(0, [4]), model=model, averaging_codec="s8")
+    away = replace(kept, **on_disk(tmp_path))
+    limit = allowance.stage_need(away).total_bytes
+    assert limit < allowance.stage_need(kept).total_bytes
+    free = shutil.disk_usage(tmp_path).free
+    with trio.fail_after(240):
+        async with open_worker() as worker:
+            with pytest.raises(RequestFailed, match="oom"):
+                await worker.call(replace(kept, memory_bytes=limit))
+            opened, _ = await worker.call(replace(away, memory_bytes=limit))
+            assert shutil.disk_usage(tmp_path).free < free
+            for step in range(2):
+                request = ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step))
+                await worker.call(request)
+                await worker.call(ApplyLocal(step=step, tokens=48))
+            assert opened.parameters > 3_000_000
+            os.kill(worker.pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied):
+                await worker.call(ApplyLocal(step=2, tokens=48))
+    assert os.listdir(tmp_path) == []
