@@ -44,7 +44,7 @@ from tests.support.compute_steps import STEP_TOKENS, of_step
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 240
+TIMEOUT_S = 900
 
 
 @asynccontextmanager
