@@ -22,7 +22,7 @@ import math
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -400,7 +400,7 @@ class WorkerGroup(Worker):
             if reply.digest != replies[0].digest:
                 raise self._death_of(rank, -signal.SIGKILL, ("its parameters are not the first's",))
 
-    async def _collective(self, requests: dict[int, Request[Any]]) -> list[Any]:
+    async def _collective(self, requests: Mapping[int, Request[Any]]) -> list[Any]:
         """Have ranks do something together; their replies.
 
         Raises:
