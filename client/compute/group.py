@@ -7,8 +7,8 @@ contribution the others' gradient sums are moved to it, and after an update it g
 to them (`ranks`). So the node sees one worker, with one ledger.
 
 Requests begin in the order in which they are made. Passes of different microbatches overlap and may
-be answered in another order; everything that moves a sum or makes a version waits until all passes
-before it are answered, and what comes after waits for it.
+be answered in another order; everything that moves a sum or makes a version waits until all before
+it are answered, and what comes after waits for it.
 
 A rank that dies, or a collective operation that fails or hangs, ends the whole group: then this
 worker has died, and all that it held is recovered as from the death of one process.
@@ -22,7 +22,7 @@ import math
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +69,7 @@ from client.compute.requests import (
     OpenStage,
     Probe,
     Request,
+    Save,
     SetThreads,
     ShareVersion,
     Subtract,
@@ -140,8 +141,9 @@ class WorkerGroup(Worker):
         self._joined = False
         self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
-        """Passes that each rank has not answered."""
-        self._passes = 0
+        """What each rank has to compute."""
+        self._begun = 0
+        """Requests that a rank computes for: a rank that computes cannot take part in anything."""
         self._done = Counter[int]()
         self._quiet = trio.Event()
 
@@ -207,12 +209,12 @@ class WorkerGroup(Worker):
         rank = self._home(request) if isinstance(request, _PASSES) else 0
         submitted = self._processes[rank].submit(request, call.payloads)
         call.payloads = ()
-        if isinstance(request, _PASSES):
-            self._busy[rank] += 1
-            self._passes += 1
-            nursery.start_soon(self._finish_pass, call, rank, submitted)
-        else:
+        if isinstance(request, Save):  # its rank computes meanwhile
             nursery.start_soon(self._finish, call, submitted)
+            return
+        self._begun += 1
+        self._busy[rank] += 1
+        nursery.start_soon(self._finish_computing, call, rank, submitted)
 
     def _home(self, request: Forward | ForwardBackward | Backward | Subtract | Evaluate) -> int:
         """Return the rank of a microbatch: the least busy one if it is new here."""
@@ -227,17 +229,19 @@ class WorkerGroup(Worker):
             self._ledger.steps[request.microbatch] = request.step
         return homes[request.microbatch]
 
-    async def _finish_pass(self, call: Pending, rank: int, submitted: Submitted[Any]) -> None:
+    async def _finish_computing(self, call: Pending, rank: int, submitted: Submitted[Any]) -> None:
         outcome = await self._outcome(submitted)
+        self._begun -= 1
         self._busy[rank] -= 1
-        self._passes -= 1
-        self._done[rank] += 1
+        if isinstance(call.request, _PASSES):
+            self._done[rank] += 1
+            # the others compute meanwhile: of the group's time it took a part
+            share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
+            outcome = share, outcome[1]
         if isinstance(call.request, ForwardBackward | Backward | Subtract):
             self._note(call.request, rank, outcome[0])
-        # the others compute meanwhile: of the group's time it took a part
-        share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
-        self._answer(call, (share, outcome[1]))
-        if not self._passes:
+        self._answer(call, outcome)
+        if not self._begun:
             self._quiet.set()
 
     async def _finish(self, call: Pending, submitted: Submitted[Any]) -> None:
@@ -264,10 +268,10 @@ class WorkerGroup(Worker):
             failed = Failed(kind=kind, message=words, part=failure.part, parts=failure.parts)
             return failed, []
 
-    # --- requests that no pass overlaps --------------------------------------------------------
+    # --- requests that nothing overlaps --------------------------------------------------------
 
     async def _alone(self, call: Pending) -> None:
-        while self._passes:
+        while self._begun:
             self._quiet = trio.Event()
             await self._quiet.wait()
         request, payloads = call.request, call.payloads
@@ -365,18 +369,17 @@ class WorkerGroup(Worker):
     async def _join(self) -> None:
         if self._joined:
             return
-        ranks, on_gpu = len(self._processes), all(d.startswith("cuda") for d in self._devices)
-        requests = [
-            JoinGroup(
+        requests = {
+            rank: JoinGroup(
                 rank=rank,
-                size=ranks,
+                size=len(self._devices),
+                device=torch_name(device),
                 meet=str(self._meet),
-                on_gpu=on_gpu,
                 timeout_s=self._timeout_s,
             )
-            for rank in range(ranks)
-        ]
-        await self._collective(dict(enumerate(requests)))
+            for rank, device in enumerate(self._devices)
+        }
+        await self._collective(requests)
         self._joined = True
 
     async def _gather(self, step: int) -> None:
@@ -397,7 +400,7 @@ class WorkerGroup(Worker):
             if reply.digest != replies[0].digest:
                 raise self._death_of(rank, -signal.SIGKILL, ("its parameters are not the first's",))
 
-    async def _collective(self, requests: dict[int, Request[Any]]) -> list[Any]:
+    async def _collective(self, requests: Mapping[int, Request[Any]]) -> list[Any]:
         """Have ranks do something together; their replies.
 
         Raises:

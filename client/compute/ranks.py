@@ -15,10 +15,12 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from client.compute.errors import LedgerError, StaleRequest
+from client.compute.device import select_device
+from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
 from client.compute.replies import SumGathered, VersionShared
 from client.compute.requests import GatherSum, JoinGroup, ShareVersion
@@ -31,15 +33,21 @@ class Ranks:
     """This process's place among the ranks.
 
     Raises:
+        ShapeError: this machine lacks the device, or its torch lacks `torch.distributed`.
         RuntimeError: the others were not there in time.
     """
 
     def __init__(self, request: JoinGroup) -> None:
+        if not dist.is_available():
+            raise ShapeError("this build of torch has no torch.distributed: use one device")
         for library in ("GLOO", "NCCL"):
             os.environ[f"{library}_SOCKET_IFNAME"] = _LOOPBACK
         self._rank = request.rank
+        device = select_device(request.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group(
-            "nccl" if request.on_gpu else "gloo",
+            "nccl" if device.type == "cuda" else "gloo",
             store=dist.FileStore(request.meet, request.size),  # type: ignore[attr-defined]
             rank=request.rank,
             world_size=request.size,

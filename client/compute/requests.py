@@ -140,15 +140,15 @@ class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
 
     Fields:
         rank: from 0, which makes the versions; size: number of ranks.
+        device: of this rank; all are of one kind.
         meet: path of a file in a private folder, by which they find each other.
-        on_gpu: whether all compute on graphics cards.
         timeout_s: seconds after which a rank that does not take part is given up.
     """
 
     rank: Count
     size: Annotated[int, Meta(ge=2)]
+    device: str
     meet: str
-    on_gpu: bool
     timeout_s: Positive
 
 

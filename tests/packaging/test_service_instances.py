@@ -125,6 +125,10 @@ def test_a_graphics_card_is_a_variable_and_a_drop_in_of_its_instance(machine: Ma
     ]  # fmt: skip
     drop_in = machine.system_units / "volunteer@gpu1.service.d" / "gpu.conf"
     assert "PrivateDevices=no" in drop_in.read_text()
+    assert run([*install, "--device", "0,2"]) == 0
+    assert environment.read_text().splitlines()[2:] == [
+        "VOLUNTEER_DEVICE=cuda:0,cuda:2", "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    ]  # fmt: skip
     assert run([*install, "--device", "cpu"]) == 0
     assert environment.read_text().splitlines()[2:] == ["VOLUNTEER_DEVICE=cpu"]
     assert run(["service", "uninstall", "--system", "--instance", "gpu1"]) == 0

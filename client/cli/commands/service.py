@@ -337,7 +337,7 @@ def _device(place: ServicePlace, gpu: int | None, device: str | None) -> str:
     chosen = device if gpu is None else f"cuda:{gpu}"
     if chosen is None:
         return ""
-    check_setting("device", chosen)
+    chosen = str(check_setting("device", chosen))
     if place.environment is None:
         home = f"VOLUNTEER_HOME='{place.home}' " if place.home else ""
         problem = "on a Mac the device is a setting of the volunteer"

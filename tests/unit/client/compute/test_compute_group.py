@@ -26,13 +26,20 @@ from client.compute.requests import (
     Forward,
     ForwardBackward,
     Load,
+    LoadStart,
     Probe,
     Save,
     SetThreads,
     Subtract,
 )
+from client.compute.starting import write_start
 from client.compute.wire import Wire
+from model_zoo.export import export_hf
+from model_zoo.huggingface.imports import open_folder
+from model_zoo.specs.slices import slices
+from model_zoo.whole import build_whole
 from tests.support.compute_stages import (
+    MODELS,
     SEQUENCES,
     TOKENS,
     LocalWorker,
@@ -44,7 +51,7 @@ from tests.support.compute_steps import STEP_TOKENS, of_step
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 240
+TIMEOUT_S = 900
 
 
 @asynccontextmanager
@@ -272,3 +279,20 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
     assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
     processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
+
+
+async def test_every_rank_has_what_is_frozen_beside_adapters(tmp_path: Path) -> None:
+    state = build_whole(MODELS["llama"], seed=99).state_dict()
+    with open_folder(export_hf(MODELS["llama"], state, tmp_path / "model", dtype="bf16")) as found:
+        start = write_start(found, slices([4])[0], lambda digest: tmp_path / digest)
+    load = LoadStart(path=str(start.path), digest=start.digest)
+    alone = opened(0, [4], model="lora", imported=True)
+    right, _ = alone.call(load)
+    async with ranks(2) as worker:
+        await worker.call(open_request(0, [4], model="lora", imported=True))
+        loaded, _ = await worker.call(load)
+        assert (loaded.version, loaded.hash) == (0, right.hash)
+        for m, loss in zip(of_step(0), await losses(worker, 0), strict=True):
+            request = ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m))
+            assert loss == alone.call(request)[0].loss_sum
+        assert all(rank.passes for rank in worker.ranks)

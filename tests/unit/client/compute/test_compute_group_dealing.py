@@ -1,0 +1,214 @@
+"""How a group deals out requests, with ranks that answer when the test says so."""
+
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from client.compute import group as module
+from client.compute.group import WorkerGroup
+from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
+from client.compute.replies import (
+    Applied,
+    Contributed,
+    Dropped,
+    Failed,
+    GroupJoined,
+    LossComputed,
+    Recomputed,
+    Reply,
+    Saved,
+    StageOpened,
+    SumGathered,
+    VersionShared,
+)
+from client.compute.requests import (
+    Apply,
+    ApplyLocal,
+    Contribute,
+    Drop,
+    ForwardBackward,
+    GatherSum,
+    JoinGroup,
+    OpenStage,
+    Recompute,
+    Request,
+    Save,
+    ShareVersion,
+)
+from tests.support.compute_stages import open_request
+
+LOSS = LossComputed(seconds=4.0, loss_sum=1.0, tokens=2)
+OPENED = StageOpened(parameters=5, state_bytes=100, hash="h")
+
+
+class FakeRank(Worker):
+    """Answers what takes part in nothing at once; passes and the like when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Request[Any]] = []
+        self.digest, self.closed = "same", False
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (7,)
+
+    def submit(self, request: Request[Any], payloads: Sequence[Any] = ()) -> Any:
+        submitted = super().submit(request, payloads)
+        self.asked.append(request)
+        at_once: dict[type, Reply] = {
+            JoinGroup: GroupJoined(),
+            OpenStage: OPENED,
+            GatherSum: SumGathered(),
+            ShareVersion: VersionShared(digest=self.digest),
+            Drop: Dropped(graphs=2),
+            Contribute: Contributed(microbatches=[]),
+            ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
+        }
+        if type(request) in at_once:
+            self.answer(at_once[type(request)])
+        return submitted
+
+    def answer(self, reply: Reply, place: int = -1) -> None:
+        call: Pending = list(self._waiting.values())[place]
+        del self._waiting[call.id]
+        call.answer = (reply, [])
+        call.done.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def kinds(self) -> list[str]:
+        return [type(request).__name__ for request in self.asked]
+
+
+@asynccontextmanager
+async def group_of(count: int) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank]]]:
+    ranks = [FakeRank() for _ in range(count)]
+    group = WorkerGroup(ranks, [f"cuda:{n}" for n in range(count)], Path("meet"), 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(group.run)
+        yield group, ranks
+        nursery.cancel_scope.cancel()
+
+
+def loss_of(microbatch: int) -> ForwardBackward:
+    return ForwardBackward(step=0, microbatch=microbatch, tokens=b"")
+
+
+async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
+    async with group_of(3) as (group, ranks):
+        request = open_request(
+            0, [4], averaging="s8", threads=8, most_threads=9, memory_bytes=90, device="x"
+        )
+        reply, _ = await group.call(request)
+        assert reply.state_bytes == 300
+        asked = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
+        assert [each.device for each in asked] == ["cuda:0", "cuda:1", "cuda:2"]
+        assert [each.follows for each in asked] == [False, True, True]
+        assert [each.averaging_codec for each in asked] == ["s8", "fp32", "fp32"]
+        assert {(each.threads, each.most_threads, each.memory_bytes) for each in asked} == {
+            (2, 3, 30)
+        }
+
+
+async def test_the_least_busy_rank_gets_a_microbatch() -> None:
+    async with group_of(2) as (group, ranks):
+        asked = [group.submit(loss_of(m)) for m in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(rank.asked) for rank in ranks] == [2, 1]
+        ranks[1].answer(LOSS)
+        reply, _ = await asked[1].wait()
+        assert reply.seconds == 2.0, "of two ranks' time"
+        asked.append(group.submit(loss_of(3)))
+        asked.append(group.submit(loss_of(4)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(rank.asked) for rank in ranks] == [2, 3]
+        group.submit(loss_of(0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert ranks[0].asked[-1] == loss_of(0), "where it was before"
+
+
+async def test_a_sum_is_moved_when_no_rank_computes() -> None:
+    async with group_of(2) as (group, ranks):
+        group.submit(loss_of(0))
+        group.submit(loss_of(1))
+        audit = Recompute(step=0, microbatch=9)
+        group.submit(audit)
+        saving = group.submit(Save(version=0, path="p"))
+        contributing = group.submit(Contribute(step=0, attempt=0, bounds=[0, 5]))
+        group.submit(loss_of(2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert ranks[0].kinds() == ["ForwardBackward", "Recompute", "Save"]
+        ranks[0].answer(LOSS, 0)
+        ranks[1].answer(LOSS)
+        await trio.testing.wait_all_tasks_blocked()
+        assert "GatherSum" not in ranks[0].kinds(), "it still computes for an audit"
+        ranks[0].answer(Recomputed(activation=0.0, gradient=0.0, loss_sum=0.0), 0)
+        await contributing.wait()  # and not for the file
+        moved = GatherSum(step=0, counted=[[0], [1]])
+        assert ranks[0].asked[3:5] == [moved, Contribute(step=0, attempt=0, bounds=[0, 5])]
+        assert ranks[1].asked[1:2] == [moved]
+        await trio.testing.wait_all_tasks_blocked()
+        assert "ForwardBackward" in ranks[1].kinds()[2:] + ranks[0].kinds()[5:]
+        ranks[0].answer(Saved(version=0, path="p", hash="", size_bytes=0, chunk_digests=[]), 0)
+        await saving.wait()
+
+
+async def test_a_failure_of_the_first_rank_is_only_told() -> None:
+    async with group_of(2) as (group, ranks):
+        request = Apply(step=0, attempt=0, bounds=[0, 5], squared_norms=[1.0], tokens=1)
+        asked = group.submit(request)
+        await trio.testing.wait_all_tasks_blocked()
+        ranks[0].answer(Failed(kind="codec", message="bad", part=3))
+        with pytest.raises(RequestFailed, match="bad") as caught:
+            await asked.wait()
+        assert (caught.value.kind, caught.value.part) == ("codec", 3)
+        assert "ShareVersion" not in ranks[0].kinds() + ranks[1].kinds()
+        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+
+
+@pytest.mark.parametrize("how", ["death", "digest", "failure"])
+async def test_one_that_cannot_go_on_ends_all(how: str, autojump_clock: object) -> None:
+    async with group_of(2) as (group, ranks):
+        waiting = group.submit(loss_of(0))
+        await trio.testing.wait_all_tasks_blocked()
+        if how == "death":
+            ranks[1]._die(WorkerDied(-signal.SIGKILL, ("out of memory",)))
+        else:
+            ranks[0].answer(LOSS)
+            await waiting.wait()
+            waiting = group.submit(ApplyLocal(step=0, tokens=1))
+            ranks[1].digest = "another" if how == "digest" else "same"
+            if how == "failure":
+                ranks[1].submit = failing(ranks[1])  # type: ignore[method-assign]
+        with pytest.raises(WorkerDied, match="it was rank 1 of 2, on cuda:1"):
+            await waiting.wait()
+        with pytest.raises(WorkerDied):
+            group.submit(loss_of(1))
+        assert all(rank.closed for rank in ranks)
+
+
+def failing(rank: FakeRank) -> Any:
+    def submit(request: Request[Any], payloads: Sequence[Any] = ()) -> Any:
+        submitted = Worker.submit(rank, request, payloads)
+        rank.answer(Failed(kind="internal", message="RuntimeError: timed out"))
+        return submitted
+
+    return submit
+
+
+async def test_a_rank_that_never_answers_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with group_of(2) as (group, ranks):
+        ranks[1].submit = lambda *asked: Worker.submit(ranks[1], *asked)  # type: ignore[method-assign]
+        with pytest.raises(WorkerDied, match="it had not answered the other ranks for 5 s"):
+            await group.call(open_request(0, [4]))
+        assert trio.current_time() >= module._MARGIN_S
