@@ -24,9 +24,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, Reason, no_umpires, words_of
+from protocol.audit.charges import (
+    CHARGE,
+    KIND,
+    MAX_AMONG,
+    Charge,
+    Charges,
+    Reason,
+    no_umpires,
+    words_of,
+)
 from protocol.audit.commitment import (
     envelope_of,
     envelope_of_piece,
@@ -756,6 +767,10 @@ class Auditing:
         if known is not None and known.reason != "fails" and not anew:
             return []
         charge = Charge(of.stage, member, of.step, of.attempt, root, reason)
+        judges = {*self._judges_at(charge), member}
+        if len(judges) < FEWEST:
+            among = len(judges.union(self._umpires(of.stage)))
+            charge = replace(charge, among=min(among, MAX_AMONG))
         return [SignCharge(KIND, CHARGE.encode(charge))]
 
     def _check(self, author: PeerId, charge: Charge) -> list[SeatEffect]:
