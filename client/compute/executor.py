@@ -68,9 +68,7 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = (
-    KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
-)
+_AUDITS = KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
 _CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""

@@ -58,7 +58,7 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The commitment or the sum that was audited; empty if it was never shown."""
     reason: Reason
     among: Annotated[int, Meta(ge=0, le=MAX_AMONG)] = 0
-    """Where umpires judge: how many judge there by the last plan of the author's stage; 0: not said.
+    """Where umpires judge: how many judge by the last plan of the author's stage; 0: not said.
     So all agree on the majority, whomever each of them sees."""
 
 

@@ -354,9 +354,7 @@ class Auditing:
         reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
-    def on_case_request(
-        self, sender: PeerId, message: CaseRequest, now: float
-    ) -> list[SeatEffect]:
+    def on_case_request(self, sender: PeerId, message: CaseRequest, now: float) -> list[SeatEffect]:
         """Show an umpire what it asks for of our case."""
         known = sender in self._umpires(self._place.stage)
         return [*self._file.show(sender, message)] if known else []

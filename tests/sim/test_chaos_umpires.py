@@ -1,4 +1,4 @@
-"""Stages of two replicas in the chaos world: umpires expel the one that lies, and never the other."""
+"""Stages of two replicas in the chaos world: umpires expel the one that lies, never the other."""
 
 from __future__ import annotations
 

@@ -78,7 +78,15 @@ from protocol.seat.effects import (
 )
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import AuditReply, CaseReply, Forward, HeldOut, Message, Reduced, Segment
+from protocol.wire.messages import (
+    AuditReply,
+    CaseReply,
+    Forward,
+    HeldOut,
+    Message,
+    Reduced,
+    Segment,
+)
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
