@@ -76,9 +76,7 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = (
-    KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
-)
+_AUDITS = KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
 _CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""

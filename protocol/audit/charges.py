@@ -28,6 +28,7 @@ COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64
 MAX_AUTHORS: Final = 32
+MAX_AMONG: Final = 64
 SPACING_S: Final = 1.0
 """Between two charges of an author that are verified, in the long run."""
 AT_ONCE: Final = 16
@@ -56,6 +57,9 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     root: StateHash
     """The commitment or the sum that was audited; empty if it was never shown."""
     reason: Reason
+    among: Annotated[int, Meta(ge=0, le=MAX_AMONG)] = 0
+    """Where umpires judge: how many judge by the last plan of the author's stage; 0: not said.
+    So all agree on the majority, whomever each of them sees."""
 
 
 CHARGE: Final = Canonical(Charge, "charge")
@@ -177,9 +181,12 @@ class Charges:
         for author, one in sorted(self._kept.get((stage, member), {}).items()):
             members = {*judges_of(one.charge), member}
             judges = members if len(members) >= FEWEST else members.union(umpires_of(stage))
-            if author in judges and now < one.at + COUNTS_S:
-                counting.append(one.envelope)
-                most, own = max(most, len(judges)), own or author in members
+            if author not in judges or now >= one.at + COUNTS_S:
+                continue
+            counting.append(one.envelope)
+            most = max(most, len(judges))
+            if author in members:
+                own, most = True, max(most, one.charge.among if judges is not members else 0)
         return counting if own and 2 * len(counting) > most else []
 
     def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:

@@ -1,10 +1,10 @@
 """Umpires: members of neighbouring stages that judge where a stage is too small to.
 
-Of two replicas each may charge the other, and nobody there can decide. So where a stage has fewer
-than three members those beside it judge, too. They lack its parameters; whoever charges has to show
-the *case*: the version, the signed commitment of the charged member, and what that names. All of
-it is bound by what the charged member has signed, so its author cannot make anything up, and the
-charged member can hold nothing back and does not know when it is watched.
+Of two replicas each may charge the other, and nobody there can decide. So where the first or last
+stage has fewer than three members those beside it judge, too. They lack its parameters; whoever
+charges has to show the *case*: the version, the signed commitment of the charged member, and what
+that names. All of it is bound by what the charged member has signed, so its author cannot make
+anything up, and the charged member can hold nothing back and does not know when it is watched.
 
 A case costs an umpire a download and the work of one contribution. So each takes few of an author,
 and few in all: as many at once as below, and then one in as many steps as the run's budget allows.

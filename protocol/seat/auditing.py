@@ -24,11 +24,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
 from protocol.audit.charges import (
     CHARGE,
     KIND,
+    MAX_AMONG,
     Charge,
     Charges,
     Reason,
@@ -784,6 +787,10 @@ class Auditing:
         if known is not None and known.reason != "fails" and not anew:
             return []
         charge = Charge(of.stage, member, of.step, of.attempt, root, reason)
+        judges = {*self._judges_at(charge), member}
+        if len(judges) < FEWEST:
+            among = len(judges.union(self._umpires(of.stage)))
+            charge = replace(charge, among=min(among, MAX_AMONG))
         return [SignCharge(KIND, CHARGE.encode(charge))]
 
     def _check(self, author: PeerId, charge: Charge) -> list[SeatEffect]:

@@ -814,11 +814,15 @@ class Seat:
         return [r.peer for r in there if self.probation.is_proven(r.peer)]
 
     def _umpires_of(self, stage: int) -> Collection[PeerId]:
-        """Return the members of the stages beside one that count there as judges: those of our own
-        stage and of its neighbours, because of others we know only what they say."""
-        ours = self.place.stage
-        beside = [s for s in (stage - 1, stage + 1) if abs(s - ours) <= 1]
-        return frozenset(peer for s in beside for peer in self._judges_of(s))
+        """Return the members of the stage beside one that count there as judges: of our own stage's
+        the electors of its last plan. A stage between two others has none: those of the two do not
+        know each other, and could not agree on a majority."""
+        beside = [s for s in (stage - 1, stage + 1) if 0 <= s < self.place.stages]
+        if len(beside) != 1:
+            return ()
+        if stage == self.place.stage:
+            return self.quorum.electors - self.quorum.roll
+        return self._judges_of(beside[0]) if beside[0] == self.place.stage else ()
 
     def _drawn(self, ready: Ready) -> list[SeatEffect]:
         """Tell who is audited before we are Ready."""

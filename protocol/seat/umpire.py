@@ -5,7 +5,7 @@
 | idle | opens the version | - | - | - | - | - |
 | opens | - | asks for the list | - | - | - | no opinion |
 | lists | - | - | audits | - | - | no opinion |
-| audits | - | - | - | next one, or weighs | charges the member, its accuser, or nobody | no opinion |
+| audits | - | - | - | next one, or weighs | charges the member, its accuser, nobody | no opinion |
 
 The author of the charge shows the case; what it shows counts only as far as the charged member has
 signed it: the version by the digest in its commitment, the list by its root, every payload by the

@@ -648,9 +648,7 @@ Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reachin
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
-Auditing = (
-    Commitment | AuditNotice | AuditResult | AuditRequest | Charged | Case | CaseRequest
-)
+Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged | Case | CaseRequest
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining
 Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | CaseReply | Chunk

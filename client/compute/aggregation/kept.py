@@ -86,9 +86,7 @@ def norms(sums: Sequence[Tensor]) -> list[float]:
     return [float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in sums]
 
 
-def are_unlike(
-    sums: Sequence[Tensor], norms: Sequence[float], microbatches: Sequence[int]
-) -> bool:
+def are_unlike(sums: Sequence[Tensor], norms: Sequence[float], microbatches: Sequence[int]) -> bool:
     """Return whether two contributions differ as honest ones hardly do: in size, or by direction.
 
     Their noise is independent, and what they have in common is the gradient: so honest ones hardly

@@ -151,24 +151,6 @@ async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_i
         swarm.assert_exact()
 
 
-async def test_two_replicas_accuse_each_other_and_both_stay(
-    tmp_path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path, audit=100, steps=20) as swarm:
-        first, honest, liar = await staffed(swarm, 0, 1, 1)
-        await swarm.until(lambda: first.step(0) >= 3)
-        for worker in liar.workers:
-            lie(worker, -1.0)
-        await swarm.until_done()
-        assert not any(map(expelled, (first, honest, liar)))
-        assert audits(honest).open_charges().keys() == {(1, peer(liar)), (1, peer(honest))}
-        now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
-        assert "which is no majority" in status_report(now)
-        charged = next(one for one in now.trust if one.peer == peer(liar))
-        assert charged.standing == "charged"
-        assert "which is no majority" in charged.words
-
-
 async def test_asking_for_what_was_dropped_or_never_was_harms_nobody(
     tmp_path, autojump_clock: trio.testing.MockClock
 ) -> None:

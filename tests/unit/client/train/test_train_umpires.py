@@ -135,5 +135,8 @@ async def test_without_memory_umpires_have_no_opinion_and_both_stay(
         assert not any(map(expelled, (first, second, honest, liar)))
         now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
         assert "which is no majority" in status_report(now)
+        charged = next(one for one in now.trust if one.peer == peer(liar))
+        assert charged.standing == "charged"
+        assert "which is no majority" in charged.words
         said = [e.event.words for e in first.engine.event_sink.log.since(0).entries]
         assert any("no opinion on" in words and "memory" in words for words in said)
