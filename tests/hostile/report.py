@@ -55,8 +55,8 @@ In most rows everybody is on loopback, where nothing is counted by address: the 
 many machines as it has links. In rows named *apart* everybody has a host with a public address of
 its own (network namespaces, root), and the attacker is one machine of the internet. In rows named
 *newcomer* one of four volunteers is killed 15 s after the attack began, and somebody new comes in
-its stead; *noted* says when it was linked with all others, and when it served a stage; `newcomer` is
-the same without an attack.
+its stead; *noted* says when it was linked with all others, and when it served a stage; the row
+`newcomer` is the same without an attack.
 
 Machine: {machine}.
 
