@@ -728,7 +728,7 @@ class Auditing:
         return [*self._check(author, charge), *self.verdicts(now)]
 
     def _suspect(self, charge: Charge) -> None:
-        """Look soon at a member of our stage that another one has charged for the first time: where
+        """Look at a member of our stage soon, because another has charged it for the first time:
         audits last long we would seldom be free when we are called to judge."""
         terms, member = self._terms, PeerId(charge.member)
         if terms is None or charge.stage != self._place.stage or charge.reason == "accuses":

@@ -48,6 +48,8 @@ from tests.netlab.internet import Internet, Place
 HOSTS, PORT = ("a", "b", "c", "d"), 4001
 PIECE = bytes(64 * 1024)
 START_S, STEP_S, POLL_S = 180.0, 60.0, 0.2
+KEPT_S = 20.0
+"""A circuit on which nothing moves for a minute would end."""
 
 
 # --- the two that are relayed ----------------------------------------------------------------
@@ -90,8 +92,9 @@ async def source(swarm: Path, target: str) -> None:
             stream, answer = await ask(connection, Connect(target))
             assert answer == Status("ok", answer.host if isinstance(answer, Status) else "")
             while True:
-                await goes.wait()
-                await stream.send_all([PIECE])
+                with trio.move_on_after(KEPT_S):
+                    await goes.wait()
+                await stream.send_all([PIECE if sends else b"."])
 
         def turn() -> dict[str, object]:
             nonlocal sends, goes

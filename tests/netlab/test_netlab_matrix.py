@@ -1,0 +1,23 @@
+"""One cell of the matrix for each way in which homes meet; ``matrix`` itself measures all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.netlab.internet import why_not
+from tests.netlab.matrix import World, meet
+from tests.netlab.routers import Router
+
+reason = why_not(port_mapper=True)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}"),
+]
+
+
+@pytest.mark.parametrize(
+    ("world", "way"), [("v4", "relayed"), ("v6", "punched"), ("mapped", "dialled")]
+)
+def test_homes_behind_the_worst_routers_meet_in_the_expected_way(world: World, way: str) -> None:
+    cell = meet(world, Router.PORT_RESTRICTED, Router.SYMMETRIC, 80.0)
+    assert (cell.way, cell.falsely_reachable, cell.trouble) == (way, [], "")
