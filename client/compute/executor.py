@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -242,7 +243,8 @@ class Executor:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
-        replica = open_replica(request, chosen)
+        with allowance.giving_back(request) if self._owns_process else nullcontext():
+            replica = open_replica(request, chosen)
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
