@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 _CLOCKS: Final = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
-"""The system's clock that does not stop, by its name in ``time``: clock_gettime(2), on macOS (3)."""
+"""The system's clock that does not stop, by its name in ``time``: clock_gettime(2) and (3)."""
 _NUMBER: Final = getattr(time, _CLOCKS.get(sys.platform, ""), None)
 
 

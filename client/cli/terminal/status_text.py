@@ -120,10 +120,10 @@ def _relay_lines(now: Snapshot) -> list[str]:
         through = " and ".join(named(peer, now.names) for peer in relay.through)
         lines.append(f"reached   through {through}, which relay: nobody can dial this volunteer")
         if 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
+            lent, line = map(human_line, (relay.through_bytes_per_s, relay.line_bytes_per_s))
             lines.append(
-                f"gain      they lend {human_line(relay.through_bytes_per_s)} to all whom they relay "
-                f"for; with a port that others can dial it would be your own line's "
-                f"{human_line(relay.line_bytes_per_s)}"
+                f"gain      they lend {lent} to all whom they relay for; with a port that others "
+                f"can dial it would be your own line's {line}"
             )
     if relay.rate_bytes_per_s:
         lines.append(
