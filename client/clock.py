@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Final
 
 import trio
 
-
-def _reader() -> Callable[[], float]:
-    """Return what reads the system's clock that does not stop (clock_gettime(2), on macOS (3))."""
-    if sys.platform == "linux":
-        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-    if sys.platform == "darwin":
-        return lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
-    return time.perf_counter
+_CLOCKS: Final = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
+"""The system's clock that does not stop, by its name in ``time``: clock_gettime(2) and (3)."""
+_NUMBER: Final = getattr(time, _CLOCKS.get(sys.platform, ""), None)
 
 
-read_clock: Final = _reader()
+def read_clock() -> float:
+    """Return seconds since an arbitrary moment, suspended time included where the system knows."""
+    return time.perf_counter() if _NUMBER is None else time.clock_gettime(_NUMBER)
 
 
 class NodeClock(trio.abc.Clock):

@@ -135,6 +135,10 @@ class RelayView(Struct, frozen=True, kw_only=True):
 
     through: list[str] = field(default_factory=list)
     """Members through which it is reached; empty: it is dialled."""
+    through_bytes_per_s: float = 0.0
+    """What these lend to all whom they relay for together; 0: no limit."""
+    line_bytes_per_s: float = 0.0
+    """Its own upload, which a port that others can dial would open."""
     rate_bytes_per_s: float = 0.0
     """Upload that it lends to members that cannot be dialled; 0: none now."""
     members: int = 0

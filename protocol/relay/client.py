@@ -76,6 +76,12 @@ class RelayClient:
         return tuple(sorted(self._held, key=lambda relay: self._held[relay].draining))
 
     @property
+    def rate_bytes_per_s(self) -> float:
+        """The rate that these relays lend to all whom they relay for together; 0: no limit."""
+        rates = [held.rate_bytes_per_s for held in self._held.values()]
+        return sum(rates) if all(rates) else 0.0
+
+    @property
     def needed(self) -> tuple[PeerId, ...]:
         """The relays with which we want a link: those we reserved at, or ask now."""
         return (*self._held, *(relay for relay in self._asked if relay not in self._held))

@@ -38,6 +38,7 @@ _AT_ONCE = (
     "cd /proc/sys/net/ipv6/conf && for which in all default; do echo 0 >$which/accept_dad; done"
 )
 """A new IPv6 address would be looked for on its line for two seconds before it may be used."""
+_PICKS_UP = "/proc/sys/net/netfilter/nf_conntrack_tcp_loose"
 _FORWARD = """
 set -e
 cd /proc/sys/net
@@ -179,14 +180,21 @@ class Internet:
             if mapper is not None:
                 self._start_port_mapper(place, self.places[place])
 
-    def renumber(self, place: str) -> str:
+    def renumber(self, place: str, *, silent: bool = False) -> str:
         """Give a place's router another public address, as some providers do every night; return
-        it."""
+        it.
+
+        Args:
+            silent: it passes nothing on of connections that it does not know, so their ends hear
+                nothing any more. Else the other end answers that it knows no such connection.
+        """
         where, number = self.router(place), self._numbers[place]
         self._ip(CORE, f"address add 11.1.{number}.1/24 dev to-{place}")
         self._ip(where, f"address add 11.1.{number}.2/24 dev wan",
                  f"address delete 11.0.{number}.2/24 dev wan",
                  f"route replace default via 11.1.{number}.1")  # fmt: skip
+        if silent:
+            ground.run(self.command(where, ["sh", "-c", f"echo 0 >{_PICKS_UP}"]))
         ground.run(self.command(where, ["conntrack", "-F"]))
         return f"11.1.{number}.2"
 

@@ -99,11 +99,12 @@ def test_another_network_by_another_device() -> None:
         assert any(there in address for address in seen["home"].addresses)
 
 
-def test_a_new_public_address() -> None:
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_new_public_address(silent: bool) -> None:
     places = {"one": Place(), "two": Place(), "home": HOME}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:
         began = time.monotonic()
-        net.renumber("home")
+        net.renumber("home", silent=silent)
         _comes_back(swarm, SILENT_WORDS, began)
 
 

@@ -129,6 +129,12 @@ def _relay_lines(now: Snapshot) -> list[str]:
     if relay.through:
         through = " and ".join(named(peer, now.names) for peer in relay.through)
         lines.append(f"reached   through {through}, which relay: nobody can dial this volunteer")
+        if 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
+            lent, line = map(human_line, (relay.through_bytes_per_s, relay.line_bytes_per_s))
+            lines.append(
+                f"gain      they lend {lent} to all whom they relay for; with a port that others "
+                f"can dial it would be your own line's {line}"
+            )
     if relay.rate_bytes_per_s:
         lines.append(
             f"relays    for {relay.members} members, {relay.circuits} connections, at up to "

@@ -10,8 +10,10 @@ from msgspec import structs
 from client.cli.diagnosis import checks_outside
 from client.cli.reach.home import find_home
 from client.cli.terminal.status_text import status_report
-from client.control.snapshot import ReachView, Snapshot
-from client.ui.model.dashboard import _reached
+from client.control.snapshot import ReachView, RelayView, Snapshot
+from client.ui.model.dashboard import _reached, network
+from client.ui.model.record import Record
+from client.ui.model.span import Box
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 
@@ -35,6 +37,26 @@ def test_the_screen_says_so_where_it_is_known() -> None:
     assert _reached(example_snapshot()) == []
     assert _reached(with_reach(ReachView(state="local", words="this machine only"))) == []
     assert _reached(with_reach(SHUT)) == ["not reachable: nobody could", "forward it"]
+
+
+def test_a_change_of_the_network_is_told() -> None:
+    words = "the network changed (another router); linked again with 3 of 3 after 2.0 s"
+    changed = with_reach(structs.replace(OPEN, change=words))
+    assert f"changed   {words}" in status_report(changed).splitlines()
+    record = Record()
+    record.snapshot = changed
+    told = ["".join(span.text for span in line) for line in network(record, Box(120, 20))]
+    assert any("changed" in line and "linked again with 3 of 3" in line for line in told)
+
+
+def test_who_is_relayed_is_told_what_a_port_of_its_own_would_gain() -> None:
+    relay = RelayView(through=["a"], through_bytes_per_s=250e3, line_bytes_per_s=2.5e6)
+    report = status_report(structs.replace(example_snapshot(), relay=relay)).splitlines()
+    (gain,) = [line for line in report if line.startswith("gain")]
+    assert "they lend 2 Mbit/s" in gain
+    assert "20 Mbit/s" in gain
+    fast = structs.replace(relay, through_bytes_per_s=25e6)
+    assert "gain" not in status_report(structs.replace(example_snapshot(), relay=fast))
 
 
 class Reached(FakeProvider):
