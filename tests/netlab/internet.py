@@ -189,12 +189,12 @@ class Internet:
                 nothing any more. Else the other end answers that it knows no such connection.
         """
         where, number = self.router(place), self._numbers[place]
+        if silent:
+            ground.run(self.command(where, ["sh", "-c", f"echo 0 >{_PICKS_UP}"]))
         self._ip(CORE, f"address add 11.1.{number}.1/24 dev to-{place}")
         self._ip(where, f"address add 11.1.{number}.2/24 dev wan",
                  f"address delete 11.0.{number}.2/24 dev wan",
                  f"route replace default via 11.1.{number}.1")  # fmt: skip
-        if silent:
-            ground.run(self.command(where, ["sh", "-c", f"echo 0 >{_PICKS_UP}"]))
         ground.run(self.command(where, ["conntrack", "-F"]))
         return f"11.1.{number}.2"
 
