@@ -111,10 +111,11 @@ class AuditedStage:
         self.members: list[Any] = [*here, *self.elsewhere]
         self.beside = AuditingWorker()
         for member in self.members:
-            self._open(member, self.audited)
-        self._open(self.beside, 1 - self.audited)
+            self.open(member, self.audited)
+        self.open(self.beside, 1 - self.audited)
 
-    def _open(self, worker: AuditingWorker | OtherProcess, stage: int) -> None:
+    def open(self, worker: AuditingWorker | OtherProcess, stage: int) -> None:
+        """Have a worker open a stage of the swarm's model."""
         request = open_request(stage, self.cut, boundary=self.boundary, averaging=self.averaging)
         worker.call(
             msgspec.structs.replace(

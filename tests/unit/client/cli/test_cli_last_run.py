@@ -149,5 +149,5 @@ def test_a_device_that_cannot_be_is_refused_at_once(volunteer: Volunteer) -> Non
     done = volunteer("join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
                      "--device", "gpu")  # fmt: skip
     assert done.returncode == ExitCode.CONFIG
-    assert "'gpu' is not a device; use auto, cpu, cuda" in done.stderr
+    assert "'gpu' is not a device; use auto, cpu, mps" in done.stderr
     assert Settings(device="cuda:1").device == "cuda:1"

@@ -19,7 +19,7 @@ from client.compute.requests import (
 )
 from protocol.audit.record import Grade, judge
 from tests.support.audited_stage import AUDITOR, LIAR, AuditedStage, Lie
-from tests.support.compute_stages import LocalWorker
+from tests.support.other_process import AuditingWorker
 
 
 def weighed(
@@ -33,7 +33,8 @@ def weighed(
     path = folder / "case.safetensors"
     accuser = swarm.members[AUDITOR]
     accuser.call(Save(version=swarm.step, path=str(path)))
-    umpire: LocalWorker = swarm._open(swarm.audited)
+    umpire = AuditingWorker()
+    swarm.open(umpire, swarm.audited)
     umpire.call(Load(path=str(path), version=swarm.step))
     umpire.call(KeepVersion(step=swarm.step, umpire=True))
     told = accuser.call(KeepVersion(step=swarm.step))[0].before if before is None else before

@@ -40,7 +40,7 @@ def size(stage: int) -> int:
 
 
 def digest(stage: int, version: int, fill: int = 0) -> bytes:
-    return bytes.fromhex(state_hash(version, [memoryview(bytes([fill]) * size(stage))]))
+    return bytes.fromhex(state_hash(version, memoryview(bytes([fill]) * size(stage))))
 
 
 def checkpoint(stage: int, version: int, fill: int) -> bytes:
