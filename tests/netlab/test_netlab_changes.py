@@ -66,10 +66,7 @@ def _comes_back(swarm: ScatteredSwarm, words: str, began: float) -> Seen:
     """Wait until the one at home tells of the change and all train again; return what they say."""
     told = f"{words}.*linked again with 2 of 2"
 
-    done: set[int] = set()
-
     def back(seen: Seen) -> bool:
-        done.update(swarm.steps())  # the log of a node remembers the last ones only
         change = seen["home"].reach.change
         return words in change and "linked again with 2 of 2" in change
 
@@ -79,14 +76,12 @@ def _comes_back(swarm: ScatteredSwarm, words: str, began: float) -> Seen:
     print(f"{seen['home'].reach.change}; all linked {took_s:.1f} s after it began")
     before = max(now.step for now in seen.values())
 
-    def goes_on(seen: Seen) -> bool:
-        done.update(swarm.steps())
-        return min(now.step for now in seen.values()) > before + 3
-
-    after = swarm.wait(goes_on, "training goes on")
+    after = swarm.wait(
+        lambda seen: min(now.step for now in seen.values()) > before + 3, "training goes on"
+    )
     for now in after.values():
         assert now.counters.doubled_microbatches == 0
-    assert done >= set(range(min(done), before + 3))
+    swarm.wait(lambda _: swarm.steps() >= set(range(before + 3)), "all steps are told")
     return after
 
 

@@ -94,7 +94,7 @@ def test_a_swarm_that_has_only_ipv6_trains() -> None:
         swarm.start("one", "--listen-port", str(PORT))
         swarm.start("home")
         seen = swarm.wait_done()
-        assert swarm.steps() == {0, 1, 2}
+        swarm.wait(lambda _: swarm.steps() == {0, 1, 2}, "all steps are told")
         assert all("/ip6/" in address for now in seen.values() for address in now.addresses)
 
 

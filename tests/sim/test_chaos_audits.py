@@ -30,8 +30,8 @@ def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])
 def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
-    """Of seeds 0 to 13 half needed 8 steps at most, and three 31 to 72 (1, 10, 13); in 5 and 11 whole
-    stages are lost before."""
+    """Of seeds 0 to 13 half needed 8 steps at most, and three 31 to 72 (1, 10, 13); in 5 and 11
+    whole stages are lost before."""
     world, violation = run_once(calm(seed, "sums"))
     assert not violation
     assert not world.audits.undiscovered

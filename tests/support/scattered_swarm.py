@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
@@ -15,6 +17,7 @@ from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
+from client.store.step_log import NAME
 from protocol.address import Address
 from protocol.hosts import kind_of
 
@@ -33,15 +36,16 @@ def short_run(steps: int) -> RunChoices:
 class ScatteredSwarm:
     """Volunteers by the names of their hosts."""
 
-    def __init__(self, swarm: LocalSwarm, within: Callable[[str], Sequence[str]]) -> None:
-        self._swarm, self._within = swarm, within
+    def __init__(
+        self, swarm: LocalSwarm, within: Callable[[str], Sequence[str]], folder: Path
+    ) -> None:
+        self._swarm, self._within, self._folder = swarm, within, folder
 
     def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
         """Start the volunteer of a host."""
         command = self._within(host)
-        self._swarm.start(
-            host, ("--threads", "1", *flags), within=command, variables=variables or {}
-        )
+        flags = ("--threads", "1", "--log-dir", str(self._folder / host), *flags)
+        self._swarm.start(host, flags, within=command, variables=variables or {})
 
     def pid(self, host: str) -> int:
         """Return the process of a host's volunteer."""
@@ -68,9 +72,11 @@ class ScatteredSwarm:
         return self.wait(lambda seen: all(now.state == "done" for now in seen.values()), "done")
 
     def steps(self) -> set[int]:
-        """Return the steps that somebody has committed."""
-        events = [event for member in self._swarm.members for event in member.new_events()]
-        return {int(event.data["step"]) for event in events if event.kind == "StepCommitted"}
+        """Return the steps that somebody has committed, as they are written down soon after."""
+        logs = [self._folder / member.name / NAME for member in self._swarm.members]
+        lines = [line for log in logs if log.exists() for line in log.read_bytes().splitlines(True)]
+        rows = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+        return {row["step"] for row in rows if "grad_norm" in row}
 
 
 @contextmanager
@@ -96,5 +102,5 @@ def scattered_swarm(
     file = folder / "x.swarm"
     write_swarm_file(file, sign(manifest, signer, named))
     with LocalSwarm(file, folder, folder / "logs") as swarm:
-        yield ScatteredSwarm(swarm, within)
+        yield ScatteredSwarm(swarm, within, folder / "steps")
         swarm.stop()
