@@ -224,7 +224,8 @@ class WorkerGroup(Worker):
         if request.microbatch not in homes:
             held = Counter(homes.values())
             homes[request.microbatch] = min(
-                range(len(self._processes)), key=lambda rank: (self._busy[rank], held[rank])
+                range(len(self._processes)),
+                key=lambda rank: (self._busy[rank], held[rank], self._done[rank]),
             )
             self._ledger.steps[request.microbatch] = request.step
         return homes[request.microbatch]

@@ -41,14 +41,19 @@ async def test_who_does_not_answer_is_dialled_beside_the_link(networks: Networks
 
 
 async def test_who_was_only_slow_keeps_the_link(networks: Networks) -> None:
-    async with networks() as a, networks() as b, open_relay(b.addresses[0]) as way:
+    async with (
+        networks() as a,
+        networks() as b,
+        open_relay(b.addresses[0]) as way,
+        open_relay(b.addresses[0]) as shut,
+    ):
         await a.connect(way.address)
         assert await a.events.receive() == PeerUp(b.peer_id)
-        way.open = trio.Event()
+        way.open, shut.open = trio.Event(), trio.Event()
         link = a._links[b.peer_id]
         while not link.in_doubt:
             await trio.sleep(0.01)
-        a.want({b.peer_id: [way.address]})  # no connection gets through either
+        a.want({b.peer_id: [shut.address]})  # no connection gets through either
         await trio.sleep(0.5)
         way.open.set()
         while link.in_doubt:
