@@ -73,6 +73,11 @@ class _Open:
     audit: Audit | None = None
 
 
+def _about(charge: Charge) -> tuple[int, int, bytes]:
+    """Return what makes two cases the same one."""
+    return charge.stage, charge.step, charge.root
+
+
 class Umpire:
     """See the module's docstring.
 
@@ -124,7 +129,7 @@ class Umpire:
         if author != sender or known != charge or not self._concerns_us(charge, author):
             return []
         said = self._statement(message, charge)
-        if said is None or not self._allowance.takes(author, (charge.stage, said.step, said.root)):
+        if said is None or not self._allowance.takes(author, _about(charge)):
             return []
         case = _Open(author, charge, said, tuple(message.bounds), message.before, now + OPENING_S)
         self._open = case
@@ -140,6 +145,7 @@ class Umpire:
         if case is None:
             return []
         if error:
+            self._allowance.unjudged(_about(case.charge))
             return self._no_opinion(case, error)
         case.opened, case.until = True, now + PATIENCE_S
         return self._ask_list(case, now)
