@@ -46,7 +46,7 @@ from protocol.audit.commitment import (
     statement_of,
     tensors_of,
 )
-from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
+from protocol.audit.draw import NEW_TIMES, drawn, rate, sum_drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
 from protocol.audit.umpires import FEWEST
@@ -504,12 +504,14 @@ class Auditing:
 
     def suspect(self, step: int, peers: Sequence[str]) -> list[SeatEffect]:
         """Parts of a sum of ours were so unlike that one of them is suspected: look at the others',
-        as often as an honest auditor looks at new members."""
+        at most as often again as we draw them, once a few that were saved up are used."""
         others = {PeerId(peer) for peer in peers if peer and peer != self._place.me}
-        if self._terms is None or self._suspected[0] == step or not others:
+        terms, stage = self._terms, self._place.stage
+        if terms is None or self._suspected[0] == step or not others:
             return []
         left, at = self._suspicions
-        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
+        drawn_at = max(rate(terms.budget, terms.record(stage, peer)) for peer in others)
+        each = min(MOST_HEEDED, drawn_at)
         left = min(HEEDED, left + each * (self._closed - at))
         if left < 1:
             return []

@@ -45,6 +45,15 @@ def test_one_of_two_that_accuses_the_other_is_out_itself(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_suspicion_among_honest_ones_expels_nobody(seed: int) -> None:
+    world, violation = run_once(replace(two_by_two(seed), unlike=0.25))
+    assert not violation
+    assert any("is unlike ours" in line for line in world.log)
+    assert world.audits.found.keys() <= {"agrees", "void", "refused"}
+    assert not any("we look into it" in line for line in world.log)
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_among_honest_ones_nobody_is_looked_into(seed: int) -> None:
     world, violation = run_once(two_by_two(seed))
     assert not violation

@@ -19,7 +19,7 @@ from client.compute.requests import (
 )
 from protocol.audit.record import Grade, judge
 from tests.support.audited_stage import AUDITOR, LIAR, AuditedStage, Lie
-from tests.support.compute_stages import LocalWorker
+from tests.support.other_process import AuditingWorker
 
 
 def weighed(
@@ -33,7 +33,8 @@ def weighed(
     path = folder / "case.safetensors"
     accuser = swarm.members[AUDITOR]
     accuser.call(Save(version=swarm.step, path=str(path)))
-    umpire: LocalWorker = swarm._open(swarm.audited)
+    umpire = AuditingWorker()
+    swarm._open(umpire, swarm.audited)
     umpire.call(Load(path=str(path), version=swarm.step))
     umpire.call(KeepVersion(step=swarm.step, umpire=True))
     told = accuser.call(KeepVersion(step=swarm.step))[0].before if before is None else before
@@ -115,6 +116,21 @@ def test_noise_alone_points_nowhere():
     for _ in range(50):
         sums = list(torch.randn(2, 4096, generator=generator))
         assert not are_unlike(sums, norms(sums), [4, 4])
+
+
+def test_pairs_whose_noise_is_not_even_are_alike():
+    """As in small models: most of the noise lies along one direction."""
+    generator = torch.Generator().manual_seed(3)
+    common, direction = torch.randn(2, 4096, generator=generator)
+    for times in (0.3, 0.6, 0.9):
+        sums = [common + direction * times, 0.5 * common - direction * times]
+        assert not are_unlike(sums, norms(sums), [4, 4])
+
+
+@pytest.mark.parametrize("microbatches", [[1, 15], [15, 1], [1, 1]])
+def test_a_single_microbatch_is_not_compared(microbatches):
+    sums = [torch.ones(4096), -100 * torch.ones(4096)]
+    assert not are_unlike(sums, norms(sums), microbatches)
 
 
 def test_a_share_of_one_microbatch_is_not_unlike_for_its_noise():
