@@ -149,6 +149,14 @@ class Charges:
         kept = self._kept.get((stage, member), {}).get(author)
         return None if kept is None else kept.charge
 
+    def found_out_by(self, author: PeerId) -> set[PeerId]:
+        """Return whom an author has found out without a doubt."""
+        return {
+            PeerId(against[author].charge.member)
+            for against in self._kept.values()
+            if author in against and against[author].charge.reason != "fails"
+        }
+
     def all(self, now: float) -> list[Kept]:
         """Return every charge that counts."""
         kept = [one for against in self._kept.values() for one in against.values()]

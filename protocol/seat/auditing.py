@@ -285,6 +285,10 @@ class Auditing:
         agreed = (p for p in here if (record := records.get((stage, p))) and record.agreed)
         return list(agreed)[:most]
 
+    def found_out(self) -> set[PeerId]:
+        """Return whom we have found out ourselves and charge, of any stage."""
+        return set() if self._terms is None else self._terms.charges.found_out_by(self._place.me)
+
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         if self._terms is None:

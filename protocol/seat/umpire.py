@@ -99,6 +99,12 @@ class Umpire:
         self._allowance = Allowance(terms.budget if terms else 0.0)
         self._open: _Open | None = None
 
+    @property
+    def looks_into(self) -> frozenset[PeerId]:
+        """The two of whom we judge a case; empty: there is none."""
+        case = self._open
+        return frozenset((case.author, PeerId(case.charge.member)) if case else ())
+
     def closed(self) -> None:
         """A step was closed."""
         self._allowance.closed()

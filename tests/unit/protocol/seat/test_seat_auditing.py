@@ -168,6 +168,18 @@ def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
     assert (charge.member, charge.reason, charge.root) == (SIBLING, "accuses", OURS.root)
 
 
+@pytest.mark.parametrize(("reason", "out"), [("lies", True), ("accuses", True), ("fails", False)])
+def test_whom_we_have_found_out_ourselves_loses_a_dispute(
+    auditing: Auditing, reason: str, out: bool
+) -> None:
+    """By others' words nobody does: anybody may charge its sibling, and hold it up then."""
+    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, b"r" * 32, reason))
+    auditing.on_charged(SIBLING, Charged(STAGE, sign(signer(2), KIND, body, SWARM)), 1.0)
+    assert auditing.found_out() == set()
+    auditing.charged(sign(signer(1), KIND, body, SWARM), 1.0)
+    assert auditing.found_out() == ({THIRD} if out else set())
+
+
 @pytest.mark.parametrize(("agreed", "each"), [(0, NEW_TIMES), (PROVEN, PROVEN_TIMES)])
 def test_suspicions_at_most_double_the_audits_of_a_member(agreed: int, each: float) -> None:
     """Small models' sums of honest replicas often look unlike: every step could be suspicious."""

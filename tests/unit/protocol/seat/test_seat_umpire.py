@@ -119,8 +119,11 @@ def charged(effects: list[SeatEffect]) -> list[tuple[str, str, bytes]]:
 
 class TestACase:
     def test_opens_the_version_that_the_charged_one_has_signed(self) -> None:
-        *_, opened = hearing().hears(case())
+        of = hearing()
+        assert of.umpire.looks_into == frozenset()
+        *_, opened = of.hears(case())
         assert opened == OpenCase(THEIRS, STEP, STATE, AUTHOR)
+        assert of.umpire.looks_into == {AUTHOR, MEMBER}
 
     def test_is_asked_for_when_the_version_is_here(self) -> None:
         of = hearing()
