@@ -14,8 +14,8 @@ peers. A judge decides against the one with more such disputes, else the one tha
 for us recently, else the one that was spared more often, else the one that we have seen serving for
 a much shorter time, else by rank, which is the same for all. Before all this comes what the judge
 has seen itself: one that it has found out by an audit or refused something of in this step goes. A
-judge that is looking into a case of the two (``seat/umpire.py``) waits for it, though not long. If the stage makes no progress without
-it, the other one goes instead.
+judge that is looking into a case of the two (``seat/umpire.py``) waits for it, though not long. If
+the stage makes no progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one

@@ -198,9 +198,7 @@ def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
 
 def test_a_judge_that_looks_into_a_case_of_two_waits_for_it_and_not_for_long() -> None:
     found: set[PeerId] = set()
-    made = Standing(
-        place(), None, spoilers=lambda: found, looks_into=lambda: frozenset((ONE, TWO))
-    )
+    made = Standing(place(), None, spoilers=lambda: found, looks_into=lambda: frozenset((ONE, TWO)))
     made.observe(view(), (), 0.0)
     for _ in range(8):
         made.worked(ONE, 0.0)  # by its work TWO would go
