@@ -267,7 +267,7 @@ class Auditing:
         self._told: frozenset[PeerId] = frozenset()
         """Those that have missed nothing that we told, until they leave the swarm: who is on
         probation for a while is told afterwards what was said meanwhile, and nothing twice."""
-        self._seen = SwarmView(((),) * place.stages)
+        self._seen = self._whole = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
         self._showing = Showing(place.me, self._tensors)
 
@@ -752,7 +752,9 @@ class Auditing:
         for stage, member in terms.charges.charged(now):
             if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
                 continue
-            found = terms.charges.verdict(stage, member, self._judges_at, now, self._umpires)
+            near = self._whole.stages[max(0, stage - 1) : stage + 2]
+            known = sum(map(len, near))
+            found = terms.charges.verdict(stage, member, self._judges_at, now, self._umpires, known)
             if not found:
                 continue
             words = words_of([CHARGE.parse(one.body) for one in found])
@@ -852,7 +854,7 @@ class Auditing:
             whole: with all who are on probation: one that counts again is no newcomer.
             now: monotonic seconds.
         """
-        self._seen, case, terms = seen, self._case, self._terms
+        self._seen, self._whole, case, terms = seen, whole, self._case, self._terms
         if terms is None:
             return []
         effects: list[SeatEffect] = []

@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
-from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.audit.charges import CHARGE, KIND, MAX_AMONG, Charge
 from protocol.audit.commitment import CONTENTS, STATEMENT, Statement, root_of, tensors_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.record import Grade, judge
@@ -319,8 +319,10 @@ class Umpire:
     def _charge(
         self, case: _Open, member: PeerId, reason: Literal["lies", "accuses"], numbers: str
     ) -> list[SeatEffect]:
-        of = case.charge
-        charge = Charge(of.stage, member, of.step, of.attempt, of.root, reason)
+        of, ours = case.charge, self._place.stage
+        judges = {*self._members(of.stage), *self._members(ours), self._place.me}
+        among = min(len(judges), MAX_AMONG)
+        charge = Charge(of.stage, member, of.step, of.attempt, of.root, reason, among)
         what = "it lies" if reason == "lies" else "its charge is false"
         words = f"stage {of.stage}, step {of.step}: we charge {short(member)}, {what} ({numbers})"
         signed = SignCharge(KIND, CHARGE.encode(charge))

@@ -73,7 +73,7 @@ class LyingNetwork:
         with suppress(PeerUnreachable, LinkFull):
             await self._network.send(peer, message, payload)
 
-    async def watch(self, file: Path | None) -> None:
+    async def lie_once(self, file: Path | None) -> None:
         """Begin to lie when the file is there."""
         while file is not None and not file.exists():
             await trio.sleep(LOOK_S)
@@ -125,7 +125,7 @@ def _lie(attack: Attack, manifest: Manifest) -> None:
             distorter = make(real.peer_id, manifest)
             distorter.signer = Signer(arguments[0])
             liar = LyingNetwork(real, distorter, nursery)
-            nursery.start_soon(liar.watch, Path(file) if file else None)
+            nursery.start_soon(liar.lie_once, Path(file) if file else None)
             yield liar
             nursery.cancel_scope.cancel()
 

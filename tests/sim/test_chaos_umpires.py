@@ -36,6 +36,13 @@ def test_of_three_stages_the_first_and_the_last_have_umpires(seed: int) -> None:
     assert bool(world.audits.undiscovered) == (world.liar.stage == 1)
 
 
+def test_no_accuser_goes_on_alone_by_a_majority_of_its_own() -> None:
+    """Its last plan named one of two umpires; both replicas of the other stage stay with it."""
+    world, violation = run_once(two_by_two(11, "gradients"))
+    assert not violation
+    assert not world.audits.undiscovered
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_one_of_two_that_accuses_the_other_is_out_itself(seed: int) -> None:
     """In seed 0 an umpire has no memory when it hears of the case first, and some later."""
