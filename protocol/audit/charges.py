@@ -58,8 +58,9 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The commitment or the sum that was audited; empty if it was never shown."""
     reason: Reason
     among: Annotated[int, Meta(ge=0, le=MAX_AMONG)] = 0
-    """Where umpires judge: how many judge by the last plan of the author's stage; 0: not said.
-    So all agree on the majority, whomever each of them sees."""
+    """Where umpires judge: how many judge, as the author knows them: of the stage by its last plan,
+    an umpire by its own eyes; 0: not said. The largest number counts, so all who have the same
+    charges wait for the same majority, whomever each of them sees."""
 
 
 CHARGE: Final = Canonical(Charge, "charge")
@@ -149,6 +150,14 @@ class Charges:
         kept = self._kept.get((stage, member), {}).get(author)
         return None if kept is None else kept.charge
 
+    def found_out_by(self, author: PeerId) -> set[PeerId]:
+        """Return whom an author has found out without a doubt."""
+        return {
+            PeerId(against[author].charge.member)
+            for against in self._kept.values()
+            if author in against and against[author].charge.reason != "fails"
+        }
+
     def all(self, now: float) -> list[Kept]:
         """Return every charge that counts."""
         kept = [one for against in self._kept.values() for one in against.values()]
@@ -165,6 +174,7 @@ class Charges:
         judges_of: JudgesOf,
         now: float,
         umpires_of: UmpiresOf = no_umpires,
+        known: int = MAX_AMONG,
     ) -> list[Envelope]:
         """Return the charges that expel a member; none if they are no majority.
 
@@ -176,6 +186,8 @@ class Charges:
             now: monotonic seconds.
             umpires_of: returns the members beside the stage. They belong to the judges where the
                 stage is smaller than ``FEWEST``; one of the stage must have charged, too.
+            known: replicas of the stage and those beside it, proven or not: no umpire may say that
+                more judge.
         """
         counting, most, own = list[Envelope](), 1, False
         for author, one in sorted(self._kept.get((stage, member), {}).items()):
@@ -185,8 +197,10 @@ class Charges:
                 continue
             counting.append(one.envelope)
             most = max(most, len(judges))
-            if author in members:
-                own, most = True, max(most, one.charge.among if judges is not members else 0)
+            if judges is not members:
+                said = one.charge.among
+                most = max(most, said if author in members else min(said, known))
+            own |= author in members
         return counting if own and 2 * len(counting) > most else []
 
     def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:

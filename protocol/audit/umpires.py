@@ -44,7 +44,7 @@ class Allowance:
                 self._of[author] = left
 
     def takes(self, author: PeerId, case: Hashable) -> bool:
-        """Whether a case of an author is taken: each once; that is noted."""
+        """Whether a case of an author is taken, and note it: each is judged once."""
         left = self._of.get(author, float(AT_ONCE_EACH))
         full = author not in self._of and len(self._of) >= MAX_KNOWN
         if case in self._taken or self._left < 1 or left < 1 or full:
@@ -54,3 +54,7 @@ class Allowance:
         while len(self._taken) > MAX_KNOWN:
             del self._taken[next(iter(self._taken))]
         return True
+
+    def unjudged(self, case: Hashable) -> None:
+        """A case that was taken could not be looked into: it may be taken again, at its price."""
+        self._taken.pop(case, None)

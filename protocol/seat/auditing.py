@@ -46,7 +46,7 @@ from protocol.audit.commitment import (
     statement_of,
     tensors_of,
 )
-from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
+from protocol.audit.draw import NEW_TIMES, drawn, rate, sum_drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
 from protocol.audit.umpires import FEWEST
@@ -267,7 +267,7 @@ class Auditing:
         self._told: frozenset[PeerId] = frozenset()
         """Those that have missed nothing that we told, until they leave the swarm: who is on
         probation for a while is told afterwards what was said meanwhile, and nothing twice."""
-        self._seen = SwarmView(((),) * place.stages)
+        self._seen = self._whole = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
         self._showing = Showing(place.me, self._tensors)
 
@@ -284,6 +284,10 @@ class Auditing:
         stage, most = self._place.stage, limits.MAX_REPLICAS_IN_ROUND
         agreed = (p for p in here if (record := records.get((stage, p))) and record.agreed)
         return list(agreed)[:most]
+
+    def found_out(self) -> set[PeerId]:
+        """Return whom we have found out ourselves and charge, of any stage."""
+        return set() if self._terms is None else self._terms.charges.found_out_by(self._place.me)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -504,12 +508,14 @@ class Auditing:
 
     def suspect(self, step: int, peers: Sequence[str]) -> list[SeatEffect]:
         """Parts of a sum of ours were so unlike that one of them is suspected: look at the others',
-        as often as an honest auditor looks at new members."""
+        at most as often again as we draw them, once a few that were saved up are used."""
         others = {PeerId(peer) for peer in peers if peer and peer != self._place.me}
-        if self._terms is None or self._suspected[0] == step or not others:
+        terms, stage = self._terms, self._place.stage
+        if terms is None or self._suspected[0] == step or not others:
             return []
         left, at = self._suspicions
-        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
+        drawn_at = max(rate(terms.budget, terms.record(stage, peer)) for peer in others)
+        each = min(MOST_HEEDED, drawn_at)
         left = min(HEEDED, left + each * (self._closed - at))
         if left < 1:
             return []
@@ -746,7 +752,9 @@ class Auditing:
         for stage, member in terms.charges.charged(now):
             if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
                 continue
-            found = terms.charges.verdict(stage, member, self._judges_at, now, self._umpires)
+            near = self._whole.stages[max(0, stage - 1) : stage + 2]
+            known = sum(map(len, near))
+            found = terms.charges.verdict(stage, member, self._judges_at, now, self._umpires, known)
             if not found:
                 continue
             words = words_of([CHARGE.parse(one.body) for one in found])
@@ -846,7 +854,7 @@ class Auditing:
             whole: with all who are on probation: one that counts again is no newcomer.
             now: monotonic seconds.
         """
-        self._seen, case, terms = seen, self._case, self._terms
+        self._seen, self._whole, case, terms = seen, whole, self._case, self._terms
         if terms is None:
             return []
         effects: list[SeatEffect] = []

@@ -242,8 +242,14 @@ class Seat:
             place, step, self.pipeline, delayed=delayed, audited=audits is not None
         )
         self.draining = Draining(self.pipeline, self.member)
-        seen = (self.pipeline.owed_for, self.pipeline.overdue, self.member.spoilers)
-        self.standing = Standing(place, touch, *seen)
+        self.standing = Standing(
+            place,
+            touch,
+            self.pipeline.owed_for,
+            self.pipeline.overdue,
+            self._spoilers,
+            lambda: self.umpire.looks_into,
+        )
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
@@ -422,6 +428,11 @@ class Seat:
         roll = partial(attrgetter("roll"), self.quorum)
         seen = self.place.me, secret, self._siblings, roll
         return Masking(*seen, bucketed=bucketed) if secret else None
+
+    def _spoilers(self) -> set[PeerId]:
+        """Return the peers whose fault we have seen ourselves: we have refused something of theirs
+        in this step, or have found them out by an audit."""
+        return {*self.member.spoilers(), *self.auditing.found_out()}
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""

@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
-from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.audit.charges import CHARGE, KIND, MAX_AMONG, Charge
 from protocol.audit.commitment import CONTENTS, STATEMENT, Statement, root_of, tensors_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.record import Grade, judge
@@ -73,6 +73,11 @@ class _Open:
     audit: Audit | None = None
 
 
+def _about(charge: Charge) -> tuple[int, int, bytes]:
+    """Return what makes two cases the same one."""
+    return charge.stage, charge.step, charge.root
+
+
 class Umpire:
     """See the module's docstring.
 
@@ -93,6 +98,12 @@ class Umpire:
         self._place, self._terms, self._era, self._members = place, terms, era, members
         self._allowance = Allowance(terms.budget if terms else 0.0)
         self._open: _Open | None = None
+
+    @property
+    def looks_into(self) -> frozenset[PeerId]:
+        """The two of whom we judge a case; empty: there is none."""
+        case = self._open
+        return frozenset((case.author, PeerId(case.charge.member)) if case else ())
 
     def closed(self) -> None:
         """A step was closed."""
@@ -124,7 +135,7 @@ class Umpire:
         if author != sender or known != charge or not self._concerns_us(charge, author):
             return []
         said = self._statement(message, charge)
-        if said is None or not self._allowance.takes(author, (charge.stage, said.step, said.root)):
+        if said is None or not self._allowance.takes(author, _about(charge)):
             return []
         case = _Open(author, charge, said, tuple(message.bounds), message.before, now + OPENING_S)
         self._open = case
@@ -140,6 +151,7 @@ class Umpire:
         if case is None:
             return []
         if error:
+            self._allowance.unjudged(_about(case.charge))
             return self._no_opinion(case, error)
         case.opened, case.until = True, now + PATIENCE_S
         return self._ask_list(case, now)
@@ -307,8 +319,10 @@ class Umpire:
     def _charge(
         self, case: _Open, member: PeerId, reason: Literal["lies", "accuses"], numbers: str
     ) -> list[SeatEffect]:
-        of = case.charge
-        charge = Charge(of.stage, member, of.step, of.attempt, of.root, reason)
+        of, ours = case.charge, self._place.stage
+        judges = {*self._members(of.stage), *self._members(ours), self._place.me}
+        among = min(len(judges), MAX_AMONG)
+        charge = Charge(of.stage, member, of.step, of.attempt, of.root, reason, among)
         what = "it lies" if reason == "lies" else "its charge is false"
         words = f"stage {of.stage}, step {of.step}: we charge {short(member)}, {what} ({numbers})"
         signed = SignCharge(KIND, CHARGE.encode(charge))

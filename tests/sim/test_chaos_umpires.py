@@ -36,12 +36,28 @@ def test_of_three_stages_the_first_and_the_last_have_umpires(seed: int) -> None:
     assert bool(world.audits.undiscovered) == (world.liar.stage == 1)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_accuser_goes_on_alone_by_a_majority_of_its_own() -> None:
+    """Its last plan named one of two umpires; both replicas of the other stage stay with it."""
+    world, violation = run_once(two_by_two(11, "gradients"))
+    assert not violation
+    assert not world.audits.undiscovered
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_one_of_two_that_accuses_the_other_is_out_itself(seed: int) -> None:
-    """In the world of seed 0 umpires are lost at the wrong moments, and both stay."""
+    """In seed 0 an umpire has no memory when it hears of the case first, and some later."""
     world, violation = run_once(two_by_two(seed, "audits"))
     assert not violation, "no honest member is expelled (A1)"
     assert not world.audits.undiscovered
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_suspicion_among_honest_ones_expels_nobody(seed: int) -> None:
+    world, violation = run_once(replace(two_by_two(seed), unlike=0.25))
+    assert not violation
+    assert any("is unlike ours" in line for line in world.log)
+    assert world.audits.found.keys() <= {"agrees", "void", "refused"}
+    assert not any("we look into it" in line for line in world.log)
 
 
 @pytest.mark.parametrize("seed", range(3))

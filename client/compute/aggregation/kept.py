@@ -29,7 +29,8 @@ from client.compute.aggregation.rule import Aggregation
 HEAVIEST = 2
 SILENT = 1 / 8  # honest norms fall to a half within the memory of the second moment
 UNLIKE_TIMES = 4.0
-AGAINST = 0.1  # cosine; by chance it is within a few roots of the number of numbers
+AGAINST = 0.4  # cosine; small models' noise is far from even: 7% of honest pairs are below -0.1
+COMPARED = 2  # microbatches; a single one is too unlike others by itself
 ABOVE_USUAL = 2.0  # half of it is left when the other is silent, and must not become less and less
 
 
@@ -90,13 +91,17 @@ def are_unlike(sums: Sequence[Tensor], norms: Sequence[float], microbatches: Seq
     """Return whether two contributions differ as honest ones hardly do: in size, or by direction.
 
     Their noise is independent, and what they have in common is the gradient: so honest ones hardly
-    point against each other. That is no proof, and a reason to look.
+    point against each other. That is no proof, and a reason to look. Measured in a run of the small
+    GPT of ``tests/bench/attacks.py``, 240 steps with splits of any kind: 4% of honest pairs in the
+    first 60 steps and 1% later; 98% of those with one x -10, a third with one x -1.
 
     Args:
         sums: the contributions, (n,).
         norms: of them.
         microbatches: of each.
     """
+    if min(microbatches) < COMPARED:
+        return False
     if not all(norms):
         return norms[0] != norms[1]
     one, two = (norm / math.sqrt(count) for norm, count in zip(norms, microbatches, strict=True))

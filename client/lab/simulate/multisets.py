@@ -73,10 +73,19 @@ class MultisetWorker:
         delayed: with the one-step-delayed update the next step may be computed as well.
         hashes_later: whether a version's hash is said when it is asked for, as the real worker
             does, or with the version itself.
+        unlike: whether the two parts of the next sum seem unlike each other.
     """
 
-    def __init__(self, place: Place, *, delayed: bool = False, hashes_later: bool = False) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        delayed: bool = False,
+        hashes_later: bool = False,
+        unlike: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
+        self._unlike = unlike
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
@@ -188,7 +197,8 @@ class MultisetWorker:
         reduced = _summed(task.parts, payloads)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
-        return Outcome(digests=(payload_digest(reduced),))
+        unlike = (0, 1) if len(task.parts) == 2 and self._unlike() else ()
+        return Outcome(digests=(payload_digest(reduced),), unlike=unlike)
 
     def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
         """Return the places, among those of others, of the contributions out of range."""

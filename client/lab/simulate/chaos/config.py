@@ -46,6 +46,8 @@ class ChaosConfig:
     """The step at which they begin to contribute lies."""
     audits: float = 0.0
     """Share of the contributions that is audited; 0: the run has no audits."""
+    unlike: float = 0.0
+    """Share of the sums of two whose parts seem unlike each other, though nobody lies in them."""
 
 
 def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosConfig:

@@ -7,6 +7,7 @@ State: the volunteers, the network between them, the facts of every committed ve
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -76,6 +77,7 @@ class ChaosWorld(ChaosSwarm):
         self._seat_class = seat_class
         self.schedule = schedule(config) if faults is None else list(faults)
         self._met = False
+        self._chance = random.Random(f"unlike {config.seed}")
         self.liar = Liar(config.seed, config.stages, config.lies)
         self.beats = Beats(
             self.agenda,
@@ -254,7 +256,12 @@ class ChaosWorld(ChaosSwarm):
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
         delayed, lies, begins = self.config.delayed, self.config.lies, self.config.lies_from
         if not volunteer.lies:
-            return MultisetWorker(place, delayed=delayed, hashes_later=self.config.hashes_later)
+            return MultisetWorker(
+                place,
+                delayed=delayed,
+                hashes_later=self.config.hashes_later,
+                unlike=self._unlike,
+            )
         return LyingWorker(
             place,
             delayed=delayed,
@@ -264,6 +271,10 @@ class ChaosWorld(ChaosSwarm):
             audits="audits" in lies,
             absurd=lambda step: "absurd" in lies and step >= begins,
         )
+
+    def _unlike(self) -> bool:
+        share = self.config.unlike
+        return share > 0 and self._chance.random() < share
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):

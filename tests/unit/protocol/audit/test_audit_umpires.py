@@ -41,6 +41,31 @@ def test_where_a_stage_has_two_members_those_beside_it_judge_too(authors, member
     assert verdict(authors, members, beside) == ({peer(n) for n in authors} if out else set())
 
 
+def stands(among: dict[int, int], beside: list[int], known: int) -> bool:
+    """Whether charges of a stage of two and its umpires, each with how many judge, expel."""
+    charges = Charges(SWARM)
+    for author, number in among.items():
+        body = CHARGE.encode(Charge(STAGE, peer(LIAR), 7, 1, b"r" * 32, "lies", number))
+        charges.take(sign(signer(author), KIND, body, SWARM), 0.0)
+    there, umpires = [peer(1), peer(LIAR)], [peer(n) for n in beside]
+    return bool(charges.verdict(STAGE, peer(LIAR), lambda _: there, 1.0, lambda _: umpires, known))
+
+
+@pytest.mark.parametrize(
+    ("among", "known", "out"),
+    [
+        ({1: 3, 3: 3}, 3, True),
+        ({1: 3, 3: 4}, 4, False),  # the accuser's last plan lacks an umpire whom the other sees
+        ({1: 3, 3: 4, 4: 4}, 4, True),
+        ({1: 4, 3: 4, 4: 64}, 4, True),  # nobody is kept in by a number that was made up
+        ({1: 0, 3: 0}, 3, True),
+    ],
+)
+def test_the_largest_panel_that_a_judge_knows_is_the_one(among, known, out):
+    """One that expelled by a smaller one went on alone, and the others with the liar."""
+    assert stands(among, [3, 4] if 4 in among else [3], known) is out
+
+
 def test_a_case_is_taken_once() -> None:
     allowance = Allowance(0.1)
     assert allowance.takes(peer(1), "a")

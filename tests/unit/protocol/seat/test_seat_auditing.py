@@ -8,7 +8,7 @@ from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
-from protocol.audit.draw import NEW_TIMES, drawn
+from protocol.audit.draw import NEW_TIMES, PROVEN, PROVEN_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.second_sum import root_of_sum
 from protocol.effects import Explain, Send
@@ -166,6 +166,35 @@ def test_who_charges_us_falsely_is_charged(auditing: Auditing) -> None:
     assert isinstance(answer, SignCharge)
     charge = CHARGE.parse(answer.body)
     assert (charge.member, charge.reason, charge.root) == (SIBLING, "accuses", OURS.root)
+
+
+@pytest.mark.parametrize(("reason", "out"), [("lies", True), ("accuses", True), ("fails", False)])
+def test_whom_we_have_found_out_ourselves_loses_a_dispute(
+    auditing: Auditing, reason: str, out: bool
+) -> None:
+    """By others' words nobody does: anybody may charge its sibling, and hold it up then."""
+    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, b"r" * 32, reason))
+    auditing.on_charged(SIBLING, Charged(STAGE, sign(signer(2), KIND, body, SWARM)), 1.0)
+    assert auditing.found_out() == set()
+    auditing.charged(sign(signer(1), KIND, body, SWARM), 1.0)
+    assert auditing.found_out() == ({THIRD} if out else set())
+
+
+@pytest.mark.parametrize(("agreed", "each"), [(0, NEW_TIMES), (PROVEN, PROVEN_TIMES)])
+def test_suspicions_at_most_double_the_audits_of_a_member(agreed: int, each: float) -> None:
+    """Small models' sums of honest replicas often look unlike: every step could be suspicious."""
+    budget, steps, charges = 0.03, 1000, Charges(SWARM)
+    terms = AuditTerms(budget, bytes(32), coarse=False, swarm=SWARM, charges=charges)
+    auditing = Auditing(Place(ME, STAGE, 3, 4), terms, 0, lambda _: (ME, SIBLING), Commitments(ME))
+    for _ in range(agreed):
+        terms.record(STAGE, SIBLING).note(Grade.AGREES)
+    followed = 0
+    for step in range(steps):
+        followed += bool(auditing.suspect(step, [ME, SIBLING]))
+        assert auditing.suspect(step, [ME, SIBLING]) == [], "once a step"
+        members = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02")]
+        auditing.closing(Plan(STAGE, step, ATTEMPT, members, [0, 64, 128], []), 0.0)
+    assert followed == pytest.approx(HEEDED + budget * each * steps, abs=2)
 
 
 @pytest.mark.parametrize(

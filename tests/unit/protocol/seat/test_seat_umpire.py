@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of
+from protocol.audit.umpires import AT_ONCE_EACH
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
@@ -118,8 +119,11 @@ def charged(effects: list[SeatEffect]) -> list[tuple[str, str, bytes]]:
 
 class TestACase:
     def test_opens_the_version_that_the_charged_one_has_signed(self) -> None:
-        *_, opened = hearing().hears(case())
+        of = hearing()
+        assert of.umpire.looks_into == frozenset()
+        *_, opened = of.hears(case())
         assert opened == OpenCase(THEIRS, STEP, STATE, AUTHOR)
+        assert of.umpire.looks_into == {AUTHOR, MEMBER}
 
     def test_is_asked_for_when_the_version_is_here(self) -> None:
         of = hearing()
@@ -214,8 +218,9 @@ class TestWhatNobodyLooksInto:
         of.hears(case())
         later = replace(case(), charge=charge(step=8), commitment=commitment(step=8))
         assert of.hears(later, now=5.0) == []
-        of.umpire.opened("no memory", 6.0)
-        assert of.hears(case(), now=7.0) == []
+        of.umpire.opened("", 6.0)
+        of.umpire.tick(6.0 + PATIENCE_S)
+        assert of.hears(case(), now=17.0) == []
 
     def test_a_charge_that_was_replaced(self) -> None:
         of = hearing()
@@ -232,6 +237,15 @@ class TestNoOpinion:
         assert isinstance(said, Explain)
         assert why in said.words
         assert closed == CloseCase()
+
+    def test_one_that_could_not_be_opened_is_taken_again_at_its_price(self) -> None:
+        """Its author has no other case for a while: one without an umpire would convict nobody."""
+        of = hearing()
+        tries = 0
+        while of.hears(case(), now=1.0 + tries):
+            of.umpire.opened("there is no memory for it", 1.5 + tries)
+            tries += 1
+        assert tries == AT_ONCE_EACH
 
     def test_nothing_is_shown(self) -> None:
         of = hearing()
