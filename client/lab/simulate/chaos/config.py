@@ -48,7 +48,13 @@ class ChaosConfig:
     """Share of the contributions that is audited; 0: the run has no audits."""
 
 
-def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosConfig:
+def drawn(
+    seed: int,
+    lies: tuple[str, ...] = (),
+    audits: float = 0.0,
+    *,
+    hashes_later: bool = False,
+) -> ChaosConfig:
     """Return the configuration of a seed: every seed has another swarm."""
     draw = random.Random(f"config {seed}")
     return ChaosConfig(
@@ -59,6 +65,7 @@ def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosCo
         links_survive_silence=draw.random() < 0.5,
         lies=lies,
         audits=audits,
+        hashes_later=hashes_later,
     )
 
 
