@@ -50,9 +50,7 @@ def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
     return int(bool(violation))
 
 
-def _many(
-    seeds: range, lies: tuple[str, ...], audits: float, *, hashes_later: bool
-) -> int:
+def _many(seeds: range, lies: tuple[str, ...], audits: float, *, hashes_later: bool) -> int:
     known: set[int] = set()
     tally = None
     for tally in run_many(seeds, lies=lies, audits=audits, hashes_later=hashes_later):
