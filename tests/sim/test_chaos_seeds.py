@@ -25,6 +25,9 @@ seven of the sixteen seeds that ever showed a fault are among these: more cost m
 ONCE_BROKE = (270, 275, 353, 514, 843, 986, 1306, 10674, 10957)
 """Seeds beyond these that showed a fault: all of them are run."""
 SEEDS = [*range(SWEEP), *ONCE_BROKE]
+HASHED_LATER = (7, 36, 47, 99)
+"""In 36 a replica that had begun anew closed the first step of a lineage that others had left, a
+second time: whichever way versions are hashed, but only this way came to it."""
 FAULTS = 200
 IN_A_ROUND = ("settling", "contributing", "exchanging", "ready", "applying", "observing")
 
@@ -62,6 +65,13 @@ class TestManySeeds:
 
     def test_training_goes_on_meanwhile(self, tally: Tally) -> None:
         assert tally.versions > 5 * len(SEEDS)
+
+
+@pytest.mark.parametrize("seed", HASHED_LATER)
+def test_nor_where_versions_are_hashed_beside_the_next_step(seed: int) -> None:
+    world, violation = run_once(drawn(seed, hashes_later=True))
+    assert not violation
+    assert world.faults.total == FAULTS
 
 
 def test_two_that_have_set_each_other_aside_roll_back_together() -> None:

@@ -1,6 +1,6 @@
 """Replay one seed, or try many.
 
-python -m client.lab.simulate.chaos --seed N [--count K] [--liar]
+python -m client.lab.simulate.chaos --seed N [--count K] [--liar] [--hashes-later]
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ def main() -> int:
     parser.add_argument("--liar", action="store_true", help="one more member lies about all it can")
     parser.add_argument("--lie", action="append", choices=get_args(Lie), help="... about this only")
     parser.add_argument("--audits", type=float, default=0.0, help="share that is audited: .1")
+    parser.add_argument(
+        "--hashes-later", action="store_true", help="hash versions beside the next step's passes"
+    )
     given = parser.parse_args()
     lies = tuple(given.lie or (MENU if given.liar else ()))
     if given.count > 1:
-        return _many(range(given.seed, given.seed + given.count), lies, given.audits)
-    return _one(drawn(given.seed, lies, given.audits), log=given.log, fewest=given.shrink)
+        seeds = range(given.seed, given.seed + given.count)
+        return _many(seeds, lies, given.audits, hashes_later=given.hashes_later)
+    config = drawn(given.seed, lies, given.audits, hashes_later=given.hashes_later)
+    return _one(config, log=given.log, fewest=given.shrink)
 
 
 def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
@@ -45,10 +50,10 @@ def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
     return int(bool(violation))
 
 
-def _many(seeds: range, lies: tuple[str, ...], audits: float) -> int:
+def _many(seeds: range, lies: tuple[str, ...], audits: float, *, hashes_later: bool) -> int:
     known: set[int] = set()
     tally = None
-    for tally in run_many(seeds, lies=lies, audits=audits):
+    for tally in run_many(seeds, lies=lies, audits=audits, hashes_later=hashes_later):
         for seed in sorted(tally.failed.keys() - known):
             print(tally.failed[seed], flush=True)
         known |= tally.failed.keys()

@@ -50,7 +50,13 @@ class ChaosConfig:
     """Share of the sums of two whose parts seem unlike each other, though nobody lies in them."""
 
 
-def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosConfig:
+def drawn(
+    seed: int,
+    lies: tuple[str, ...] = (),
+    audits: float = 0.0,
+    *,
+    hashes_later: bool = False,
+) -> ChaosConfig:
     """Return the configuration of a seed: every seed has another swarm."""
     draw = random.Random(f"config {seed}")
     return ChaosConfig(
@@ -61,6 +67,7 @@ def drawn(seed: int, lies: tuple[str, ...] = (), audits: float = 0.0) -> ChaosCo
         links_survive_silence=draw.random() < 0.5,
         lies=lies,
         audits=audits,
+        hashes_later=hashes_later,
     )
 
 

@@ -60,11 +60,17 @@ class Tally:
         self.failed |= other.failed
 
 
-def run_some(seeds: Sequence[int], lies: tuple[str, ...] = (), audits: float = 0.0) -> Tally:
+def run_some(
+    seeds: Sequence[int],
+    lies: tuple[str, ...] = (),
+    audits: float = 0.0,
+    *,
+    hashes_later: bool = False,
+) -> Tally:
     """Run some seeds one after the other; ``lies``: of the liar, if there is one."""
     tally = Tally()
     for seed in seeds:
-        world, violation = run_once(drawn(seed, lies, audits))
+        world, violation = run_once(drawn(seed, lies, audits, hashes_later=hashes_later))
         met = world.faults
         one = Tally(1, met.done, met.total, met.phases, met.tricks, world.liar.told)
         one.versions = min(world.versions())
@@ -83,13 +89,16 @@ def run_many(
     chunk: int = CHUNK,
     lies: tuple[str, ...] = (),
     audits: float = 0.0,
+    *,
+    hashes_later: bool = False,
 ) -> Iterator[Tally]:
     """Run seeds on all cores; yield the results so far after each chunk."""
     spawn = multiprocessing.get_context("spawn")
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     tally = Tally()
+    run = partial(run_some, lies=lies, audits=audits, hashes_later=hashes_later)
     # A world lives until its seed is done: the collector would find nothing.
     with ProcessPoolExecutor(os.cpu_count() or 1, spawn, gc.disable) as pool:
-        for some in pool.map(partial(run_some, lies=lies, audits=audits), chunks):
+        for some in pool.map(run, chunks):
             tally.add(some)
             yield tally

@@ -48,6 +48,7 @@ class Trial:
             seed, log = world.config.seed, "\n".join(world.log[-LOG_LINES:])
             lies = "".join(f" --lie {kind}" for kind in world.config.lies)
             lies += f" --audits {world.config.audits}" if world.config.audits else ""
+            lies += " --hashes-later" if world.config.hashes_later else ""
             again = f"replay: .venv/bin/python -m client.lab.simulate.chaos --seed {seed}{lies}"
             raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
 
