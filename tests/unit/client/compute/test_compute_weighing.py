@@ -118,6 +118,21 @@ def test_noise_alone_points_nowhere():
         assert not are_unlike(sums, norms(sums), [4, 4])
 
 
+def test_pairs_whose_noise_is_not_even_are_alike():
+    """As in small models: most of the noise lies along one direction."""
+    generator = torch.Generator().manual_seed(3)
+    common, direction = torch.randn(2, 4096, generator=generator)
+    for times in (0.3, 0.6, 0.9):
+        sums = [common + direction * times, 0.5 * common - direction * times]
+        assert not are_unlike(sums, norms(sums), [4, 4])
+
+
+@pytest.mark.parametrize("microbatches", [[1, 15], [15, 1], [1, 1]])
+def test_a_single_microbatch_is_not_compared(microbatches):
+    sums = [torch.ones(4096), -100 * torch.ones(4096)]
+    assert not are_unlike(sums, norms(sums), microbatches)
+
+
 def test_a_share_of_one_microbatch_is_not_unlike_for_its_noise():
     generator = torch.Generator().manual_seed(2)
     one, many = torch.randn(2, 4096, generator=generator)
