@@ -130,7 +130,7 @@ def required_bytes(
 def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
     """Return the bytes that a round needs in slower memory: what is sent, with a margin for its
     headers, and what encoding took from the sums of the segments that are owned."""
-    sent = {"s8": 1.05, "bf16": 2.05, "fp32": 4.05}[averaging_codec]
+    sent = {"s8": 1.05, "bf16": 2.05, "ring16": 2.05, "fp32": 4.05}[averaging_codec]
     lost = NUMBER_BYTES * parameters if averaging_codec != "fp32" else 0
     return NUMBER_BYTES * (math.ceil(sent * parameters) // NUMBER_BYTES + (1 << 14)) + lost
 
