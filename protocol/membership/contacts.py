@@ -196,10 +196,6 @@ class Contacts:
         contact = self._contacts.get(peer)
         return contact is not None and (contact.crashed or contact.left)
 
-    def met(self) -> Collection[PeerId]:
-        """Return the peers that we have ever heard, or expect to hear."""
-        return self._contacts.keys()
-
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Return whether a peer says that it serves a stage; None if it is not present.
 

@@ -26,9 +26,7 @@ stage and its neighbours: a leader that has lost its neighbours, because they ha
 else decide with those alone that it has left.
 
 An elector that follows a later lineage does not count: it has given up ours, with what it closed
-there, and a replica that was away might close those steps again with its help. Before the first
-plan of a lineage all that we have met and that have left it are electors, too: if they are half of
-those that we know, they may have closed its first step.
+there, and a replica that was away might close those steps again with its help.
 
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
@@ -76,9 +74,6 @@ class Touch(Protocol):
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer's process has certainly ended."""
-
-    def met(self) -> Collection[PeerId]:
-        """The peers that we have ever heard, or expect to hear."""
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Whether a present peer serves a stage, by its own word."""
@@ -198,7 +193,6 @@ class Quorum:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}
             if self._touch is not None:
-                self.electors |= set(filter(self._has_left, self._touch.met()))
                 self._touch.remember(self._stage, self.roll | self._known)
 
     def holds(self, now: float) -> Answer:

@@ -25,11 +25,7 @@ seven of the sixteen seeds that ever showed a fault are among these: more cost m
 ONCE_BROKE = (270, 275, 353, 514, 843, 986, 1306, 10674, 10957)
 """Seeds beyond these that showed a fault: all of them are run."""
 SEEDS = [*range(SWEEP), *ONCE_BROKE]
-HASHED_LATER = (7, 36, 47, 99)
-"""In 36 a replica that had begun anew closed the first step of a lineage that others had left, a
-second time: whichever way versions are hashed, but only this way came to it."""
-FAULTS = 200
-IN_A_ROUND = ("settling", "contributing", "exchanging", "ready", "applying", "observing")
+HASHED_LATER = (7, 47, 99)
 
 
 @pytest.fixture(scope="module")

@@ -536,25 +536,6 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     assert (made.roll, made.electors) == ({me}, {me, other})
 
 
-@pytest.mark.parametrize(("leavers", "may"), [(0, True), (1, True), (3, False)])
-def test_before_the_first_plan_who_has_left_the_lineage_is_an_elector_too(
-    leavers: int, *, may: bool
-) -> None:
-    """One of them may have closed its first step, and all that heard of it have begun anew: nobody
-    else is left that knows."""
-    me, sibling, *others = PEERS[:5]
-    left, now = set(others[:leavers]), LOOK_AROUND_S + 4.0
-    contacts = contacts_of(me, set(PEERS[:5]), since=0.0, now=now, everybody=PEERS[:5])
-    made = Quorum(me, STAGE, contacts, left.__contains__)
-    made.observe(view_of([me, sibling]), now)
-    assert made.electors == {me, sibling} | left
-    assert bool(made.holds(now)) == may
-    assert made.may_roll_back(now), "a roll-back closes nothing"
-    made.settle([me, sibling], [me, sibling], now)
-    made.observe(view_of([me, sibling]), now)
-    assert made.electors == {me, sibling}, "from the first plan on it says who they are"
-
-
 class TestElectorsOfAPlan:
     """Two replicas of a stage and two of the stage before, all in touch with each other."""
 
