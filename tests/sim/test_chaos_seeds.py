@@ -26,6 +26,8 @@ ONCE_BROKE = (270, 275, 353, 514, 843, 986, 1306, 10674, 10957)
 """Seeds beyond these that showed a fault: all of them are run."""
 SEEDS = [*range(SWEEP), *ONCE_BROKE]
 HASHED_LATER = (7, 47, 99)
+FAULTS = 200
+IN_A_ROUND = ("settling", "contributing", "exchanging", "ready", "applying", "observing")
 
 
 @pytest.fixture(scope="module")
