@@ -18,7 +18,7 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 pytestmark = pytest.mark.slow
 
-CHOICES = {"steps": 10, "microbatches": 12, "sequences": 4, "processes": True}
+CHOICES = {"steps": 60, "microbatches": 12, "sequences": 4, "processes": True}
 
 
 def on_ranks(count: int) -> str:
