@@ -275,7 +275,7 @@ def expels_on_one_word(patch: Patch) -> None:
     patch.setattr(
         Charges,
         "verdict",
-        lambda self, stage, member, *_: [
+        lambda self, stage, member, _, now, *__: [
             one.envelope
             for one in self.all(now)
             if (one.charge.stage, one.charge.member) == (stage, member)
