@@ -21,6 +21,8 @@ from typing import IO
 
 REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
+SLOWEST = "--durations=12"
+"""So that a run says what makes it long."""
 IDLE_PRIORITY = 19
 
 
@@ -39,7 +41,7 @@ class Lane:
     def command(self) -> list[str]:
         """Its command; only one process may write pytest's cache."""
         ignored = (f"--ignore={path}" for path in self.without)
-        return [*PYTEST, "-p", "no:cacheprovider", *ignored, *self.tests]
+        return [*PYTEST, SLOWEST, "-p", "no:cacheprovider", *ignored, *self.tests]
 
 
 DAEMON = "tests/e2e/test_e2e_daemon.py"

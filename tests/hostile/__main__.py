@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
     parser.add_argument("--times", type=int, default=1, help="runs of each; their middle counts")
     parser.add_argument("--nice", type=int, default=19, help=NICE)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     try:
         return perform(arguments)
     except UserError as error:

@@ -19,12 +19,20 @@ pytestmark = [
 
 
 def test_a_swarm_behind_routers_of_four_kinds_counts_each_microbatch_once() -> None:
-    asked = Namespace(mbit=20.0, rtt_ms=80.0, sequences=16, microbatches=8, steps=3, no_kill=False)
+    asked = Namespace(
+        mbit=20.0,
+        rtt_ms=80.0,
+        sequences=16,
+        microbatches=8,
+        steps=3,
+        no_kill=False,
+        settle_s=homes.START_S,
+    )
     routers = {**homes.HOMES, homes.SPARE: homes.HOMES["port"]}
     with tempfile.TemporaryDirectory(prefix="vol") as folder:
         result = homes.measured(routers, asked, Path(folder))
     assert result.ways.get("none", 0) == 0
-    assert result.ways["punched"] >= 3
+    assert result.ways["punched"] >= homes.DIRECT
     assert result.relayed_bytes > 0
     assert result.replaced_s > 0
     assert result.ledger.doubled == result.ledger.differing == 0
