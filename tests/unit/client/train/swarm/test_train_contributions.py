@@ -31,13 +31,20 @@ def own_counts(swarm: TestSwarm) -> dict[PeerId, int]:
     return {peer(one): sum(c.counted for c in one.engine.commits) for one in everybody}
 
 
+async def start_together(swarm: TestSwarm, *stages: int) -> None:
+    """Start when all serve: a step may not be over before the last one has loaded its stage."""
+    volunteers = [await swarm.add(stage) for stage in stages]
+    await swarm.until(
+        lambda: all(one.serves(stage) for one, stage in zip(volunteers, stages, strict=True))
+    )
+    swarm.start()
+
+
 async def test_all_members_show_the_same_board_and_it_is_true(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_swarm(tmp_path, steps=STEPS) as swarm:
-        for stage in (0, 0, 0, 1, 1, 1):
-            await swarm.add(stage)
-        swarm.start()
+        await start_together(swarm, 0, 0, 0, 1, 1, 1)
         await swarm.until_done()
         truth = {name: count for name, count in own_counts(swarm).items() if count}
 
@@ -56,9 +63,7 @@ async def test_a_liar_raises_neither_itself_nor_a_friend_at_any_member(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_swarm(tmp_path, steps=STEPS) as swarm:
-        for stage in (0, 0, 0, 1):
-            await swarm.add(stage)
-        swarm.start()
+        await start_together(swarm, 0, 0, 0, 1)
         await swarm.until_done()
         liar, friend, *others = swarm.volunteers
         truth = own_counts(swarm)
