@@ -159,8 +159,9 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
                     if isinstance(error, TurnedAway):
                         patience.deadline = max(patience.deadline, began + TURNED_AWAY_S)
             await trio.sleep(RETRY_S)
-    waited_s = trio.current_time() - began
-    raise unreachable(tried or {str(p): "no answer in time" for p in peers}, waited_s)
+    raise unreachable(
+        tried or {str(p): "no answer in time" for p in peers}, trio.current_time() - began
+    )
 
 
 def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
