@@ -16,10 +16,10 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import matching_members
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Member
-from protocol.matching.timing import BEACON_S
+from protocol.matching.timing import BEACON_S, LONGEST_PATIENCE_S
 from protocol.membership.advert import Advert, Flops
 from protocol.membership.membership import Membership
-from tests.support.matching_world import CALM, START_S, WALL_S, World, manifest, member
+from tests.support.matching_world import CALM, START_S, WALL_S, World, manifest, member, peer
 from tests.support.protocol_examples import SWARM, advert, seat
 
 EQUAL = 1e9
@@ -71,9 +71,9 @@ class Crowded(World):
             beside = (p for p in self.waypoint if not held.isdisjoint(self.members[p].held))
             self.knowledge[who].proven = frozenset(beside)
 
-    def invent(self, count: int) -> None:
+    def invent(self, count: int, first: int = 0) -> None:
         """Everybody hears of so many, each of which claims a stage in turn."""
-        for number in range(count):
+        for number in range(first, first + count):
             stage = Stage(number % self.manifest.stage_count)
             who = member(INVENTED + number, 1000 * EQUAL, seats=1, joined_at=WALL_S - HOUR_S)
             who = replace(who, held=frozenset({stage}), home=stage)
@@ -82,6 +82,15 @@ class Crowded(World):
                 view[who.peer] = who
         for who in list(self.machines):
             self._see(who)
+
+    def churn(self, oldest: int, newest: int, every_s: float) -> None:
+        """One of them goes and another one comes, again and again."""
+        gone = peer(INVENTED + oldest)
+        self.members.pop(gone)
+        for view in self.views.values():
+            view.pop(gone, None)
+        self.invent(1, newest)
+        self.after(every_s, lambda: self.churn(oldest + 1, newest + 1, every_s))
 
     def newcomers(self, count: int, at: float = 0.0) -> list[PeerId]:
         """Let so many volunteers come that have worked with nobody."""
@@ -174,6 +183,17 @@ def test_a_newcomer_that_knows_no_waypoint_would_wait_for_the_crowd() -> None:
     """The test before shows something only because this one ends otherwise."""
     assert replaced(2, 500, 0, waypoint=False) == (False, SOON_S)
     assert replaced(2, 0, 0, waypoint=False)[0]
+
+
+def test_a_newcomer_finds_its_stage_while_the_crowd_comes_and_goes() -> None:
+    """Each that comes or goes may let all stages look for places anew."""
+    world = Crowded(2, seed=4)
+    world.begin()
+    world.invent(40)
+    world.churn(0, 40, 0.3)
+    late = world.newcomers(1)
+    world.run(LONGEST_PATIENCE_S + SOON_S, until=lambda: world.have_places(late))
+    assert world.have_places(late)
 
 
 def test_many_newcomers_at_once_all_find_a_stage_beside_a_crowd() -> None:
