@@ -5,7 +5,8 @@ names it among the members or electors. In a stage beside ours or in our own tha
 the others are on probation:
 
 - no proven one, of whatever stage, is set aside for what they say, and they are no electors;
-- in our own stage they count once a leader has admitted them, or a plan names them;
+- in our own stage they count once a leader has admitted them, or a plan names them, and until they
+  are set aside;
 - in a stage beside ours as many count as are proven there, two at least: those that were set aside
   least often, then in an order by hash;
 - when one of them was set aside, none counts for a while, twice as long each time.
@@ -84,9 +85,11 @@ class Probation:
         return bool(new)
 
     def failed(self, peers: Collection[PeerId], view: SwarmView, now: float) -> bool:
-        """These were set aside: if one was on probation, nobody else is tried for a while. Return
-        whether that is so."""
+        """These were set aside: one on probation has to be admitted again, and nobody else is tried
+        for a while. Return whether one was."""
         new = {peer for peer in peers if not self.is_proven(peer)}
+        for peer in new:
+            self._admitted.pop(peer, None)
         stages = [s for s in self._stages() if any(r.peer in new for r in view.serving(s))]
         self._failures.update(new)
         for peer in list(self._failures)[:-MAX_FAILURES]:

@@ -99,6 +99,17 @@ def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     assert names(on.without(all_of_them, 61.0 + 1.5 * CLOSED_S), 1) == {NEXT}
 
 
+def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
+    on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD[:2]])
+    on.admit(CROWD[:2])
+    assert names(on.without(all_of_us, 0.0), 0) == {ME, SIBLING, *CROWD[:2]}
+    on.failed(CROWD[:2], on.without(all_of_us, 0.0), 0.0)
+    on.admit([NEW])
+    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW}
+    assert on.admit(CROWD[:1])
+    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW, CROWD[0]}
+
+
 def test_work_that_counts_ends_the_while() -> None:
     on, seen = probation(), view(beside=[NEXT, NEW])
     on.failed({NEW}, seen, 0.0)
