@@ -37,6 +37,10 @@ class NotCalled(DialError):
     """None of a peer's addresses may be dialled now."""
 
 
+class TurnedAway(DialError):
+    """Somebody is there and has closed the connection before it was a link: too many come now."""
+
+
 class PeerUnreachable(NetworkError):
     """There is no link to this peer and none could be made."""
 
@@ -55,3 +59,7 @@ class StreamReset(NetworkError):
 
 class HandshakeFailed(NetworkError):
     """The other side did not prove its identity, or uses another protocol."""
+
+
+class NotAnswered(HandshakeFailed):
+    """The other side closed the connection before it had said anything."""

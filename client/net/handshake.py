@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from client.net.errors import HandshakeFailed
+from client.net.errors import HandshakeFailed, NotAnswered
 from client.net.libp2p_patches import MUXER, SECURITY, BoundedCommunicator, GuardedStream
 from client.net.secure import Sealer, SecureChannel
 from client.net.transport import ByteStream
@@ -83,7 +83,9 @@ async def handshake(
         channel = _take_over(stream, session)
         inner = _ChannelBytes(channel)
         await _agree(GuardedStream(inner.receive, inner.send), MUXER, dialler=expected is not None)
-    except HandshakeFailed:
+    except HandshakeFailed as error:
+        if isinstance(raw, _Asking) and not raw.heard:
+            raise NotAnswered("closed at once; it may be full: too many come now") from error
         raise
     except Exception as error:
         # The library and the Noise package raise some twenty unrelated types on hostile bytes
@@ -168,13 +170,17 @@ class _Asking(GuardedStream):
         super().__init__(stream.receive_some, stream.send_all)
         self._protocol = protocol
         self._asked = self._answered = False
+        self.heard = False
+        """Whether the other side has said anything."""
 
     async def read(self, n: int | None = None) -> bytes:
         """Read up to ``n`` bytes behind the answer; raises HandshakeFailed if it refuses."""
         if not self._answered:
             self._answered = True
             await _expect_agreement(self, self._protocol)
-        return await super().read(n)
+        data = await super().read(n)
+        self.heard = True
+        return data
 
     async def write(self, data: bytes) -> None:
         """Write everything, the first time behind the question."""

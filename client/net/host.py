@@ -36,8 +36,10 @@ from client.net.errors import (
     HandshakeFailed,
     ListenError,
     NoSuchFamily,
+    NotAnswered,
     NotCalled,
     PortInUse,
+    TurnedAway,
 )
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Attempt, Race
@@ -273,7 +275,7 @@ class Host:
                 except NotCalled:
                     attempt.over.set()
                 except (DialError, AddressError) as error:
-                    attempt.fail(str(error))
+                    attempt.fail(str(error), turned_away=isinstance(error, TurnedAway))
 
         async with trio.open_nursery() as nursery:
             for target in targets:
@@ -300,6 +302,8 @@ class Host:
         async with transport.dial(numeric) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer, attempt.claim)
+            except NotAnswered as error:
+                raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
             ip = "" if numeric.relay is not None else stream.remote_host or numeric.host

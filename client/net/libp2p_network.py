@@ -21,7 +21,14 @@ from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connectivity import Watch
 from client.net.door import HostLimits
-from client.net.errors import AddressError, DialError, NetworkError, NotCalled, PeerUnreachable
+from client.net.errors import (
+    AddressError,
+    DialError,
+    NetworkError,
+    NotCalled,
+    PeerUnreachable,
+    TurnedAway,
+)
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
@@ -271,8 +278,9 @@ class Libp2pNetwork:
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._change_of(peer).park()
         if not self._is_up(peer):
+            kind = TurnedAway if connection.ended.is_set() else DialError
             connection.close("its lanes did not open in time")
-            raise DialError(f"{connection.called}: connected, but {connection.reason}")
+            raise kind(f"{connection.called}: connected, but {connection.reason}")
 
     def _in_order(self, targets: Iterable[Destination]) -> list[Destination]:
         """Return the addresses to try, in order: those through relays last, and of these first the

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import trio
 
 from client.net.addresses import Destination
-from client.net.errors import DialError, HandshakeFailed, NotCalled
+from client.net.errors import DialError, HandshakeFailed, NotCalled, TurnedAway
 from protocol.hosts import is_global, machine_of, number_of
 
 HEAD_START_S: Final = 0.25
@@ -38,6 +38,8 @@ class Race:
         """Whether the winner has become a connection."""
         self.failures: list[str] = []
         """What became of the attempts that failed, each in words with its address."""
+        self.turned_away = False
+        """Whether somebody was there, and has turned us away."""
         self._running: set[Attempt] = set()
 
     def attempt(self) -> Attempt:
@@ -63,7 +65,8 @@ class Race:
     def error(self) -> DialError:
         """Return why no attempt has become a connection."""
         if self.failures:
-            return DialError("; ".join(self.failures))
+            kind = TurnedAway if self.turned_away else DialError
+            return kind("; ".join(self.failures))
         return NotCalled("none of its addresses is called now")
 
 
@@ -84,9 +87,10 @@ class Attempt:
         """Note that the winner has become a connection."""
         self._race.answered = True
 
-    def fail(self, words: str) -> None:
-        """Give up."""
+    def fail(self, words: str, *, turned_away: bool = False) -> None:
+        """Give up; ``turned_away``: somebody is there, but closed the connection."""
         self._race.failures.append(words)
+        self._race.turned_away |= turned_away
         self.over.set()
 
     async def head_start(self) -> None:

@@ -655,8 +655,15 @@ class Engine:
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
             cut_off = self.membership.cut_off()
+            newest = self.waypoints.machine.newest
             members = matching_members(
-                roster, self.signer.peer, self.measuring, self.wall(), cut_off, self._path_of
+                roster,
+                self.signer.peer,
+                self.measuring,
+                self.wall(),
+                cut_off,
+                self._path_of,
+                frozenset() if newest is None else newest.peers,
             )
             self.matched(self.matching.update_members(members, self.now()))
         if self.held_stages is not None:

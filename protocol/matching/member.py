@@ -38,6 +38,8 @@ class Member:
     """Stages of ``held`` that it does not serve yet."""
     may_decide: bool = True
     """Whether it may be a steward; False if the peers near it have lost it."""
+    certified: bool = False
+    """Whether the newest waypoint names it: its stage's replicas had planned a step with it."""
     marks: frozenset[str] = frozenset()
     """What relates it to others (``relatives.py``); empty: nothing is known."""
 

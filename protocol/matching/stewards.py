@@ -2,6 +2,9 @@
 
 They follow from a view and the beacon, a number that changes every ten minutes for all members. Age
 is taken at the start of the beacon, so the result does not change within it.
+
+Identities are free, so members that a waypoint names come before all others: everybody who knows
+the chain, a newcomer too, takes the same stewards, however many members somebody has invented.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ STEWARDS = 3
 BEACONS_KEPT = 4
 """Beacons whose lists a follower keeps, the newest used; others are made again."""
 
-Order = tuple[bool, bool, bytes]
+Order = tuple[bool, bool, bool, bytes]
 Members = Mapping[PeerId, Member]
 
 
@@ -36,11 +39,12 @@ def role_rank(beacon: int, stage: Stage, peer: PeerId) -> bytes:
 
 def _succession_order(member: Member, stage: Stage, beacon: int) -> Order:
     young = beacon * BEACON_S - member.joined_at < STEWARD_AGE_S
-    return (young, stage == member.home_stage, role_rank(beacon, stage, member.peer))
+    rank_here = role_rank(beacon, stage, member.peer)
+    return (not member.certified, young, stage == member.home_stage, rank_here)
 
 
 def _rank_order(member: Member, stage: Stage, beacon: int) -> Order:
-    return (False, False, role_rank(beacon, stage, member.peer))
+    return (not member.certified, False, False, role_rank(beacon, stage, member.peer))
 
 
 class Shortlist:
@@ -81,12 +85,14 @@ class Shortlist:
 def by_succession() -> Shortlist:
     """Return lists in the order in which candidates take over a vacant stage.
 
-    Peers that were old enough when the beacon began come before younger ones, so that a young swarm
-    has candidates too. Peers that are not at home in the stage come before those that are.
+    Certified peers come first. Of these, and of the others, peers that were old enough when the
+    beacon began come before younger ones, so that a young swarm has candidates too. Peers that are
+    not at home in the stage come before those that are.
     """
     return Shortlist(_succession_order)
 
 
 def by_rank() -> Shortlist:
-    """Return lists by rank alone, which does not change while peers age and change stages."""
+    """Return lists by rank alone, certified peers first: they do not change while peers age and
+    change stages."""
     return Shortlist(_rank_order)

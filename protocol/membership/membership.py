@@ -329,11 +329,15 @@ class Membership:
         member sees little of the swarm, or was excluded from it, even if we are linked with it
         ourselves. At least two peers must report the loss.
 
-        Those also, near our own stages or without a stage, with whom we have never worked.
+        Those also, near our own stages or without a stage, with whom we have never worked; but not
+        where a volunteer without a stage sees nobody else: newcomers have to begin alone, then.
         """
         known = self.proves() or (lambda _peer: True)
         lost, near = self._lost_to_most(known), self.roster.near(s.stage for s in self._seats)
-        new = (m for m in self.roster.members() if m.peer != self._own and not known(m.peer))
+        others = [m for m in self.roster.members() if m.peer != self._own]
+        new = [m for m in others if not known(m.peer)]
+        if len(new) == len(others) and not self._seats:
+            return lost
         return lost.union(m.peer for m in new if m.peer in near or not m.seats)
 
     def _lost_to_most(self, known: Proves) -> frozenset[PeerId]:

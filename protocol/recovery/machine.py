@@ -300,6 +300,14 @@ class Recovery:
         self._begin_certified()
         return self._look(now)
 
+    def proves(self, peer: PeerId) -> bool:
+        """Whether work has proven a peer: ours with it, or the newest waypoint names it, for which
+        most witnesses of its stage and of those beside have signed. Which copies count, and who
+        has a voice, goes by our own work."""
+        return self.evidence.proves(peer) or (
+            self._waypoint is not None and peer in self._waypoint[3]
+        )
+
     def _begin_certified(self) -> None:
         if self._waypoint is not None and not self.evidence.worked:
             _, version, _, peers = self._waypoint

@@ -5,15 +5,18 @@ names it among the members or electors. In a stage beside ours or in our own tha
 the others are on probation:
 
 - no proven one, of whatever stage, is set aside for what they say, and they are no electors;
-- in our own stage they count once a leader has admitted them, or a plan names them;
+- in our own stage they count once a leader has admitted them, or a plan names them, and until they
+  are set aside;
 - in a stage beside ours as many count as are proven there, two at least: those that were set aside
   least often, then in an order by hash;
-- when one of them was set aside, none counts for a while, twice as long each time.
+- when one of them was set aside, none begins to count for a while, twice as long each time; those
+  that counted then and did not fail go on.
 
-So a crowd of them costs a stage one wait in every such while. Where nobody is proven everybody
-counts: before our first plan in a lineage, and in a stage whose replicas are all new.
-State: admitted peers, who was set aside how often and, by stage, for how long none counts. Times
-are monotonic seconds.
+So a crowd of them costs a stage one wait in every such while, or one for each of the few that are
+tried at a time, and whoever is tried along with them has its chance. Where nobody is proven
+everybody counts: before our first plan in a lineage, and in a stage whose replicas are all new.
+State: admitted peers, who counts now, who was set aside how often and, by stage, until when nobody
+else is tried. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class Probation:
         self._closed: dict[int, _Closed] = {}
         self._left_out: frozenset[PeerId] = frozenset()
         self._failures = Counter[PeerId]()
+        self._on_trial: frozenset[PeerId] = frozenset()
+        """Those on probation that serve and counted in the last view."""
         self._looked_at = 0.0
 
     def is_proven(self, peer: PeerId) -> bool:
@@ -84,9 +89,12 @@ class Probation:
         return bool(new)
 
     def failed(self, peers: Collection[PeerId], view: SwarmView, now: float) -> bool:
-        """These were set aside: if one was on probation, nobody else is tried for a while. Return
-        whether that is so."""
+        """These were set aside: one on probation has to be admitted again, and nobody else is tried
+        for a while. Return whether one was."""
         new = {peer for peer in peers if not self.is_proven(peer)}
+        self._on_trial -= new
+        for peer in new:
+            self._admitted.pop(peer, None)
         stages = [s for s in self._stages() if any(r.peer in new for r in view.serving(s))]
         self._failures.update(new)
         for peer in list(self._failures)[:-MAX_FAILURES]:
@@ -108,12 +116,13 @@ class Probation:
         self._looked_at = now
         if self._proves is None:
             return view
-        stages, left_out = list(view.stages), set[PeerId]()
+        stages, left_out, on_trial = list(view.stages), set[PeerId](), set[PeerId]()
         for stage in self._stages():
             kept = self._kept(view, stage, now)
             left_out |= {r.peer for r in stages[stage]} - {r.peer for r in kept}
+            on_trial |= {r.peer for r in kept if r.serving and not self.is_proven(r.peer)}
             stages[stage] = kept
-        self._left_out = frozenset(left_out)
+        self._left_out, self._on_trial = frozenset(left_out), frozenset(on_trial)
         return replace(view, stages=tuple(stages))
 
     def is_over(self, now: float) -> bool:
@@ -132,7 +141,8 @@ class Probation:
         if not (self._quorum.settled if own else proven):
             return here
         closed = stage in self._closed and now < self._closed[stage].until
-        new = [r.peer for r in here if r.peer not in proven and not (closed and r.serving)]
+        waiting = {r.peer for r in here if closed and r.serving} - self._on_trial
+        new = [r.peer for r in here if r.peer not in proven and r.peer not in waiting]
         if own:
             new = [peer for peer in new if peer in self._admitted]
         else:

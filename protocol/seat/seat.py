@@ -412,8 +412,9 @@ class Seat:
         self._aside = aside
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
-        """These count from now on: a leader or a plan names them."""
-        if not self.probation.admit([PeerId(peer) for peer in peers]):
+        """These count from now on, unless they are set aside: a leader or a plan names them."""
+        named = map(PeerId, peers)
+        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)]):
             return []
         self._seen = self.probation.without(self._whole, now)
         return self._take_view(now)

@@ -121,6 +121,7 @@ class Result:
             f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
             "the newcomer was not linked in time": bool(attack.returns_within_s)
             and not self.linked_s,
+            "the newcomer had no stage in time": bool(attack.returns_within_s) and not self.back_s,
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,

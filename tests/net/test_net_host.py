@@ -12,7 +12,7 @@ import trio
 
 from client.net.addresses import parse_destination
 from client.net.door import HostLimits
-from client.net.errors import DialError, PortInUse
+from client.net.errors import DialError, PortInUse, TurnedAway
 from client.net.host import Connection, open_host
 from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES
 
@@ -118,7 +118,7 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
         first = await a.connect(host.addresses[0])
         await b.connect(host.addresses[0])
         await c.connect(host.addresses[0])
-        with pytest.raises(DialError):
+        with pytest.raises(TurnedAway, match="too many"):
             await d.connect(host.addresses[0])
         assert host.refused["too-many-connections"] == 1
         first.close("make room")
@@ -179,8 +179,9 @@ async def test_dialling_says_what_went_wrong(hosts: Hosts) -> None:
         with pytest.raises(DialError, match="this very peer"):
             await other.connect(wrong)
         free = f"/ip4/127.0.0.1/tcp/1/p2p/{third}"
-        with pytest.raises(DialError, match="refused"):
+        with pytest.raises(DialError, match="refused") as nobody:
             await host.connect(free)
+        assert not isinstance(nobody.value, TurnedAway)
 
 
 async def test_a_silent_server_is_given_up(hosts: Hosts) -> None:

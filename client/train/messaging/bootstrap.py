@@ -13,7 +13,7 @@ import trio
 
 from client.errors import ExitCode, UserError
 from client.events import Event, LogLine
-from client.net.errors import NetworkError
+from client.net.errors import NetworkError, TurnedAway
 from client.net.network import Inbound, NetEvent, Network
 from client.store.swarms import SwarmStore
 from client.train.messaging.handshake import PROTOCOL
@@ -27,6 +27,8 @@ from protocol.wire.envelope import verify_manifest
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
 
 RETRY_S = 1.0
+TURNED_AWAY_S = 75.0
+"""Whoever turns us away is there: a crowd is at its door, and we may get in at another try."""
 REPLY_S = 10.0
 
 
@@ -139,13 +141,14 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
     Args:
         network: our links.
         peers: addresses; the members are tried in turn, each at all of its own.
-        timeout_s: limit for all attempts.
+        timeout_s: limit for all attempts; if a member turns us away, ``TURNED_AWAY_S`` if longer.
 
     Raises:
         UserError: no member answered in time (exit code 69); lists the attempts.
     """
     tried: dict[str, str] = {}
-    with trio.move_on_after(timeout_s):
+    began = trio.current_time()
+    with trio.move_on_after(timeout_s) as patience:
         while True:
             for addresses in by_peer(peers).values():
                 words = [str(address) for address in addresses]
@@ -153,8 +156,12 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
                     return await network.connect(*words)
                 except NetworkError as error:
                     tried[", ".join(words)] = str(error)
+                    if isinstance(error, TurnedAway):
+                        patience.deadline = max(patience.deadline, began + TURNED_AWAY_S)
             await trio.sleep(RETRY_S)
-    raise unreachable(tried or {str(p): "no answer in time" for p in peers}, timeout_s)
+    raise unreachable(
+        tried or {str(p): "no answer in time" for p in peers}, trio.current_time() - began
+    )
 
 
 def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:

@@ -120,8 +120,8 @@ class History:
         return self.machine.lineage
 
     def proves(self, peer: PeerId) -> bool:
-        """Whether a step that we have closed contains a peer's work."""
-        return self.machine.evidence.proves(peer)
+        """Whether a step that we have closed contains a peer's work, or a waypoint names it."""
+        return self.machine.proves(peer)
 
     @property
     def proves_at_all(self) -> Callable[[PeerId], bool] | None:

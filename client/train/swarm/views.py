@@ -140,6 +140,7 @@ def matching_members(
     wall: float,
     cut_off: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
+    certified: Collection[PeerId] = (),
 ) -> list[Member]:
     """Return the members that we take for live and that offer seats: their claims corrected by
     partners' measurements, and their time of joining corrected by our memory.
@@ -153,6 +154,7 @@ def matching_members(
         wall: Unix seconds.
         cut_off: members without a vote, because their partners have lost them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
+        certified: members that the newest waypoint names.
     """
     measuring.tenure.saw(roster.live(), wall)
     live = live_members(roster, own)
@@ -161,6 +163,7 @@ def matching_members(
             member,
             measuring,
             may_decide=member.peer not in cut_off,
+            certified=member.peer in certified,
             marks=_marks(member, path_of(member.peer)),
         )
         for member in roster.members()
@@ -195,7 +198,12 @@ def _mark_of(address: str) -> str | None:
 
 
 def _member(
-    member: LiveMember, measuring: Measuring, *, may_decide: bool, marks: frozenset[str]
+    member: LiveMember,
+    measuring: Measuring,
+    *,
+    may_decide: bool,
+    certified: bool,
+    marks: frozenset[str],
 ) -> Member:
     advert, belief = member.advert, measuring.believed(member)
     return Member(
@@ -214,6 +222,7 @@ def _member(
         second=_stage_of_seat(member, 1),
         fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
         may_decide=may_decide,
+        certified=certified,
         marks=marks,
     )
 

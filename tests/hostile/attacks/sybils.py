@@ -34,7 +34,7 @@ TELLERS = 4
 SILENT = 100
 PER_S = 40.0
 AGAIN_S = 30.0
-WAITS_S = 60.0
+WAITS_S = 120.0
 """How long a newcomer is watched; the attack goes on for so long."""
 LATER = Lineage(era=(1 << ERA_BITS) + 4711)
 UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"

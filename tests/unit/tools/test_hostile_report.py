@@ -109,6 +109,8 @@ def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> 
     assert "| 0.85 | 3: 0.10, 0.85, 0.95 |" in text
     assert "the newcomer was not linked in time" in text
     assert "| linked not in 60 s; served after 12 s |" in text
+    late = Result(**{**msgspec.to_builtins(HELD), "linked_s": 9.0, "back_s": 0.0})
+    assert late.misses(attack) == ["the newcomer had no stage in time"]
     ran(1.0, "new", niceness=0)
     assert "| 0.50 | 1: 0.50 |" in report.write({"x": ATTACK}, tmp_path).read_text()
 

@@ -33,6 +33,7 @@ def members(draw: st.DrawFn, number: int) -> Member:
         home=min(held, default=None),
         measured_s=draw(st.sampled_from([0.0, 1000.0])),
         may_decide=draw(st.booleans()),
+        certified=draw(st.booleans()),
     )
 
 
@@ -115,6 +116,22 @@ def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:
     assert first not in after.candidates(Stage(0), BEACON)
     assert set(others) < after.candidates(Stage(0), BEACON)
     assert first in after.holders(Stage(0))
+
+
+def test_whom_a_waypoint_names_comes_before_any_number_of_others() -> None:
+    """Also before older ones, and whoever gets in first."""
+    old = [Member(peer(n), 0.0, 1e12, 1e9, 1e9, 1e12) for n in range(200)]
+    named = [Member(peer(n), WALL_S, 1e9, 1e9, 1e9, 1e12, certified=True) for n in range(200, 202)]
+    view = Population([*old, *named], COSTS, 2)
+    for stage in map(Stage, view.stages):
+        first, second, third = view.succession(stage, BEACON)
+        assert {first, second} == {peer(200), peer(201)}
+        assert {first, second} < view.candidates(stage, BEACON)
+        assert third in {member.peer for member in old}
+    alone = Population(old, COSTS, 2)
+    assert alone.evolve({member.peer: member for member in named}).succession(
+        Stage(0), BEACON
+    ) == view.succession(Stage(0), BEACON)
 
 
 def test_lists_of_candidates_do_not_pile_up_over_the_beacons() -> None:

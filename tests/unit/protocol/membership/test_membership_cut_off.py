@@ -71,6 +71,21 @@ def test_whom_we_have_never_worked_with_decides_nothing_and_cuts_off_nobody() ->
     assert member.cut_off() == {peer(1), LIAR}
 
 
+def test_newcomers_that_meet_nobody_whom_a_waypoint_names_decide_among_themselves() -> None:
+    world = World(4, stages=2)
+    world.advertise()
+    world.link_all()
+    world.run(3)
+    member = world.members[peer(0)]
+    member.proves = lambda: {peer(9)}.__contains__
+    assert member.cut_off() == frozenset()
+    member.proves = lambda: {peer(2)}.__contains__
+    assert member.cut_off() == {peer(1), peer(3)}
+    member.proves = lambda: {peer(9)}.__contains__
+    world.perform(peer(0), member.set_seats([seat(0, 5)], world.now, world.wall))
+    assert member.cut_off() == {peer(1), peer(2), peer(3)}
+
+
 def test_a_new_version_goes_at_once_only_to_neighbours_that_work_has_proven() -> None:
     world = two_by_two()
     member = world.members[peer(0)]

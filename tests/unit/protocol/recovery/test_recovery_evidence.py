@@ -550,6 +550,20 @@ class TestCertified:
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
         return made
 
+    def test_whom_a_waypoint_names_is_proven_to_all_and_decides_for_nobody(self) -> None:
+        """A newcomer in the stage beside ours may wait for its first microbatch from us."""
+        made, late = training(SIBLING, NEXT), STRANGERS[0]
+        assert not made.proves(late)
+        hashes = digest(0, 20), digest(1, 20)
+        made.certify(0, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
+        assert made.proves(late)
+        assert made.proves(NEXT)
+        assert not made.proves(STRANGERS[1])
+        assert not made.evidence.proves(late)
+        assert made.weigh(late, Copy(1, 26, digest(1, 26))) == 0
+        made.certify(0, 40, hashes, (ME, SIBLING, NEXT), 20.0)
+        assert not made.proves(late)
+
     @pytest.mark.parametrize("certified", [False, True])
     def test_a_roll_back_to_another_state_is_not_followed(self, *, certified: bool) -> None:
         made = self.troubled(certified=certified)

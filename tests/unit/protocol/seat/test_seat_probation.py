@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import pytest
+from msgspec import structs
 
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place
@@ -97,6 +98,41 @@ def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     assert not first & second
     on.failed(second, on.without(all_of_them, 61.0), 61.0)
     assert names(on.without(all_of_them, 61.0 + 1.5 * CLOSED_S), 1) == {NEXT}
+
+
+def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
+    on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD[:2]])
+    on.admit(CROWD[:2])
+    assert names(on.without(all_of_us, 0.0), 0) == {ME, SIBLING, *CROWD[:2]}
+    on.failed(CROWD[:2], on.without(all_of_us, 0.0), 0.0)
+    on.admit([NEW])
+    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW}
+    assert on.admit(CROWD[:1])
+    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW, CROWD[0]}
+
+
+def test_who_was_tried_along_with_those_that_failed_goes_on() -> None:
+    """Else whoever is let in together with a crowd never closes a step."""
+    on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD])
+    on.admit([NEW, *CROWD[:3]])
+    on.failed(CROWD[:3], on.without(all_of_us, 0.0), 0.0)
+    on.admit([CROWD[3]])
+    assert names(on.without(all_of_us, 1.0), 0) == {ME, SIBLING, NEW}
+    assert on.leaves_out(CROWD[3])
+    on.failed([NEW], on.without(all_of_us, 2.0), 2.0)
+    assert names(on.without(all_of_us, 3.0), 0) == {ME, SIBLING}
+
+
+def test_who_is_to_be_tried_next_waits_until_the_while_is_over() -> None:
+    """Also if it had its place before, and only fetched the state meanwhile."""
+    on = probation()
+    on.admit([NEW, CROWD[0]])
+    serving = view([ME, SIBLING, NEW, CROWD[0]])
+    fetching = [structs.replace(r, serving=r.peer != NEW) for r in serving.stages[0]]
+    before = SwarmView.of([fetching, serving.stages[1]])
+    on.failed(CROWD[:1], on.without(before, 0.0), 0.0)
+    assert NEW not in names(on.without(serving, 1.0), 0)
+    assert NEW in names(on.without(serving, CLOSED_S), 0)
 
 
 def test_work_that_counts_ends_the_while() -> None:

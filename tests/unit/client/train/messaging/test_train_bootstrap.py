@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
+from client.net.errors import DialError, TurnedAway
+from client.net.network import Network
 from client.store.swarms import SwarmStore
-from client.train.messaging.bootstrap import fetch_manifest, find_swarm
+from client.train.messaging.bootstrap import TURNED_AWAY_S, dial_first, fetch_manifest, find_swarm
 from client.train.messaging.handshake import PROTOCOL
 from protocol.address import Address
-from protocol.ids import peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.wire.messages import Goodbye, Hello
 from tests.support.memory_network import open_memory_hub
@@ -68,6 +71,34 @@ async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
         found = await find(Invite(old.swarm, named[:count], None), store)
         assert isinstance(found, SwarmFile)
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
+
+
+class Door(Network):
+    """A member that lets nobody in before a time of day."""
+
+    def __init__(self, error: DialError, opens_at: float) -> None:
+        self._error, self._opens_at = error, opens_at
+
+    async def connect(self, *addresses: str) -> PeerId:
+        await trio.lowlevel.checkpoint()
+        if trio.current_time() < self._opens_at:
+            raise self._error
+        return GONE.peer
+
+
+async def test_who_is_turned_away_tries_longer_than_who_finds_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    """A crowd at a member's door leaves a place now and then."""
+    began = trio.current_time()
+    late = began + TURNED_AWAY_S - 5
+    assert await dial_first(Door(TurnedAway("full"), late), [GONE], 20.0) == GONE.peer
+    began = trio.current_time()
+    with pytest.raises(UserError, match="within 20 s"):
+        await dial_first(Door(DialError("nobody"), began + 60), [GONE], 20.0)
+    assert trio.current_time() - began == pytest.approx(20.0)
+    with pytest.raises(UserError, match="full"):
+        await dial_first(Door(TurnedAway("full"), 1e9), [GONE], 20.0)
 
 
 @pytest.mark.parametrize(

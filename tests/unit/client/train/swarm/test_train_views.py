@@ -105,6 +105,13 @@ def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_ad
     assert matched(roster) == {peer(n): True for n in range(3)}
 
 
+def test_the_matching_knows_whom_the_newest_waypoint_names() -> None:
+    roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
+    measuring = Measuring(ME, manifest(), None)
+    members = matching_members(roster, ME, measuring, WALL, certified={peer(2), peer(9)})
+    assert [member.peer for member in members if member.certified] == [peer(2)]
+
+
 def test_who_is_cut_off_decides_nothing_and_still_counts() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}
