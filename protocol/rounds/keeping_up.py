@@ -1,14 +1,14 @@
 """How long a stage waits for the newcomers that observe its rounds.
 
 A newcomer fetches the state of one version, and hears the sums of every round since, so that it can
-make the later versions of its own. Both come over one line, the sums first. Where a stage closes
-steps faster than that line carries their sums, the state would never come, and what is queued would
-grow until the link is cut. So the next step is planned only when the observers of the last one have
-its sums, and then as long again as they lagged behind: sums take at most half of a line. On a line
-that carries the state (S bytes) in S / L seconds, it then comes in 2 S / L, while at most S / V
-rounds of V bytes are closed: 12 to 20. With one more replica each step takes as long anyway, for a
-member sends and receives V once each; and a stage whose steps take twice as long as a line needs
-for the sums does not wait at all.
+make the later versions of its own. Both come over one line, on which sums go first. Where a stage
+closes steps faster than that line carries their sums, what is queued would grow until the link is
+cut, and the newcomer would begin anew, for ever. So the next step is planned only when the
+observers of the last one have its sums, and then as long again as they lagged behind: sums take at
+most half of a line. On a line that carries the state (S bytes) in S / L seconds, it then comes in 2
+S / L, while at most S / V rounds of V bytes are closed: 12 to 20. With one more replica each step
+takes as long anyway, for a member sends and receives V once each; and a stage whose steps take
+twice as long as a line needs for the sums does not wait at all.
 
 A newcomer may be slow or lie. One that holds up a step for longer than the sums take on a line of
 ``LEAST_BYTES_PER_S``, observes for longer than the state takes on it, or goes, is given up: it is
