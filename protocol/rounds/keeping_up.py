@@ -31,15 +31,17 @@ from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, short
 from protocol.view import Replica
 
-LEAST_BYTES_PER_S: Final = 500_000
-"""4 Mbit/s: no slower line is waited for."""
-SUM_BYTES: Final = 4
-"""Of an element of a round's sums, in the widest codec."""
+LEAST_BYTES_PER_S: Final = 1_000_000
+"""8 Mbit/s: no slower line is waited for."""
+SUM_BYTES: Final = 2
+"""Of an element of a round's sums: the default codec has one, the exact one four."""
 STATE_BYTES: Final = 20
 """Of an element of a state: the most of any optimizer (``limits.MAX_STAGE_PARAMETERS``)."""
 LEAST_S: Final = 10.0
 """A step waits so long even if its sums are small: what is lost with a link is noticed by then."""
 LEAST_IN_ALL_S: Final = 120.0
+SILENT_S: Final = 60.0
+"""From one segment of the sums to the next: 15 MiB take a quarter of it."""
 UNSEEN_S: Final = 3.0
 """An observer may have been admitted so shortly before a plan that its heartbeats come later."""
 LOOK_S: Final = 0.5
@@ -58,8 +60,8 @@ class _Round:
     step: int = -1
     planned_at: float = 0.0
     closed_at: float | None = None
-    awaited: set[PeerId] = field(default_factory=set)
-    """The observers that have not got its sums."""
+    awaited: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
+    """The observers that have not got its sums: how much they have got, and since when."""
     again_at: float = 0.0
     """Until when nothing is planned for the sake of those that have."""
 
@@ -135,7 +137,8 @@ class KeepingUp:
         there = {PeerId(peer) for peer in observers}
         for peer in there:
             self._since.setdefault(peer, now)
-        self._round = _Round(step, now, awaited=there - self._given_up.keys())
+        awaited = dict.fromkeys(there - self._given_up.keys(), (-1, now))
+        self._round = _Round(step, now, awaited=awaited)
 
     def closed(self, step: int, now: float) -> None:
         """A step is closed: whoever has not got its sums lags behind from now on."""
@@ -154,11 +157,11 @@ class KeepingUp:
             replica = found.get(peer)
             if replica is None:
                 if now >= of.planned_at + UNSEEN_S:
-                    of.awaited.discard(peer)  # it is gone
+                    del of.awaited[peer]  # it is gone
             elif max(replica.version, replica.follows) > of.step:
-                of.awaited.discard(peer)
+                del of.awaited[peer]
                 self._has_got_it(peer, now)
-            elif of.closed_at is not None and now >= of.closed_at + self.step_s:
+            elif self._is_too_slow(peer, replica.moved, now):
                 self._give_up(peer, now)
         for peer in list(self._since):
             self._look_at_one(peer, found.get(peer), now)
@@ -180,6 +183,15 @@ class KeepingUp:
         ):
             self._give_up(peer, now)
 
+    def _is_too_slow(self, peer: PeerId, moved: int, now: float) -> bool:
+        """Whether an observer takes too long for the sums of a step that is closed."""
+        of = self._round
+        if moved != of.awaited[peer][0] or of.closed_at is None:
+            of.awaited[peer] = moved, now
+        if of.closed_at is None:
+            return False
+        return now >= min(of.closed_at + self.step_s, of.awaited[peer][1] + SILENT_S)
+
     def _waited_for(self, peer: PeerId, now: float) -> bool:
         return now >= self._rests_until or self._is_proven(peer)
 
@@ -194,7 +206,7 @@ class KeepingUp:
 
     def _give_up(self, peer: PeerId, now: float) -> None:
         observed_s = now - self._since.pop(peer, now)
-        self._round.awaited.discard(peer)
+        self._round.awaited.pop(peer, None)
         self._gone.pop(peer, None)
         self._given_up[peer] = None
         for old in list(self._given_up)[: -limits.MAX_REPLICAS_IN_ROUND]:

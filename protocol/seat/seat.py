@@ -304,7 +304,8 @@ class Seat:
         stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
-        moved = (len(self.pipeline.done()) + self.member.received) % 2**16
+        moved = len(self.pipeline.done()) + self.member.received
+        moved = (moved if self.serving else moved + self._early.sums) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
         follows = 0 if self.serving else self.follows

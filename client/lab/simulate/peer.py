@@ -60,7 +60,12 @@ class SimPeer:
             missing = tuple(map(PeerId, status.missing))
             replicas[status.stage].append(
                 Replica(
-                    peer, *said, missing=missing, amended=status.amended, follows=status.follows
+                    peer,
+                    *said,
+                    moved=status.moved,
+                    missing=missing,
+                    amended=status.amended,
+                    follows=status.follows,
                 )
             )
         return SwarmView.of(replicas)

@@ -10,6 +10,7 @@ from protocol.rounds.keeping_up import (
     LEAST_IN_ALL_S,
     LEAST_S,
     MOST_DOUBLINGS,
+    SILENT_S,
     UNSEEN_S,
     KeepingUp,
 )
@@ -24,14 +25,14 @@ class Stage:
 
     def __init__(self, *proven: PeerId) -> None:
         self.keeping_up = KeepingUp(1024, lambda peer: peer in proven)
-        self.step, self.now = STEP, 0.0
+        self.step, self.now, self.moved = STEP, 0.0, 0
         self.stands: dict[PeerId, tuple[int, bool]] = {}
         """By newcomer: what it can make, and whether it serves."""
 
     def look(self, now: float) -> None:
         self.now = now
         there = [
-            Replica(peer, follows if serves else 0, serves, follows=follows)
+            Replica(peer, follows if serves else 0, serves, follows=follows, moved=self.moved)
             for peer, (follows, serves) in self.stands.items()
         ]
         self.keeping_up.look([Replica(ME, self.step, True), *there], now)
@@ -94,6 +95,22 @@ def test_one_that_brings_nothing_is_given_up_and_sent_nothing_more(stage: Stage)
     assert not stage.keeping_up.may_observe(NEW)
     stage.keeping_up.admitted(NEW)
     assert stage.keeping_up.may_observe(NEW)
+
+
+def test_one_that_gets_nothing_is_given_up_before_one_that_is_slow() -> None:
+    held = list[float]()
+    for moves in (False, True):
+        stage = Stage()
+        stage.keeping_up = KeepingUp(10**9, lambda _peer: False)
+        stage.stands[NEW] = (STEP, False)
+        stage.close()
+        begun = stage.now
+        while not stage.keeping_up.may_plan(stage.step, stage.now):
+            stage.moved += moves
+            stage.look(stage.now + 1.0)
+        held.append(stage.now - begun)
+    assert held[0] <= SILENT_S + 1.0
+    assert SILENT_S < held[1] <= stage.keeping_up.step_s + 1.0
 
 
 def test_one_that_was_never_seen_is_not_waited_for_long(stage: Stage) -> None:
