@@ -48,6 +48,8 @@ LOOK_S: Final = 0.5
 """How often it is looked again whether they have got the sums."""
 GONE_S: Final = 20.0
 """An observer that is not seen for so long does not come back soon."""
+KEPT_STATES: Final = 2
+"""A newcomer has room for the sums of rounds of so many times the bytes of the state."""
 SHARE: Final = 0.5
 """Of the time that a round takes, its observers have so much besides."""
 MOST_DOUBLINGS: Final = 4

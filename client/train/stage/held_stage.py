@@ -40,6 +40,7 @@ from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
+from protocol.rounds.keeping_up import KEPT_STATES
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import CaseEffect, Snapshot
 from protocol.seat.seat import Seat
@@ -50,9 +51,6 @@ from protocol.wire.parts import SeatStatus
 RETRY_S = 2.0
 BEFORE_SEAT = 64
 """Messages that are kept for a seat that opens: a moment's."""
-KEPT_STATES = 2
-"""A newcomer may keep sums of rounds, on disk, of so many times the state that it fetches: a stage
-waits for it by then (``protocol/rounds/keeping_up.py``)."""
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""

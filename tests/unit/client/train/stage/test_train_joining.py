@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from client.store.boundaries import BoundaryStore
 from client.train.stage import held_stage
-from client.train.stage.held_stage import KEPT_STATES
 from client.train.stage.stage_acquisition import StageAcquisition
+from protocol.rounds.keeping_up import KEPT_STATES
 from protocol.wire.messages import Admit
 from tests.support.train_swarm import open_swarm
 
