@@ -21,6 +21,8 @@ MOST_LEFT_OUT = 32
 NEARLY = 0.99
 """Plans with at least this share of the highest speed count as equally fast."""
 
+ONE_LAYER = "memory: a stage of one layer"
+"""How a reason begins that no other cut mends."""
 TOO_MANY = f"more than {MAX_MICROBATCHES_PER_STEP} microbatches a step"
 
 
@@ -174,8 +176,9 @@ def _uncovered(machines: Sequence[Machine], stages: Sequence[StageWork]) -> str:
     dearest = max(stages, key=lambda work: work.cost.memory_bytes)
     most = max(machine.memory_bytes for machine in machines)
     if most < dearest.cost.memory_bytes:
+        what = ONE_LAYER if dearest.cost.layers == 1 else "memory: a stage"
         return (
-            f"memory: a stage needs {dearest.cost.memory_bytes / 1e9:.2f} GB, the largest machine "
+            f"{what} needs {dearest.cost.memory_bytes / 1e9:.2f} GB, the largest machine "
             f"lends {most / 1e9:.2f} GB"
         )
     return "coverage: too few machines have the memory of the larger stages"

@@ -6,6 +6,8 @@ and `plan` say that.
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
@@ -45,6 +47,14 @@ def impossible(spec: ModelSpec) -> UserError:
         "choose a narrower model, or one with a smaller vocabulary",
         ExitCode.USAGE,
     )
+
+
+def what_is_smaller(spec: ModelSpec) -> str:
+    """Say what needs less memory than a stage of one layer does: no cut is finer."""
+    if spec.experts is UNSET:
+        return "a layer is not cut: choose a narrower model, or adapters (--lora)"
+    experts = f"a layer is not cut, and has all its {spec.experts.count} experts"
+    return f"{experts}: choose a model with fewer or narrower ones, or adapters (--lora)"
 
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import msgspec
 import psutil
@@ -17,7 +18,7 @@ from msgspec import UNSET
 
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.evaluating import checked_prompts, evaluation
-from client.cli.founding.fitting import check_stages
+from client.cli.founding.fitting import check_stages, what_is_smaller
 from client.cli.founding.importing import (
     check_vocabulary,
     imported_model,
@@ -500,11 +501,14 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.aggregation_name} tells who lies from {rule.replicas} volunteers to a "
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
         )
-    most = max(stage.memory_bytes for stage in manifest.stages)
-    if most > (here := psutil.virtual_memory().total):
+    largest = max(manifest.stages, key=attrgetter("memory_bytes"))
+    if largest.memory_bytes > (here := psutil.virtual_memory().total):
+        advice = "with more --stages each needs less"
+        if largest.layers == 1:
+            advice = what_is_smaller(manifest.model)
         found.append(
-            f"a stage needs {human_bytes(most)} of memory, and this machine has "
-            f"{human_bytes(here)}: with more --stages each needs less"
+            f"a stage needs {human_bytes(largest.memory_bytes)} of memory, and this machine has "
+            f"{human_bytes(here)}: {advice}"
         )
     if manifest.policy.redundancy == 1:
         found.append("redundancy 1: training stops whenever a volunteer leaves")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
 from client.cli.founding.presets import BYTES
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
@@ -18,6 +19,7 @@ from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine
 from client.plan.model import COSTS_NOTHING, Placement, Prediction, StageTerms
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices
 from protocol.manifest import WIRE_BYTES_PER_ELEMENT
 from protocol.matching.averaging import MICRO, Averaging, Line, second_stage
@@ -159,19 +161,18 @@ def answer(
     found = compare.alternatives(machines, works, terms, counts, setting.sizes())
     best = compare.best_of(found, setting.run.redundancy)
     if best is None:
-        raise _no_plan(found)
+        raise _no_plan(found, setting.model)
     return _tell(setting, machines, found, best, tokens, price)
 
 
-def _no_plan(found: Sequence[Alternative]) -> UserError:
+def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
     reasons = [each.why for each in found if each.why]
     problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
-    return UserError(
-        f"these machines cannot train it together; {problem}",
-        WAYS_OUT.get(
-            problem, "add machines or memory, allow more --stages, or choose a smaller model"
-        ),
-    )
+    usual = "add machines or memory, allow more --stages, or choose a smaller model"
+    if problem.startswith(compare.ONE_LAYER):
+        usual = f"{what_is_smaller(model)}; or add memory"
+    words = f"these machines cannot train it together; {problem}"
+    return UserError(words, WAYS_OUT.get(problem, usual))
 
 
 def _tell(

@@ -59,6 +59,13 @@ class SimPeer:
             said = (status.version, serves, status.attempt, status.digest, status.rate)
             missing = tuple(map(PeerId, status.missing))
             replicas[status.stage].append(
-                Replica(peer, *said, missing=missing, amended=status.amended)
+                Replica(
+                    peer,
+                    *said,
+                    moved=status.moved,
+                    missing=missing,
+                    amended=status.amended,
+                    follows=status.follows,
+                )
             )
         return SwarmView.of(replicas)

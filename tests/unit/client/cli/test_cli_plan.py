@@ -82,6 +82,20 @@ def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> N
     assert "traffic per volunteer" in text
 
 
+@pytest.mark.parametrize(
+    ("preset", "advice"),
+    [("mixture-tiny", "has all its 8 experts"), ("llama-tiny", "choose a narrower model")],
+)
+def test_who_cannot_hold_one_layer_is_not_told_to_cut_further(
+    within: Within, preset: str, advice: str
+) -> None:
+    flags = (*described(machines="8", memory="1MB"), "--preset", preset)
+    said = " ".join(within("plan", *flags).stderr.split())
+    assert "a stage of one layer needs" in said
+    assert advice in said
+    assert "--stages" not in said
+
+
 def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> None:
     model = ("--preset", "llama-3.1-8b", "--vocab", "128256", "--context", "1024")
     flags = (*described(machines="8", memory="24GB"), *model)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.plan import compare
-from client.plan.compare import Terms, alternatives, best_of
+from client.plan.compare import ONE_LAYER, Terms, alternatives, best_of
 from client.plan.machines import Machine, StageWork
 from client.plan.placing import place
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_REPLICAS_IN_ROUND
@@ -141,6 +141,7 @@ def test_memory_forces_a_cut_and_says_so() -> None:
     best = best_of(found, 1)
     assert best is not None
     assert (best.stages, best.replicas) == (2, 2)
+    assert f"{ONE_LAYER} needs 1.00 GB" in plans([machine(memory=GB / 2)] * 8)[-1].why
 
 
 def test_redundancy_decides_before_speed() -> None:

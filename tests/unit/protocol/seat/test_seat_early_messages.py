@@ -117,3 +117,42 @@ def test_one_message_from_far_ahead_does_not_evict_a_replica() -> None:
     assert not [e for e in seat(serving=True).receive(B, far, 1.0) if isinstance(e, Fault)]
     [fault] = [e for e in seat(serving=False).receive(B, far, 1.0) if isinstance(e, Fault)]
     assert fault.kind == "behind"
+
+
+def test_a_round_is_whole_with_its_commit_and_all_sums_that_its_plan_names() -> None:
+    ahead, two = EarlyMessages(8), [PlanMember(B, b""), PlanMember(C, b"")]
+    ordered = Plan(0, STEP, 1, two, [0, 256, 512, 768, 1024], [ME])
+    sums = [(peer, segment) for segment, peer in enumerate((B, B, C, C))]
+    assert not ahead.has_plan(STEP)
+    ahead.keep(B, ordered, b"")
+    assert ahead.has_plan(STEP)
+    ahead.keep(B, commit(STEP), b"")
+    for peer, segment in sums:
+        assert not ahead.is_whole(STEP)
+        ahead.keep(peer, reduced(STEP, segment=segment), bytes(32))
+    assert ahead.is_whole(STEP)
+    assert not ahead.is_whole(STEP + 1)
+
+
+def test_sums_of_another_attempt_or_from_no_owner_do_not_make_a_round_whole() -> None:
+    ahead = EarlyMessages(8)
+    ahead.keep(B, plan(STEP, attempt=2), b"")
+    ahead.keep(B, commit(STEP, attempt=2), b"")
+    ahead.keep(B, reduced(STEP, attempt=1), bytes(32))
+    ahead.keep(C, reduced(STEP, attempt=2), bytes(32))
+    assert not ahead.is_whole(STEP)
+    ahead.keep(B, reduced(STEP, attempt=2), bytes(32))
+    assert ahead.is_whole(STEP)
+
+
+def test_one_that_fetches_says_which_version_it_can_make() -> None:
+    made = seat(serving=False)
+    assert made.status(0.0).follows == 1
+    for step in (2, 1):
+        for message in (plan(step), commit(step)):
+            made.receive(B, message, 1.0)
+        made.receive(B, reduced(step), 1.0, bytes(32))
+        digest = made.member.observed
+        assert made.status(0.0).follows == (1 if step == 2 else 3)
+    assert digest
+    assert seat(serving=True).status(0.0).follows == 0
