@@ -6,7 +6,12 @@ Meanwhile those that it knew before may have closed the lineage's first step and
 lineage, and two that have both started again would close it a second time. So a seat says whom it
 has met (``KeepMet``), which is on disk before the seat acts on it; the next seat in that stage and
 lineage, of this process or of a later one, begins with these electors. This is the durable
-partition set of dynamic voting (Jajodia and Mutchler 1990). State: the last lineages, bounded.
+partition set of dynamic voting (Jajodia and Mutchler 1990).
+
+In the first lineage, which begins at the seed, nobody waits for those that it met in an earlier
+process as long as nobody serves anything: the run then begins with whoever is here, as a run of
+friends does who came, tried it and went. In every later lineage such a volunteer begins another
+one, for it resumes (``recovery/machine.py``). State: the last lineages, bounded.
 """
 
 from __future__ import annotations
@@ -50,16 +55,20 @@ class Beginnings:
 
     def __init__(self, kept: Iterable[Met] = ()) -> None:
         self._met = {(met.stage, met.era): met for met in kept}
+        self._of_this_process = set[tuple[int, int]]()
 
     @property
     def kept(self) -> tuple[Met, ...]:
         """Everything that the next process has to know."""
         return tuple(self._met.values())
 
-    def met(self, stage: int, era: int) -> Met:
+    def met(self, stage: int, era: int, *, afresh: bool = False) -> Met:
         """Return whom our earlier seats have met at the beginning of a lineage; nobody if there
-        were none."""
-        return self._met.get((stage, era), Met(stage, era))
+        were none. ``afresh``: only those of this process count."""
+        nobody = Met(stage, era)
+        if afresh and (stage, era) not in self._of_this_process:
+            return nobody
+        return self._met.get((stage, era), nobody)
 
     def keep(self, met: Met) -> None:
         """Take whom a seat of ours has met; from now on it is this."""
@@ -68,6 +77,7 @@ class Beginnings:
         if len(self._met) >= MAX_BEGINNINGS:
             del self._met[next(iter(self._met))]
         self._met[key] = met
+        self._of_this_process = (self._of_this_process | {key}) & self._met.keys()
 
 
 def bounded(peers: Iterable[PeerId], before: Iterable[str]) -> tuple[PeerId, ...]:

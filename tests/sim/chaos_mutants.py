@@ -244,7 +244,7 @@ def forgets_its_siblings(patch: Patch) -> None:
 def forgets_who_began(patch: Patch) -> None:
     """Who starts again where a lineage has just begun counts as electors only those that it meets
     then: others that it knew may have closed the first step, and left for a later lineage."""
-    patch.setattr(Beginnings, "met", lambda self, stage, era: Met(stage, era))
+    patch.setattr(Beginnings, "met", lambda self, stage, era, afresh=False: Met(stage, era))
 
 
 def rolls_back_like_it_closes(patch: Patch) -> None:

@@ -137,9 +137,10 @@ class History:
         """Whether the version from which a stage without state begins is decided."""
         return self.machine.open
 
-    def met(self, stage: int, era: int) -> Met:
-        """Return whom our earlier seats met in a stage at the beginning of a lineage."""
-        return self._beginnings.met(stage, era)
+    def met(self, stage: int, era: int, *, afresh: bool) -> Met:
+        """Return whom our earlier seats met in a stage at the beginning of a lineage; ``afresh``:
+        only those of this process count."""
+        return self._beginnings.met(stage, era, afresh=afresh)
 
     def keep_met(self, met: Met) -> None:
         """Write down whom a seat of ours has met at the beginning of its lineage, before it acts on

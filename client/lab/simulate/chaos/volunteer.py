@@ -184,6 +184,7 @@ class Volunteer(SimPeer):
         """Lose everything but the disk."""
         self.epoch += 1
         self.incarnation += 1
+        self.disk.beginnings = Beginnings(self.disk.beginnings.kept)
         self.seat = self.worker = None
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}

@@ -228,6 +228,7 @@ class ChaosWorld(ChaosSwarm):
         serving: bool,
         admit: Admit | None = None,
         saved: str = "",
+        afresh: bool = False,
     ) -> None:
         """See ``ChaosSwarm``."""
         config, era = self.config, volunteer.recovery.lineage.era
@@ -245,7 +246,7 @@ class ChaosWorld(ChaosSwarm):
             era=era,
             touch=volunteer.contacts,
             has_left=volunteer.recovery.has_left,
-            met=volunteer.disk.beginnings.met(volunteer.stage, era),
+            met=volunteer.disk.beginnings.met(volunteer.stage, era, afresh=afresh),
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
             proves=volunteer.recovery.evidence.proves,

@@ -651,7 +651,11 @@ class TestStartingAgainWhereALineageBegins:
         assert len(beginnings.kept) == MAX_BEGINNINGS
         assert beginnings.met(STAGE, 0) == Met(STAGE, 0)
         assert beginnings.met(STAGE, MAX_BEGINNINGS).roll == (self.ME,)
-        assert Beginnings(beginnings.kept).kept == beginnings.kept
+        again = Beginnings(beginnings.kept)
+        assert again.kept == beginnings.kept
+        latest = STAGE, MAX_BEGINNINGS
+        assert again.met(*latest, afresh=True) == Met(*latest), "of an earlier process"
+        assert beginnings.met(*latest, afresh=True) == again.met(*latest) != Met(*latest)
 
 
 class TestElectorsOfAPlan:
