@@ -25,7 +25,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -378,12 +378,13 @@ def _lie(world: TrainingWorld) -> None:
     averager._with_residual = lied  # type: ignore[method-assign]
 
 
-def rules() -> list[Run]:
-    """Return a run by each rule."""
+def rules() -> Iterator[Run]:
+    """Yield a run by each rule."""
     with tempfile.TemporaryDirectory(prefix="rules") as folder:
         lab = Lab(Path(folder))
         write_text(lab.text)
-        return [run_by(lab, rule) for rule in RULES]
+        for rule in RULES:
+            yield run_by(lab, rule)
 
 
 def masks_alone() -> float:
@@ -407,7 +408,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     rate = masks_alone()
-    rounds, lost, runs = list[Round](), list[Lost](), list[Run]()
+    rounds, lost, runs = list[Round](), list[Lost](), iter(list[Run]())
     if "rounds" in asked.parts:
         rounds = [whole_round(count, asked.mib) for count in asked.members]
         in_buckets = [count for count in asked.members if count >= LEAST_OF_BUCKETS]
@@ -423,7 +424,11 @@ def main() -> None:
         runs = rules()
     if asked.json:
         rows = [asdict(one) | {"ratio": one.ratio} for one in rounds]
-        found = {"rounds": rows, "lost": list(map(asdict, lost)), "rules": list(map(asdict, runs))}
+        found = {
+            "rounds": rows,
+            "lost": list(map(asdict, lost)),
+            "rules": [asdict(one) for one in runs],
+        }
         print(json.dumps({"masks_mib_per_s": rate} | found))
         return
     print(f"masks alone: {rate:,.0f} MiB/s")
@@ -465,16 +470,19 @@ def print_losses(lost: Sequence[Lost]) -> None:
             print(f"  at the {row.phase:12} {row.words}")
 
 
-def print_rules(runs: Sequence[Run]) -> None:
-    """Print runs by each rule; ratios are those to the first."""
-    if runs:
-        print(f"{REPLICAS} replicas, {STEPS} steps")
-        print("rule              up KiB a step  CPU ms a step  loss off  one liar  protects")
+def print_rules(runs: Iterable[Run]) -> None:
+    """Print runs by each rule as they come; ratios are those to the first."""
+    first: Run | None = None
     for one in runs:
-        up, cpu = one.up_kib / runs[0].up_kib, one.cpu_ms / runs[0].cpu_ms
+        if first is None:
+            print(f"{REPLICAS} replicas, {STEPS} steps")
+            print("rule              up KiB a step  CPU ms a step  loss off  one liar  protects")
+        first = first or one
+        up, cpu = one.up_kib / first.up_kib, one.cpu_ms / first.cpu_ms
         print(
             f"{one.rule:17} {one.up_kib:6.1f} {up:4.2f} x {one.cpu_ms:6.0f} {cpu:4.2f} x "
-            f"{one.off:10.5f} {one.off_with_a_liar:9.4f}  {one.protects}"
+            f"{one.off:10.5f} {one.off_with_a_liar:9.4f}  {one.protects}",
+            flush=True,
         )
 
 
