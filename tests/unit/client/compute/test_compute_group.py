@@ -185,8 +185,9 @@ async def test_a_group_takes_part_in_secret_sums(rule: str, buckets: list[int]) 
         )
         made, _ = await group.call(apply, sums)
     assert {worker.call(apply, *sums)[0].hash for worker in others} == {made.hash}
+    # before the first step the scale of the integers is coarse
     norm = float(alone.replica.gradient_sum.norm()) * members / tokens
-    assert made.grad_norm == pytest.approx(norm, rel=1e-3)
+    assert made.grad_norm == pytest.approx(norm, rel=1e-2)
 
 
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
