@@ -1,4 +1,5 @@
-"""The lineage this volunteer last followed in a swarm, and its evidence of the run: two files.
+"""The lineage this volunteer last followed in a swarm, whom it met at the beginning of that and of
+earlier ones, and its evidence of the run: three files.
 
 A damaged or unusable file is set aside under another name; the other members then supply the state
 of the run.
@@ -9,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from client.store.atomic import write_atomic
 from protocol.recovery.evidence import Kept
 from protocol.recovery.stored import HIGHEST_NUMBER, Lineage
+from protocol.rounds.beginnings import MAX_BEGINNINGS, Beginnings, Met
 
 FILE_NAME: Final = "lineage.bin"
 EVIDENCE_NAME: Final = "evidence.bin"
+BEGINNINGS_NAME: Final = "beginnings.bin"
 SET_ASIDE: Final = ".unusable"
 MAX_FILE_BYTES: Final = 1024 * 1024
 
 _T = TypeVar("_T")
+_Met = Annotated[tuple[Met, ...], msgspec.Meta(max_length=MAX_BEGINNINGS)]
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -78,6 +82,22 @@ def save_evidence(folder: Path, seen: Seen) -> None:
     """Save the evidence; raises ``OSError`` if the disk refuses (the old file stays)."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / EVIDENCE_NAME, msgspec.msgpack.encode(seen))
+
+
+def load_beginnings(folder: Path) -> tuple[Beginnings, str]:
+    """Return whom we met at the beginnings of lineages (nobody without a file), and a warning
+    if the file was set aside."""
+    path = folder / BEGINNINGS_NAME
+    try:
+        return Beginnings(_read(path, _Met) or ()), ""
+    except (ValueError, msgspec.MsgspecError) as error:
+        return Beginnings(), _set_aside(path, str(error))
+
+
+def save_beginnings(folder: Path, beginnings: Beginnings) -> None:
+    """Save whom we have met; raises ``OSError`` if the disk refuses (the old file stays)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / BEGINNINGS_NAME, msgspec.msgpack.encode(beginnings.kept))
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

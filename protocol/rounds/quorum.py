@@ -31,7 +31,8 @@ there, and a replica that was away might close those steps again with its help.
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
 
-Holds the electors and the roll of the last plan. Before the first plan these are the replicas seen.
+Holds the electors and the roll of the last plan. Before the first plan these are the replicas seen,
+also by our earlier seats in the lineage and by the processes before ours (``beginnings.py``).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from typing import Final, Protocol
 from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, rank, short
+from protocol.rounds.beginnings import Met, bounded
 from protocol.view import SwarmView
 
 MAX_ELECTORS: Final = 16
@@ -119,6 +121,7 @@ class Quorum:
         stage: ours.
         touch: None if all peers in the view are in touch, as in worlds without partitions.
         has_left: whether a peer follows a later lineage than ours, by its own record.
+        met: whom our earlier seats met at the beginning of this lineage.
     """
 
     def __init__(
@@ -127,10 +130,12 @@ class Quorum:
         stage: int,
         touch: Touch | None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
+        met: Met | None = None,
     ) -> None:
         self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
-        self.electors: frozenset[PeerId] = frozenset({me})
-        self.roll: frozenset[PeerId] = frozenset()
+        self._met = Met(stage, 0) if met is None else met
+        self.electors: frozenset[PeerId] = frozenset({me, *map(PeerId, self._met.electors)})
+        self.roll: frozenset[PeerId] = frozenset(map(PeerId, self._met.roll))
         self.missing: tuple[PeerId, ...] = ()
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
@@ -153,7 +158,25 @@ class Quorum:
         self._settled_at, self.missing = now, ()
         if self._touch is not None:
             self._touch.remember(self._stage, self.roll)
+        self._expect_all(now)
+
+    def _expect_all(self, now: float) -> None:
+        if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
+
+    def newly_met(self) -> Met | None:
+        """Return whom we have met before the first plan, if somebody is new among them: it has to
+        be on disk before we act on it. Those whose process has ended are left out."""
+        touch, before = self._touch, self._met
+        if touch is None or self.settled:
+            return None
+        roll = bounded((p for p in self.roll if not touch.is_gone(p)), before.roll)
+        there = bounded((p for p in self.electors if not touch.is_gone(p)), before.electors)
+        met = Met(before.stage, before.era, roll, there)
+        if before.covers(met):
+            return None
+        self._met = met
+        return met
 
     @property
     def settled(self) -> bool:
@@ -186,7 +209,9 @@ class Quorum:
 
     def observe(self, view: SwarmView, now: float) -> None:
         """Note whether we lose a majority; before the first plan, count all we see serve."""
-        self._begun_at = now if self._begun_at is None else self._begun_at
+        if self._begun_at is None:
+            self._begun_at = now
+            self._expect_all(now)
         self.holds(now)
         self.may_roll_back(now)
         if self._settled_at is None:

@@ -23,6 +23,7 @@ from protocol.pipeline.effects import (
     SendPayload,
     WeighTask,
 )
+from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment
@@ -144,6 +145,14 @@ class AgreedOn:
     amended: AgreedList
 
 
+@dataclass(frozen=True, slots=True)
+class KeepMet:
+    """Before its first plan a seat has met replicas: write it to disk before what comes after
+    this."""
+
+    met: Met
+
+
 CaseEffect = OpenCase | KeepShown | JudgeTask | CloseCase
 """What an umpire needs beside its own stage."""
 
@@ -170,4 +179,5 @@ SeatEffect = (
     | Snapshot
     | Serving
     | AgreedOn
+    | KeepMet
 )

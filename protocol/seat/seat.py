@@ -59,6 +59,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
+from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
@@ -70,7 +71,15 @@ from protocol.rounds.shards import most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
-from protocol.seat.effects import AgreedOn, CommitTo, Convicted, SeatEffect, Serving, Snapshot
+from protocol.seat.effects import (
+    AgreedOn,
+    CommitTo,
+    Convicted,
+    KeepMet,
+    SeatEffect,
+    Serving,
+    Snapshot,
+)
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
@@ -152,6 +161,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
+        met: whom our earlier seats met in this stage and lineage (``rounds/beginnings.py``).
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         delayed: whether the run uses the one-step-delayed update.
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
@@ -176,6 +186,7 @@ class Seat:
         era: int = 0,
         touch: Touch | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
+        met: Met | None = None,
         promise: tuple[int, int] = (0, 0),
         delayed: bool = False,
         proves: Proves | None = None,
@@ -212,7 +223,7 @@ class Seat:
         self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
-        self.quorum = Quorum(place.me, place.stage, touch, has_left)
+        self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(
             place, step, delayed=delayed, audited=audits is not None, at_once=at_once
@@ -401,7 +412,9 @@ class Seat:
         self._view = view
         self._confirmed.update_view(view)
         self.quorum.observe(view, now)
-        effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
+        met = self.quorum.newly_met()
+        effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
+        effects += self.pipeline.update_view(view, now)
         effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)

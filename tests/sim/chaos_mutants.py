@@ -26,6 +26,7 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import Recovery
 from protocol.rounds import leader, member, plans
+from protocol.rounds.beginnings import Beginnings, Met
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
@@ -50,6 +51,8 @@ class Mutant:
     """The liar's lies, if the mutant needs one."""
     audits: float = 0.0
     """Share of the contributions that is audited."""
+    hashes_later: bool = False
+    """Whether workers compute a version's hash beside the next step's passes."""
 
     def __str__(self) -> str:
         return self.apply.__name__.replace("_", " ")
@@ -238,6 +241,12 @@ def forgets_its_siblings(patch: Patch) -> None:
     patch.setattr(Contacts, "remembered", lambda self, stage: frozenset())
 
 
+def forgets_who_began(patch: Patch) -> None:
+    """Who starts again where a lineage has just begun counts as electors only those that it meets
+    then: others that it knew may have closed the first step, and left for a later lineage."""
+    patch.setattr(Beginnings, "met", lambda self, stage, era, afresh=False: Met(stage, era))
+
+
 def rolls_back_like_it_closes(patch: Patch) -> None:
     """A peer that is set aside does not count for a roll-back either: two survivors of three
     electors that have set each other aside wait for a majority without end, as long as they also
@@ -301,6 +310,7 @@ MUTANTS = (
     Mutant(blames_without_a_majority, 259, "no progress", lies=MENU),
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
+    Mutant(forgets_who_began, 36, "I5", hashes_later=True),
     Mutant(believes_what_a_decision_names, 412, "L1", lies=("records",)),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
     Mutant(follows_one_when_nothing_goes_on, 1856, "L1", lies=MENU),

@@ -18,7 +18,10 @@ def test_a_broken_machine_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPa
     mutant.apply(monkeypatch)
     seeds = range(mutant.first_seed, mutant.first_seed + SEEDS_EACH)
     drawings = (drawn(seed, mutant.lies, mutant.audits) for seed in seeds)
-    configs = (replace(config, delayed=mutant.delayed) for config in drawings)
+    configs = (
+        replace(config, delayed=mutant.delayed, hashes_later=mutant.hashes_later)
+        for config in drawings
+    )
     caught = next((found for config in configs if (found := run_once(config)[1])), "")
     assert caught, f"{SEEDS_EACH} seeds do not notice that it {mutant}"
     assert mutant.breaks in caught.splitlines()[0]

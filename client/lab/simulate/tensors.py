@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer, CodecName
 from client.compute.replies import Contributed, Failed, Loaded, Reply, StageOpened
@@ -46,6 +47,11 @@ class _Labelled(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decoder = msgspec.msgpack.Decoder(_Labelled)
+
+
+def payload_bytes(payload: bytes) -> int:
+    """Return the size of a payload's tensor, without its label."""
+    return len(_decoder.decode(payload).tensor) if payload else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,13 @@ class TensorWorker:
     def size(self) -> int:
         """Parameters of the stage."""
         return self._size
+
+    @property
+    def averager(self) -> Averager:
+        """The executor's part that contributes and sums; labs make a liar of it."""
+        stage = self._executor._stage
+        assert stage is not None
+        return stage.averager
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""

@@ -19,8 +19,10 @@ from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.company import load_company, save_company
 from client.store.lineage import (
     Seen,
+    load_beginnings,
     load_evidence,
     load_lineage,
+    save_beginnings,
     save_evidence,
     save_lineage,
 )
@@ -40,6 +42,7 @@ from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
 from protocol.recovery.stored import Copy, Lineage, parse_stored
+from protocol.rounds.beginnings import Met
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
@@ -92,7 +95,8 @@ class History:
         now, longest = steps or (manifest.steps, manifest.steps)
         lineage, unusable = load_lineage(folder.folder, manifest.stage_count, longest)
         seen, damaged = load_evidence(folder.folder)
-        for words in filter(None, (unusable, damaged)):
+        self._beginnings, lost = load_beginnings(folder.folder)
+        for words in filter(None, (unusable, damaged, lost)):
             ports.perform(Explain("transfer", words, "warning"))
         away_s = max(0.0, time.time() - seen.wall)
         self.machine = Recovery(
@@ -132,6 +136,21 @@ class History:
     def open(self) -> bool:
         """Whether the version from which a stage without state begins is decided."""
         return self.machine.open
+
+    def met(self, stage: int, era: int, *, afresh: bool) -> Met:
+        """Return whom our earlier seats met in a stage at the beginning of a lineage; ``afresh``:
+        only those of this process count."""
+        return self._beginnings.met(stage, era, afresh=afresh)
+
+    def keep_met(self, met: Met) -> None:
+        """Write down whom a seat of ours has met at the beginning of its lineage, before it acts on
+        that."""
+        self._beginnings.keep(met)
+        try:
+            save_beginnings(self._folder.folder, self._beginnings)
+        except OSError as error:
+            words = f"who began with us cannot be written to {self._folder.folder}: {error}"
+            self._ports.perform(Explain("transfer", words, "warning"))
 
     def holders(self, stage: int) -> list[PeerId]:
         """Return the others who have the state of a stage from which the lineage begins."""

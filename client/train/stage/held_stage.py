@@ -372,7 +372,8 @@ class HeldStageDriver:
             else:
                 lineage = way.lineage
                 await acquisition.begin(lineage)
-                seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
+                at = lineage.version, lineage.era
+                seat = self._new_seat(size, *at, serving=True, afresh=way.afresh)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
             words = f"stage {self.stage}: {error}; trying again"
@@ -391,7 +392,9 @@ class HeldStageDriver:
 
     # --- the seat ----------------------------------------------------------------------------
 
-    def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
+    def _new_seat(
+        self, size: int, version: int, era: int, *, serving: bool, afresh: bool = False
+    ) -> Seat:
         terms, manifest = self._context.terms, self._context.terms.manifest
         kept = self._promise[1] if self._promise[0] == era else (0, 0)
         return Seat(
@@ -410,6 +413,7 @@ class HeldStageDriver:
             era=era,
             touch=terms.history.touch,
             has_left=terms.history.machine.has_left,
+            met=terms.history.met(self.stage, era, afresh=afresh),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             delayed=manifest.delayed,
             proves=terms.history.proves,
@@ -489,6 +493,7 @@ class HeldStageDriver:
             audited=self._context.audit_log.note,
             evaluated=self._context.owner.evaluated,
             agreed=self._context.owner.agreed_on,
+            met=self._context.terms.history.keep_met,
             worker_died=self._worker_lost,
             drained=self._look,
             judges=self._judges,

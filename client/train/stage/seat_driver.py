@@ -59,6 +59,7 @@ from protocol.pipeline.effects import (
     Task,
     WeighTask,
 )
+from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
     AgreedOn,
@@ -70,6 +71,7 @@ from protocol.seat.effects import (
     Convicted,
     HeldOutLoss,
     JudgeTask,
+    KeepMet,
     KeepShown,
     OpenCase,
     SeatEffect,
@@ -129,6 +131,8 @@ class SeatHooks:
     audited: Callable[[Audited | Contributions], None]
     evaluated: Callable[[HeldOutLoss], None]
     agreed: Callable[[AgreedOn], None]
+    met: Callable[[Met], None]
+    """Writes down whom the seat has met before its first plan."""
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -355,6 +359,8 @@ class SeatDriver:
                 self._hooks.evaluated(effect)
             case AgreedOn():
                 self._hooks.agreed(effect)
+            case KeepMet(met):
+                self._hooks.met(met)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

@@ -224,6 +224,7 @@ def _hooks(host: SeatHost, committed: Callable[[Committed], None]) -> SeatHooks:
         audited=ignore,
         evaluated=ignore,
         agreed=ignore,
+        met=ignore,
         worker_died=fail,
         drained=lambda: None,
         judges=lambda _effect, _parts: None,

@@ -57,13 +57,13 @@ class Acquisitions:
             case Join(replicas):
                 for replica in replicas:
                     self._swarm.send(volunteer, replica, JoinStage(volunteer.stage))
-            case Begin(lineage):
-                self._begin(volunteer, lineage)
+            case Begin(lineage, afresh):
+                self._begin(volunteer, lineage, afresh=afresh)
 
-    def _begin(self, volunteer: Volunteer, lineage: Lineage) -> None:
+    def _begin(self, volunteer: Volunteer, lineage: Lineage, *, afresh: bool) -> None:
         """Load the beginning of the lineage, if a reachable volunteer has that version."""
         if not lineage.version:
-            self._swarm.open_seat(volunteer, 0, serving=True)
+            self._swarm.open_seat(volunteer, 0, serving=True, afresh=afresh)
             return
         key = (volunteer.stage, lineage.version)
         for peer in self._donors(volunteer):

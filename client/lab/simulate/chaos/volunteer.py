@@ -22,6 +22,7 @@ from protocol.recovery.choice import SEED
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
+from protocol.rounds.beginnings import Beginnings
 from protocol.seat.auditing import AuditTerms
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import Signer
@@ -45,6 +46,7 @@ class Disk:
     checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
     evidence: tuple[Kept, float] = (Kept(), 0.0)
     """The evidence of the run, and the time of its writing."""
+    beginnings: Beginnings = field(default_factory=Beginnings)
 
     def write(
         self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
@@ -67,6 +69,7 @@ class Disk:
     def lose(self) -> None:
         """Lose everything."""
         self.lineage, self.checkpoints, self.evidence = SEED, {}, (Kept(), 0.0)
+        self.beginnings = Beginnings()
 
 
 @dataclass(eq=False, slots=True)
@@ -188,6 +191,7 @@ class Volunteer(SimPeer):
         """Lose everything but the disk."""
         self.epoch += 1
         self.incarnation += 1
+        self.disk.beginnings = Beginnings(self.disk.beginnings.kept)
         self.seat = self.worker = None
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}

@@ -46,7 +46,14 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import CaseEffect, CommitTo, Convicted, SeatEffect, SignCharge
+from protocol.seat.effects import (
+    CaseEffect,
+    CommitTo,
+    Convicted,
+    KeepMet,
+    SeatEffect,
+    SignCharge,
+)
 from protocol.seat.seat import Seat
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
@@ -221,6 +228,7 @@ class ChaosWorld(ChaosSwarm):
         serving: bool,
         admit: Admit | None = None,
         saved: str = "",
+        afresh: bool = False,
     ) -> None:
         """See ``ChaosSwarm``."""
         config, era = self.config, volunteer.recovery.lineage.era
@@ -238,6 +246,7 @@ class ChaosWorld(ChaosSwarm):
             era=era,
             touch=volunteer.contacts,
             has_left=volunteer.recovery.has_left,
+            met=volunteer.disk.beginnings.met(volunteer.stage, era, afresh=afresh),
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
             delayed=config.delayed,
             proves=volunteer.recovery.evidence.proves,
@@ -279,6 +288,8 @@ class ChaosWorld(ChaosSwarm):
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):
             self.audits.perform(peer, effect)
+        elif isinstance(effect, KeepMet):
+            peer.disk.beginnings.keep(effect.met)
         elif isinstance(effect, CaseEffect):
             self.umpires.perform(peer, effect, parts)
         else:

@@ -129,6 +129,25 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
     assert words in f"{caught.value} {caught.value.next_step}"
 
 
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.secret])
+@pytest.mark.parametrize("known", ["private", "vouched"])
+def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str, known: str) -> None:
+    """So neither auditors nor umpires, who are shown what an audit is about, ever see a
+    contribution."""
+    choices = {"measure": False, "aggregation": rule, "redundancy": 8, known: True}
+    assert not found_swarm(
+        SIGNER.peer,
+        RunChoices(**choices),  # type: ignore[arg-type]
+        ModelChoices(),
+        OptimizerChoices(),
+    ).manifest.audits
+    with pytest.raises(UserError) as caught:
+        _found(RunChoices(**choices, audit=3))  # type: ignore[arg-type]
+    said = f"{caught.value} {caught.value.next_step}"
+    assert "an audit shows the auditor a contribution" in said
+    assert "leave out --audit" in said
+
+
 def test_buckets_need_eight_volunteers_a_stage() -> None:
     usual = {"private": True, "measure": False, "aggregation": "secure-clipping"}
     with pytest.raises(UserError) as caught:

@@ -19,6 +19,7 @@ from client.compute.group import open_group, together
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.replies import MatmulRate, Probed
 from client.compute.requests import (
+    Apply,
     ApplyLocal,
     Backward,
     Contribute,
@@ -28,6 +29,7 @@ from client.compute.requests import (
     Load,
     LoadStart,
     Probe,
+    Reduce,
     Save,
     SetThreads,
     Subtract,
@@ -123,6 +125,69 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
         sums.append(of_rank.replica.gradient_sum)
     expected = sums[0] + sums[1] + sums[2]
     assert torch.equal(numbers(sent, opening.parameters), expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "buckets"), [("secure", [0] * 4), ("secure-clipping", [0] * 4 + [1] * 4)]
+)
+async def test_a_group_takes_part_in_secret_sums(rule: str, buckets: list[int]) -> None:
+    """It is the first of the members; the others are one process each. All come to one version, and
+    that is the clear sum's."""
+    members, tokens = len(buckets), len(buckets) * STEP_TOKENS
+    alone, *others = (opened(0, [4], averaging="ring16", aggregation=rule) for _ in range(members))
+    for worker in (alone, *others):
+        for m in of_step(0):
+            worker.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
+    size = alone.replica.size
+    bounds = [size * k // members // 128 * 128 for k in range(members)] + [size]
+    own = [b"own%d" % at for at in range(members)]
+    told = [] if rule == "secure" else buckets
+
+    def masks(me: int) -> list[tuple[bytes, bool]]:
+        near = [at for at in range(members) if buckets[at] == buckets[me] and at != me]
+        return [(own[me], True), *((bytes(sorted((me, at))) * 16, me < at) for at in near)]
+
+    def contribute(me: int) -> Contribute:
+        seen = {"masks": masks(me), "tokens": tokens, "buckets": told}
+        return Contribute(step=0, attempt=1, bounds=bounds, **seen)
+
+    async with ranks(2) as group:
+        await group.call(open_request(0, [4], averaging="ring16", aggregation=rule))
+        await losses(group, 0)
+        reply, first = await group.call(contribute(0))
+        assert reply.microbatches == list(of_step(0))
+        sent = [first, *(worker.call(contribute(me))[1] for me, worker in enumerate(others, 1))]
+        sums = []
+        for segment in range(members):
+            microbatches = [len(of_step(0))] * members
+            request = Reduce(
+                step=0,
+                attempt=1,
+                segment=segment,
+                microbatches=microbatches,
+                own=segment,
+                buckets=told,
+            )
+            theirs = [parts[segment] for me, parts in enumerate(sent) if me != segment]
+            if segment:
+                sums.append(others[segment - 1].call(request, *theirs)[1][0])
+            else:
+                sums.append((await group.call(request, theirs))[1][0])
+        apply = Apply(
+            step=0,
+            attempt=1,
+            bounds=bounds,
+            squared_norms=[0.0] * members,
+            tokens=tokens,
+            seeds=own,
+            buckets=told,
+            microbatches=microbatches if told else [],
+        )
+        made, _ = await group.call(apply, sums)
+    assert {worker.call(apply, *sums)[0].hash for worker in others} == {made.hash}
+    # before the first step the scale of the integers is coarse
+    norm = float(alone.replica.gradient_sum.norm()) * members / tokens
+    assert made.grad_norm == pytest.approx(norm, rel=1e-2)
 
 
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from client.store.company import load_company
-from client.store.lineage import SET_ASIDE, load_evidence, save_lineage
+from client.store.lineage import SET_ASIDE, load_beginnings, load_evidence, save_lineage
 from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.company import Company
 from protocol.recovery.stored import Lineage
@@ -152,6 +152,30 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(
         await swarm.until_done()
         assert lineage(first).number == 1, "it could roll back"
         assert lineage(first) == lineage(spare)
+
+
+async def test_whom_it_met_before_the_first_step_counts_for_its_next_process(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """They are electors whether it meets them again or not: they may have closed the step."""
+    async with open_swarm(tmp_path, steps=4) as swarm:
+        first, sibling, following = [await swarm.add(stage) for stage in (0, 0, 1)]
+        everybody = {volunteer.engine.signer.peer for volunteer in (first, sibling, following)}
+
+        def met() -> set[str]:
+            return {*load_beginnings(first.disk)[0].met(0, 0).electors}
+
+        await swarm.until(lambda: met() == everybody)
+        assert first.step(0) == 0
+        swarm.vanish(first)
+        back = await swarm.add(0, copies=first.disk)
+        await swarm.until(lambda: back.serves(0))
+        driver = back.held(0).driver
+        assert driver is not None
+        assert driver.seat.quorum.electors >= everybody
+        swarm.start()
+        await swarm.until_done()
+        swarm.assert_exact()
 
 
 async def test_whom_a_volunteer_has_worked_with_it_knows_again(

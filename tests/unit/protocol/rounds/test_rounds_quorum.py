@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
 from protocol.pipeline.place import Place
+from protocol.rounds.beginnings import MAX_BEGINNINGS, MAX_MET, Beginnings, Met
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
 from protocol.view import Replica, SwarmView
@@ -534,6 +535,127 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     made.settle([me], [me, other], 0.0)
     made.observe(SwarmView.of(replicas), now=0.0)
     assert (made.roll, made.electors) == ({me}, {me, other})
+
+
+class TestStartingAgainWhereALineageBegins:
+    """Before the first plan: we have met a sibling and two of the stage before, and start again."""
+
+    SIBLING, ME, BEFORE, OTHER = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
+    """The sibling is the first elector: with it two of four are a majority."""
+    VIEW = SwarmView.of(
+        [
+            [Replica(BEFORE, 0, True), Replica(OTHER, 0, True)],
+            [Replica(ME, 0, True), Replica(SIBLING, 0, True)],
+        ]
+    )
+    ERA = 7
+
+    def first(self, contacts: Contacts | None = None) -> Quorum:
+        return Quorum(self.ME, STAGE, contacts or Contacts(), met=Met(STAGE, self.ERA))
+
+    def again(
+        self, there: set[PeerId], left: Collection[PeerId] = (), *, known: bool = True
+    ) -> tuple[Quorum, float]:
+        """Our next process, which has been here long enough to have looked around."""
+        beginnings = Beginnings()
+        if known:
+            first = self.first()
+            first.observe(self.VIEW, 0.0)
+            met = first.newly_met()
+            assert met is not None
+            beginnings = Beginnings([met])
+        now = LOOK_AROUND_S + LOST_AFTER_S + 1
+        side = there | {self.ME}
+        contacts = contacts_of(self.ME, side, since=0.0, now=now, everybody=sorted(side))
+        met = beginnings.met(STAGE, self.ERA)
+        made = Quorum(self.ME, STAGE, contacts, left.__contains__, met)
+        seen = [[r for r in stage if r.peer in side] for stage in self.VIEW.stages]
+        made.observe(SwarmView.of(seen), 0.0)
+        return made, now
+
+    def test_those_that_it_knew_are_still_electors(self) -> None:
+        """They may have closed the step meanwhile; one of them is not enough to close it again."""
+        made, now = self.again({self.BEFORE})
+        assert made.electors == {self.ME, self.SIBLING, self.BEFORE, self.OTHER}
+        assert not made.may_go_on_without({self.SIBLING}, now)
+        assert not made.holds(now)
+        forgetful, now = self.again({self.BEFORE}, known=False)
+        assert forgetful.holds(now), "it knows only the one that it meets"
+
+    def test_nor_with_those_that_have_left_for_a_later_lineage(self) -> None:
+        others = {self.BEFORE, self.OTHER, self.SIBLING}
+        made, now = self.again(others, {self.SIBLING, self.OTHER})
+        assert not made.holds(now)
+        assert made.may_roll_back(now), "a roll-back closes nothing"
+
+    def test_one_that_lies_does_not_hold_the_step_up(self) -> None:
+        """Whichever it is: it leaves, or falls silent."""
+        everybody = {self.BEFORE, self.OTHER, self.SIBLING}
+        for liar in sorted(everybody):
+            made, now = self.again(everybody, {liar})
+            assert made.holds(now)
+            made, now = self.again(everybody - {liar})
+            assert made.holds(now)
+
+    def test_with_all_of_them_it_goes_on(self) -> None:
+        made, now = self.again({self.BEFORE, self.OTHER, self.SIBLING})
+        assert made.holds(now)
+        made.settle([self.ME], [self.ME, self.BEFORE], now)
+        assert made.electors == {self.ME, self.BEFORE}, "a plan says who they are"
+
+    def test_what_it_has_met_is_said_once(self) -> None:
+        made = self.first()
+        made.observe(self.VIEW, 0.0)
+        met = made.newly_met()
+        assert met == Met(
+            STAGE,
+            self.ERA,
+            tuple(sorted([self.ME, self.SIBLING])),
+            tuple(sorted([self.ME, self.SIBLING, self.BEFORE, self.OTHER])),
+        )
+        made.observe(self.VIEW, 1.0)
+        assert made.newly_met() is None
+        made.settle([self.ME], [self.ME], 2.0)
+        made.observe(SwarmView.of([[], [Replica(PEERS[4], 0, True)]]), 2.0)
+        assert made.newly_met() is None, "a plan has named electors"
+
+    def test_who_was_seen_to_end_is_not_kept(self) -> None:
+        contacts = Contacts()
+        made = self.first(contacts)
+        hear(contacts, self.SIBLING, (), (STAGE,), 0.0)
+        made.observe(view_of([self.ME, self.SIBLING]), 0.0)
+        assert made.newly_met() is not None
+        contacts.closed(self.SIBLING, by_peer=True, now=1.0)
+        made.observe(self.VIEW, 1.0)
+        met = made.newly_met()
+        assert met is not None
+        assert self.SIBLING not in (*met.roll, *met.electors)
+
+    def test_invented_members_do_not_grow_it_without_bound(self) -> None:
+        made = self.first()
+        made.observe(self.VIEW, 0.0)
+        made.newly_met()
+        crowd = [peer_id_from_key(n.to_bytes(2, "big") * 16) for n in range(3 * MAX_MET)]
+        for start in range(0, len(crowd), 20):
+            made.observe(view_of([self.ME, *crowd[start : start + 20]]), 1.0)
+        met = made.newly_met()
+        assert met is not None
+        assert len(met.roll) <= MAX_MET
+        assert len(met.electors) == MAX_MET
+        assert {self.ME, self.SIBLING, self.BEFORE, self.OTHER} <= {*met.electors}
+
+    def test_of_many_lineages_the_oldest_is_forgotten(self) -> None:
+        beginnings = Beginnings()
+        for era in range(MAX_BEGINNINGS + 1):
+            beginnings.keep(Met(STAGE, era, (self.ME,), (self.ME,)))
+        assert len(beginnings.kept) == MAX_BEGINNINGS
+        assert beginnings.met(STAGE, 0) == Met(STAGE, 0)
+        assert beginnings.met(STAGE, MAX_BEGINNINGS).roll == (self.ME,)
+        again = Beginnings(beginnings.kept)
+        assert again.kept == beginnings.kept
+        latest = STAGE, MAX_BEGINNINGS
+        assert again.met(*latest, afresh=True) == Met(*latest), "of an earlier process"
+        assert beginnings.met(*latest, afresh=True) == again.met(*latest) != Met(*latest)
 
 
 class TestElectorsOfAPlan:
