@@ -53,6 +53,8 @@ class SwarmView:
     stages: tuple[tuple[Replica, ...], ...]
     unseen: frozenset[int] = frozenset()
     """Stages of which we see no replica but that others report as served."""
+    relayed: frozenset[PeerId] = frozenset()
+    """Peers whom the viewer itself reaches through a relay only."""
     _serving: tuple[tuple[Replica, ...], ...] = field(init=False, repr=False, compare=False)
     _committed: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -64,14 +66,22 @@ class SwarmView:
 
     @classmethod
     def of(
-        cls, stages: Sequence[Sequence[Replica]], unseen: frozenset[int] = frozenset()
+        cls,
+        stages: Sequence[Sequence[Replica]],
+        unseen: frozenset[int] = frozenset(),
+        relayed: frozenset[PeerId] = frozenset(),
     ) -> SwarmView:
         """Build a view with replicas in a canonical order."""
-        return cls(tuple(tuple(sorted(s, key=attrgetter("peer"))) for s in stages), unseen)
+        ordered = tuple(tuple(sorted(s, key=attrgetter("peer"))) for s in stages)
+        return cls(ordered, unseen, relayed)
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
         return self._serving[stage] if 0 <= stage < len(self._serving) else ()
+
+    def replicas(self) -> tuple[frozenset[PeerId], ...]:
+        """Return the serving replicas by stage."""
+        return tuple(frozenset(r.peer for r in serving) for serving in self._serving)
 
     def committed(self, stage: int) -> int:
         """Return the newest version any live replica of a stage serves (0 if there is none)."""

@@ -401,6 +401,11 @@ class Libp2pNetwork:
         connection = link.connection if link is not None and link.works else None
         return None if connection is None or connection.relay is not None else connection
 
+    def relayed(self) -> frozenset[PeerId]:
+        """Return the peers whose link goes through a relay. See `Network.relayed`."""
+        working = (link for link in self._links.values() if link.works)
+        return frozenset(link.peer for link in working if self.direct(link.peer) is None)
+
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
         self._nursery.start_soon(self._host.serve_circuit, stream, relay, asker)

@@ -164,6 +164,10 @@ class Network(Protocol):
         """Set the largest and the usual payload sizes of this run, in bytes."""
         ...
 
+    def relayed(self) -> frozenset[PeerId]:
+        """Return the peers whose link goes through a relay."""
+        ...
+
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return the addresses of a member's advert that we would dial."""
         ...

@@ -17,6 +17,7 @@ from pathlib import Path
 import trio
 
 from client.net.errors import DialError, ListenError, NoSuchFamily, PortInUse
+from client.net.rendezvous import Rendezvous, await_at
 from client.net.transport import Buffer, ByteStream, Listener, Transport, closing
 from protocol.address import Address
 from protocol.hosts import is_global, kind_of, number_of
@@ -145,7 +146,7 @@ class Tcp(Transport):
     async def meet(self, address: Address, own_port: int) -> AsyncIterator[TcpStream]:
         """Connect to who does the same from there. See `Transport.meet`."""
         try:
-            stream = await self._connect_from(own_port, address.host, address.port)
+            stream = await self._meet(address, own_port)
         except OSError as error:
             raise DialError(f"{address}: {_cause(error)}") from error
         opened = TcpStream(stream)
@@ -187,6 +188,52 @@ class Tcp(Transport):
                 if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
         return await self._connect_from(0 if _can_meet(host) else None, host, port)
+
+    async def _meet(self, address: Address, own_port: int) -> trio.SocketStream:
+        """Dial a peer from a port, and take it if it comes there first.
+
+        Simultaneous open reaches the socket that dials. Who listens gets a peer that came before we
+        dialled, and one whose router shows another port to us than it knows. Our own dial has then
+        told our router that the peer's host is welcome.
+        """
+        host = address.host
+        if not own_port:
+            return await self._connect_from(0, host, address.port)
+        met: list[trio.SocketStream] = []
+        failed: list[OSError] = []
+
+        async def dial() -> None:
+            try:
+                stream = await self._connect_from(own_port, host, address.port or own_port)
+            except OSError as error:
+                if not address.port or error.errno == errno.EADDRNOTAVAIL:
+                    return  # it comes to us, or is there already
+                failed.append(error)
+            else:
+                if not address.port:
+                    stream.socket.close()  # somebody else's
+                    return
+                met.append(stream)
+            nursery.cancel_scope.cancel()
+
+        async def wait(rendezvous: Rendezvous) -> None:
+            met.append(await rendezvous.accept(host))
+            nursery.cancel_scope.cancel()
+
+        try:
+            with await_at(kind_of(host), own_port) as rendezvous:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait, rendezvous)
+                    nursery.start_soon(dial)
+        except BaseException:
+            while met:
+                met.pop().socket.close()
+            raise
+        for stream in met[1:]:
+            stream.socket.close()
+        if not met:
+            raise failed[0]
+        return met[0]
 
     def _shares_port(self, host: str) -> bool:
         new = host not in self._dialled and len(self._dialled) < SHARED_DIALS

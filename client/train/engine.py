@@ -622,7 +622,7 @@ class Engine:
         roster, stages, me = self.membership.roster, self.manifest.stage_count, self.signer.peer
         lineage = None if self.history is None else self.history.lineage
         era = era_followed(lineage, roster, stages, me)
-        return era, swarm_view(roster, self._lines, me, stages, era)
+        return era, swarm_view(roster, self._lines, me, stages, era, self.network.relayed())
 
     def _proves(self) -> Proves | None:
         """Return whom work has proven; None: we have closed no step."""
@@ -665,6 +665,7 @@ class Engine:
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
+            self.matching.set_relayed(self.network.relayed())
             self.matched(self.matching.update_members(members, self.now()))
         if self.held_stages is not None:
             self._lines = self.measuring.lines()

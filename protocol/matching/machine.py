@@ -258,6 +258,10 @@ class Matching:
         """Set the stages that this machine cannot serve, each with its reason in words."""
         return self._route(self._seats.volunteer.set_unable(stages, now), now)
 
+    def set_relayed(self, peers: frozenset[PeerId]) -> None:
+        """Set whom we reach through a relay only; it counts when we next look for a stage."""
+        self._context.relayed = peers
+
     def member_left(self, peer: PeerId) -> None:
         """Note that a member left in order: its absence does not indicate a partition."""
         self._exchange.farewell(peer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -214,7 +214,15 @@ class Population:
         return preferences.download_s(self.costs[stage], self._state, member.downlink_bytes_per_s)
 
     def wish(
-        self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
+        self,
+        peer: PeerId,
+        stage: Stage,
+        *,
+        level: int,
+        fair: int,
+        replicas: int,
+        r: int,
+        relayed: Collection[PeerId] = (),
     ) -> preferences.Wish:
         """Return u_v(s), a member's utility of a stage.
 
@@ -225,6 +233,7 @@ class Population:
             fair: lambda.
             replicas: of the stage without the member.
             r: replicas that every stage should have.
+            relayed: whom the member reaches through a relay only.
         """
         return preferences.wish(
             peer,
@@ -237,7 +246,17 @@ class Population:
             replicas=replicas,
             r=r if self.design.urgency else 0,
             relatives=self.relatives(peer, stage),
+            relayed=self._relayed_share(peer, stage, relayed),
         )
+
+    def _relayed_share(self, peer: PeerId, stage: Stage, relayed: Collection[PeerId]) -> int:
+        """Return how many of those with whom a member would exchange tensors in ``stage``, the
+        holders of it and of the stages beside it, are ``relayed``; parts per million."""
+        if not relayed:
+            return 0
+        beside = (self.holders(Stage(stage + step)) for step in (-1, 0, 1))
+        near = frozenset[PeerId]().union(*beside) - {peer}
+        return len(near.intersection(relayed)) * preferences.MICRO // max(1, len(near))
 
     def relatives(self, peer: PeerId, stage: Stage) -> int:
         """Return how many earlier relatives of a member hold ``stage``, or will."""

@@ -117,10 +117,11 @@ class Wish(NamedTuple):
 
     u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
     term is a field of its own, so that coverage comes before throughput however slow the machines
-    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage. A rate is
-    divided by the mean rate at the stage, so that a stage that is expensive for all volunteers is
-    not avoided by all. The denominator has lambda instead of the volunteer's own rate; with its own
-    rate, an empty stage would attract the slowest volunteers most.
+    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage, and by 1 + f
+    where the volunteer reaches a share f of those with whom it would exchange tensors through a
+    relay only. A rate is divided by the mean rate at the stage, so that a stage that is expensive
+    for all volunteers is not avoided by all. The denominator has lambda instead of the volunteer's
+    own rate; with its own rate, an empty stage would attract the slowest volunteers most.
     """
 
     urgent: bool
@@ -140,6 +141,7 @@ def wish(
     replicas: int,
     r: int,
     relatives: int = 0,
+    relayed: int = 0,
 ) -> Wish:
     """Return u_v(s).
 
@@ -154,9 +156,11 @@ def wish(
         replicas: of the stage without the volunteer.
         r: replicas that every stage should have.
         relatives: earlier relatives of the volunteer that hold the stage.
+        relayed: parts per million of its partners there that it reaches through a relay only.
     """
     gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
     gain = gain * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
+    gain = gain * MICRO // (MICRO + relayed)
     return Wish(replicas < r, gain, tie(peer, stage))
 
 

@@ -61,6 +61,7 @@ class Prospects:
             fair=posting.fair,
             replicas=posting.locked_replicas + posting.seconds,
             r=posting.r,
+            relayed=self._context.relayed,
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:

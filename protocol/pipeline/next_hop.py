@@ -7,6 +7,10 @@ elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate
 the time until its gradient comes back is mostly that of the stages behind, which is the same for a
 fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it.
 
+A replica that we reach through a relay only counts as busier than it is. So it gets what those that
+we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
+know ourselves whether a link is relayed; if all are, they are alike.
+
 A rate is the replica's own claim. It counts up to a few times the usual rate, and only as long as
 work comes back. The time to wait for a replica is measured (``timing``). Newcomers get a bounded
 share of what is sent, however fast they are, as long as another replica is open (``newcomers``).
@@ -39,6 +43,8 @@ MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
 """Half of what a replica took longer is forgotten after so long without a microbatch."""
+RELAYED_MORE = 3.0
+"""A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
 """Choices of which newcomers get a bounded share; then each counts half."""
 _Open = tuple[float, bytes, PeerId]
@@ -97,6 +103,11 @@ class NextHop:
         self._candidates: dict[PeerId, _Candidate] = {}
         self._leaving: frozenset[PeerId] = frozenset()
         self._bound = NOBODY
+        self._relayed: frozenset[PeerId] = frozenset()
+
+    def relayed(self, peers: Collection[PeerId]) -> None:
+        """We reach these through a relay only, by our own links."""
+        self._relayed = frozenset(peers)
 
     def bound(self, newcomers: Bound) -> None:
         """These are newcomers of the stage, which get a bounded share."""
@@ -131,7 +142,9 @@ class NextHop:
         floors = self._floors(now)
         open_to = [
             (
-                c.load_at(now) + max(c.service_s, floors.get(peer, 0.0)),
+                c.load_at(now)
+                + max(c.service_s, floors.get(peer, 0.0))
+                + (RELAYED_MORE * c.service_s if peer in self._relayed else 0.0),
                 rank(peer, round(c.load_s, 3)),
                 peer,
             )

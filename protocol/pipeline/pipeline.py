@@ -220,6 +220,7 @@ class Pipeline:
             nexts = view.serving(place.stage + 1)
             rates = {r.peer: r.rate for r in nexts}
             self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
+            self._deliveries.next_hop.relayed(view.relayed)
             self._deliveries.next_hop.bound(self._newcomers.update(nexts))
             siblings = len(view.serving(place.stage))
             self._deliveries.backups.allowed = allowance(place.per_step, siblings)

@@ -17,6 +17,10 @@ begins who dialled the circuit, over which the messages go.
 | asked | PunchNow | dials, as the side that begins Noise: "dialler" has no meaning here |
 | dialling | failure | says PunchFailed, and is idle |
 
+A router may show another port to each peer. Then its home names none, and dials; the other side
+waits at its own place, where its router lets it in if that lets in anybody, or any port of a host
+that was written to. If no port of either is known, nobody can dial.
+
 A place is dialled only if the relay sees the peer at its host, and if that is public. State: where
 the attempt stands. Pure; the clock is passed in.
 """
@@ -28,7 +32,14 @@ from typing import Final, Literal
 
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global
-from protocol.relay.messages import Punch, PunchFailed, PunchNow, PunchRefused, RelayMessage
+from protocol.relay.messages import (
+    FIRST_PORT,
+    Punch,
+    PunchFailed,
+    PunchNow,
+    PunchRefused,
+    RelayMessage,
+)
 
 TRIES: Final = 3
 ANSWER_S: Final = 8.0
@@ -46,9 +57,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """Dial a place now, from our port whose outer place the other side knows.
+    """Dial a place now, from our port whose outer place the other side knows, and wait there.
 
     Attributes:
+        port: 0: nobody knows it, so only who comes counts.
         first: whether we begin Noise.
     """
 
@@ -74,11 +86,12 @@ class Attempt:
     Args:
         begins: whether we dialled the circuit.
         seen_at: the peer's host, as the relay says; empty: it says nothing.
-        own: our port and where others see it; None: not known, or another for each peer.
+        own: our port and where others see it; None: not known.
     """
 
     def __init__(self, *, begins: bool, seen_at: str, own: Outer | None) -> None:
-        self._begins, self._seen_at, self.own = begins, seen_at, own
+        unfit = own is not None and 0 < own.port < FIRST_PORT
+        self._begins, self._seen_at, self.own = begins, seen_at, None if unfit else own
         self.state: State = "idle"
         self.tries = 0
         self.round_trip_s = 0.0
@@ -95,7 +108,7 @@ class Attempt:
     def begin(self, now: float) -> list[PunchEffect]:
         """Ask the other side."""
         if self.own is None:
-            return self._end("our router gives each peer another port, or it is not known yet")
+            return self._end("our own port is not known yet")
         self.tries += 1
         self.state, self._asked_at, self._due = "asked", now, now + ANSWER_S
         return [Tell(Punch(self.own.host, self.own.port))]
@@ -136,8 +149,8 @@ class Attempt:
         self.tries += 1
         if self.tries > TRIES:
             raise RemoteProtocolError("punch-storm", f"{self.tries} tries", penalty=20)
-        if self.own is None:
-            return [Tell(PunchRefused("unmapped")), *self._end("our own port is not known")]
+        if self.own is None or not (self.own.port or message.port):
+            return [Tell(PunchRefused("unmapped")), *self._end(_UNMAPPED)]
         if not self._is_its_own(message):
             return [Tell(PunchRefused("elsewhere")), *self._end(_ELSEWHERE)]
         self._place = message.host, message.port
@@ -147,6 +160,8 @@ class Attempt:
     def _on_answer(self, message: Punch, now: float) -> list[PunchEffect]:
         if not self._is_its_own(message):
             return self._end(_ELSEWHERE)
+        if self.own is None or not (self.own.port or message.port):
+            return self._end(_UNMAPPED)
         self.round_trip_s = now - self._asked_at
         if self.round_trip_s > LONGEST_ROUND_TRIP_S:
             return self._end("the circuit is too slow")
@@ -172,4 +187,5 @@ class Attempt:
         return [Over(reason)]
 
 
+_UNMAPPED: Final = "no port is known at which one of us could be dialled"
 _ELSEWHERE: Final = "the place is not where the relay sees the peer, not public, or in our own home"

@@ -240,18 +240,18 @@ class Reachability:
         return found
 
     def outer(self, kind: str = "ip4") -> Outer | None:
-        """Return a port from which we have dialled, and where everybody sees it; None: not known,
-        or our router shows another port to each remote end.
+        """Return a port from which we have dialled, and where everybody sees it; None: not known.
 
-        Of several ports that one whose place the most observers have seen. Routers leave the ports
-        of IPv6 as they are, if they let in whom we have written to.
+        Of several ports that one whose place the most observers have seen; none, but the host, if
+        our router shows another port to each remote end. Routers leave the ports of IPv6 as they
+        are, if they let in whom we have written to.
         """
-        if kind == "ip4" and self.mapping() == "symmetric":
-            return None
+        changes = kind == "ip4" and self.mapping() == "symmetric"
         seen: dict[Outer, int] = {}
         for known in self._observations.values():
             if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port:
-                place = Outer(known.ends.own_port, *known.seen)
+                host, port = known.seen
+                place = Outer(0, host, 0) if changes else Outer(known.ends.own_port, host, port)
                 seen[place] = seen.get(place, 0) + 1
         return max(seen, key=seen.__getitem__, default=None)
 

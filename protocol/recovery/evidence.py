@@ -179,7 +179,7 @@ class Evidence:
         for stage, replicas in enumerate(view.stages):
             known = {r.peer for r in view.serving(stage) if r.peer in self._proven}
             stages.append([r for r in replicas if not known or r.peer in known or not r.serving])
-        return SwarmView.of(stages, view.unseen)
+        return SwarmView.of(stages, view.unseen, view.relayed)
 
     def is_near(self, stage: int) -> bool:
         """Whether we have served a stage or a neighbour of it: there we know the replicas."""

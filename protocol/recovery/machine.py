@@ -61,6 +61,9 @@ STUCK_STEPS: Final = 3.0
 """A stage stays behind a neighbour for so many usual steps while nothing comes of its step: then it
 can no longer close the step. Gradients died in the stage after it, or activations in the one
 before."""
+SILENT_SHARE: Final = 0.5
+"""A lost stage's replica that is only silent is waited for, for this share of the time in which the
+steps that it alone has would be made again. If it never returns, they cost half as much again."""
 TURN_S: Final = 3.0
 """Each next replica by rank waits this much longer before it decides in place of earlier ones."""
 MAX_TURNS: Final = 8
@@ -115,6 +118,8 @@ class RecoveryContext:
     """By era: the newest version that a seat in ``eras`` serves."""
     is_gone: Callable[[PeerId], bool] = lambda peer: False
     """Whether a member's process has certainly ended."""
+    serving: tuple[frozenset[PeerId], ...] = ()
+    """By stage: the live replicas of our lineage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,8 @@ class Recovery:
         self._troubled_at: float | None = None
         self._behind_since: dict[int, tuple[int, int, float]] = {}
         """Version, how far its step is, and since when that has been so; by stage."""
+        self._last_replicas: dict[int, frozenset[PeerId]] = {}
+        """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
         self._step_s = 0.0
         self._outvoted_since: float | None = None
@@ -365,6 +372,7 @@ class Recovery:
             self._newest = max(self._newest, *served)
         for stage, version in enumerate(context.versions):
             self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
+        self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
         return self._look(now)
 
@@ -491,16 +499,28 @@ class Recovery:
 
     def _trouble(self, now: float) -> str:
         """Say in words why training cannot go on, or nothing."""
-        versions, unseen = enumerate(self._context.versions), self._context.unseen
-        lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
-        if self._newest <= self.lineage.version:  # the lineage is just beginning
-            lost = [stage for stage in lost if not self._can_begin(stage)]
-        if lost:
+        if lost := self._lost_stages():
             return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         return ""
+
+    def _lost_stages(self) -> list[int]:
+        """Return the stages whose state no live replica has."""
+        versions, unseen = enumerate(self._context.versions), self._context.unseen
+        lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
+        if self._newest <= self.lineage.version:  # the lineage is just beginning
+            lost = [stage for stage in lost if not self._can_begin(stage)]
+        return lost
+
+    def _may_return(self) -> bool:
+        """Whether every lost stage has a replica that is only silent: it may come back as it was,
+        from another network or a router that has started anew."""
+        lost = self._lost_stages()
+        gone = self._context.is_gone
+        there = (self._last_replicas.get(stage, frozenset()) - {self._me} for stage in lost)
+        return bool(lost) and all(any(not gone(peer) for peer in peers) for peers in there)
 
     def _can_begin(self, stage: int) -> bool:
         begin = self.lineage
@@ -585,7 +605,7 @@ class Recovery:
             most = f"{patience_s:.0f} s"
             return self._wait(trouble, Waiting(f"{whom}; {here}", until), most)
         before = self._before_us()
-        turn = since + TURN_S * len(before)
+        turn = until + TURN_S * len(before)
         if now < turn:
             self._due = turn
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
@@ -612,7 +632,10 @@ class Recovery:
         A wait costs more while others could train than after a shutdown.
         """
         if self.open:
-            return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
+            if lost > MANY_CHECKPOINTS * self._every:
+                return PATIENCE_S
+            again_s = max(0, lost) * self._step_s
+            return min(PATIENCE_S, SILENT_SHARE * again_s) if self._may_return() else 0.0
         if version and lost <= self._every and self._away_ahead(version) == frozenset():
             return 0.0
         if 2 * len(self._met & self._context.live) <= len(self._met):

@@ -17,6 +17,9 @@ from protocol.wire.fields import NonNegative, PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
+FIRST_PORT: Final = 1024
+"""No service of the system listens from there on."""
+
 HostText = Annotated[str, Meta(max_length=45)]
 """A host as a number."""
 Code = Literal[
@@ -82,8 +85,13 @@ class Punch(RelayWire, frozen=True):
     """Asks the other end of a circuit to dial us here, and answers that: others see us there."""
 
     host: HostText
-    port: Annotated[int, Meta(ge=1024, le=65535)]
-    """No service of the system listens there."""
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    """0: our router shows another one to each peer, so wait for us."""
+
+    def __post_init__(self) -> None:
+        """Refuse a port of a service."""
+        if 0 < self.port < FIRST_PORT:
+            raise ValueError(f"port {self.port}")
 
 
 class PunchNow(RelayWire, frozen=True):
@@ -98,7 +106,7 @@ class PunchRefused(RelayWire, frozen=True):
     """The answer of who does not take part."""
 
     code: Literal[
-        "unmapped",  # its router gives each peer another port, or it does not know yet
+        "unmapped",  # it does not know its place yet, or no port, and the asker does not either
         "elsewhere",  # the relay does not see the asker there
         "busy",  # it has not admitted the asker yet, or dials it already, or too many others
     ]

@@ -15,12 +15,13 @@ from client.net.network import PeerDown, PeerUp
 from protocol.effects import Explain
 from protocol.wire.messages import Goodbye
 from tests.support.arrivals import is_up, next_inbound
+from tests.support.circuits import until
 from tests.support.relay import open_relay
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks
 
-DEADLINE_S = 30.0
+DEADLINE_S, JUMP_S = 30.0, 15.0
 
 
 async def test_who_does_not_answer_is_dialled_beside_the_link(networks: Networks) -> None:
@@ -51,13 +52,12 @@ async def test_who_was_only_slow_keeps_the_link(networks: Networks) -> None:
         assert await a.events.receive() == PeerUp(b.peer_id)
         way.open, shut.open = trio.Event(), trio.Event()
         link = a._links[b.peer_id]
-        while not link.in_doubt:
-            await trio.sleep(0.01)
+        await until(lambda: link.in_doubt)
         a.want({b.peer_id: [shut.address]})  # no connection gets through either
-        await trio.sleep(0.5)
+        await until(lambda: shut.streams)
+        assert link.in_doubt
         way.open.set()
-        while link.in_doubt:
-            await trio.sleep(0.01)
+        await until(lambda: not link.in_doubt)
         await b.send(a.peer_id, Goodbye("late"))
         assert (await next_inbound(a)).message == Goodbye("late")
         assert a._links[b.peer_id] is link
@@ -80,17 +80,18 @@ def test_a_clock_that_jumps_tells_of_a_sleep_and_the_links_that_survived_stay() 
         told.append(effect.words)
 
     async def main() -> None:
+        with trio.fail_after(DEADLINE_S + JUMP_S):
+            await sleep_once()
+
+    async def sleep_once() -> None:
         async with listening() as a, listening() as b:
             a.watch.explain = explain
             await b.connect(a.addresses[0])
             await is_up(a, b)
-            await trio.sleep(1.5)
+            await until(lambda: b.peer_id in a.watch.machine._known)  # it has looked at the link
             link = a._links[b.peer_id]
-            clock.ahead_s = 15.0
-            for _ in range(3000):
-                await trio.sleep(0.01)
-                if told:
-                    break
+            clock.ahead_s = JUMP_S
+            await until(lambda: told)
             assert a._links[b.peer_id] is link
             assert link.works
 
@@ -120,5 +121,4 @@ async def test_what_the_world_knows_is_renewed_after_a_change(networks: Networks
         before = surroundings()
         machine._surroundings = type(before)(before.hosts | {"10.9.9.9"}, before.routers)
         a.watch._look_now.set()
-        while not renewed:
-            await trio.sleep(0.01)
+        await until(lambda: renewed)

@@ -43,6 +43,8 @@ World = Literal["v4", "v6", "mapped"]
 Way = Literal["dialled", "punched", "relayed", "none"]
 WORLDS: Final[tuple[World, ...]] = ("v4", "v6", "mapped")
 _DOC: Final = (__doc__ or "").strip()
+LETS_IN: Final = {Router.FULL_CONE, Router.ADDRESS_RESTRICTED}
+"""Who is behind one can be dialled from a port that nobody knows before."""
 PUBLIC: Final = ("relay", "two", "three")
 JUDGE: Final = "judge"
 LINK_S, DIRECT_S, STAYS_S, KNOWN_S = 40.0, 60.0, 12.0, 60.0
@@ -84,7 +86,7 @@ def expected(world: World, a: Router, b: Router) -> Way:
     if world == "mapped":
         return "dialled"
     if world == "v4" and Router.SYMMETRIC in (a, b):
-        return "relayed"
+        return "punched" if LETS_IN & {a, b} else "relayed"
     return "punched"
 
 

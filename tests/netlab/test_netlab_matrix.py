@@ -21,3 +21,9 @@ pytestmark = [
 def test_homes_behind_the_worst_routers_meet_in_the_expected_way(world: World, way: str) -> None:
     cell = meet(world, Router.PORT_RESTRICTED, Router.SYMMETRIC, 80.0)
     assert (cell.way, cell.falsely_reachable, cell.trouble) == (way, [], "")
+
+
+@pytest.mark.parametrize("lets_in", [Router.FULL_CONE, Router.ADDRESS_RESTRICTED])
+def test_a_home_that_shows_other_ports_dials_one_that_lets_it_in(lets_in: Router) -> None:
+    cell = meet("v4", Router.SYMMETRIC, lets_in, 80.0)
+    assert (cell.way, cell.falsely_reachable, cell.trouble) == ("punched", [], "")

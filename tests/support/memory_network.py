@@ -261,6 +261,9 @@ class MemoryNetwork:
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
         """The hub delivers whole frames."""
 
+    def relayed(self) -> frozenset[PeerId]:
+        return frozenset()
+
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return all: the hub has no ranges."""
         await trio.lowlevel.checkpoint()

@@ -204,6 +204,7 @@ class History:
             unlinked=roster.unlinked(),
             reached=versions_reached(roster, self._stages, self._me),
             is_gone=self.touch.is_gone,
+            serving=view.replicas(),
         )
         self._perform(self.machine.update(context, self._ports.now()))
         met = live - context.unlinked - {self._me}

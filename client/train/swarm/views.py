@@ -26,7 +26,12 @@ UNKNOWN = (0.0, 0.0)
 
 
 def swarm_view(
-    roster: Roster, lines: Mapping[PeerId, tuple[float, float]], own: PeerId, stages: int, era: int
+    roster: Roster,
+    lines: Mapping[PeerId, tuple[float, float]],
+    own: PeerId,
+    stages: int,
+    era: int,
+    relayed: frozenset[PeerId] = frozenset(),
 ) -> SwarmView:
     """Return the live replicas of every stage in one lineage.
 
@@ -38,6 +43,7 @@ def swarm_view(
         own: our peer id.
         stages: number of stages.
         era: number of the lineage.
+        relayed: peers whose link goes through a relay.
     """
     seen: list[list[Replica]] = [[] for _ in range(stages)]
     for member in roster.linked():
@@ -53,7 +59,7 @@ def swarm_view(
         for held in roster.serving(stage)
         if held.seat.era == era and held.peer in unlinked
     }
-    return SwarmView.of(seen, frozenset(unseen))
+    return SwarmView.of(seen, frozenset(unseen), relayed)
 
 
 def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:

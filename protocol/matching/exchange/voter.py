@@ -160,7 +160,8 @@ class Voter:
             self.reset()
             return []
         stages = [ballot.basis for _, (_, ballot) in sorted(ballots.items())]
-        self._wishes = wishes.ranked(self._view, me, self.home, stages, epoch.r)
+        relayed = self._context.relayed
+        self._wishes = wishes.ranked(self._view, me, self.home, stages, epoch.r, relayed)
         self._step = 0
         order = ", ".join(str(stage) for stage in self._wishes)
         said = Explain("matching", f"voting on a new matching, best first: stages {order}", "debug")

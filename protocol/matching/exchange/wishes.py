@@ -5,7 +5,7 @@ Pure functions of the population and the stages' basis, shared by protocol and r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
@@ -35,7 +35,12 @@ class Terms:
 
 
 def ranked(
-    population: Population, peer: PeerId, home: Stage, stages: Sequence[Basis], r: int
+    population: Population,
+    peer: PeerId,
+    home: Stage,
+    stages: Sequence[Basis],
+    r: int,
+    relayed: Collection[PeerId] = (),
 ) -> tuple[Stage, ...]:
     """Return the stages that a serving volunteer can serve, best first.
 
@@ -47,6 +52,7 @@ def ranked(
         home: its home.
         stages: every stage before any move, in order.
         r: replicas that every stage should have.
+        relayed: whom the volunteer reaches through a relay only.
     """
     reached = load.levels([stage.load for stage in stages])
     fair = sum(reached) // len(reached)
@@ -61,6 +67,7 @@ def ranked(
             fair=fair,
             replicas=stage.replicas - here,
             r=r,
+            relayed=relayed,
         )
     able = [s for s in wishes if population.rate(peer, s)]
     return tuple(sorted(able, key=lambda s: (wishes[s], -s), reverse=True))

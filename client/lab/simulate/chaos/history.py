@@ -111,7 +111,11 @@ class Histories:
         live = volunteer.seen_live() | told  # as in a swarm too large to link with all
         seen = (live, versions, eras, quorum, view.moved())
         context = RecoveryContext(
-            *seen, unlinked=told, reached=reached, is_gone=volunteer.contacts.is_gone
+            *seen,
+            unlinked=told,
+            reached=reached,
+            is_gone=volunteer.contacts.is_gone,
+            serving=view.replicas(),
         )
         self._perform(volunteer, machine.update(context, now))
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.holding import Holder
 from protocol.pipeline.next_hop import (
+    RELAYED_MORE,
     SUSPEND_AFTER_STRIKES,
     SUSPEND_S,
     NextHop,
@@ -71,6 +72,24 @@ def first_choice(hops: NextHop, now: float) -> PeerId:
     assert chosen is not None
     hops.release(*chosen)
     return chosen[0]
+
+
+def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
+    hops = NextHop()
+    hops.update({A: 1.0, B: 1.0})
+    hops.relayed({A})
+    more = int(RELAYED_MORE)
+    assert choices(hops, more) == {B: more}
+    assert choices(hops, 11)[A] == 5
+    hops.relayed({A, B})
+    assert first_choice(hops, 0.0) == A, "if both are, the load decides again"
+
+
+def test_who_can_only_be_relayed_is_chosen_all_the_same() -> None:
+    hops = NextHop()
+    hops.update({A: 1.0})
+    hops.relayed({A})
+    assert choices(hops, 9) == {A: 9}
 
 
 def test_what_others_sent_there_counts_until_it_must_be_done() -> None:

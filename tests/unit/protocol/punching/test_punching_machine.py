@@ -82,6 +82,7 @@ def test_each_try_measures_anew_and_the_third_is_the_last() -> None:
         ("224.0.0.1", Punch("224.0.0.1", 50_002)),
         ("name.example", Punch("name.example", 50_002)),
         (A.host, Punch(A.host, 50_002)),  # in our own home
+        ("", Punch(B.host, 0)),
     ],
 )
 def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(seen_at: str, place: Punch) -> None:
@@ -94,15 +95,43 @@ def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(seen_at: str, pl
     assert isinstance(over, Over)
 
 
-def test_who_does_not_know_its_own_place_says_so() -> None:
-    (over,) = beginner(own=None).begin(0.0)
+@pytest.mark.parametrize("own", [None, Outer(40_001, A.host, 80)])
+def test_who_does_not_know_its_own_place_says_so(own: Outer | None) -> None:
+    (over,) = beginner(own=own).begin(0.0)
     assert isinstance(over, Over)
-    refusal, over = other(own=None).receive(AT_A, 0.0)
+    refusal, over = other(own=own).receive(AT_A, 0.0)
     assert refusal == Tell(PunchRefused("unmapped"))
     assert isinstance(over, Over)
     a = beginner()
     a.begin(0.0)
     assert a.receive(PunchRefused("unmapped"), 0.1) == [Over("the other side refuses: unmapped")]
+
+
+NOWHERE_A, NOWHERE_B = Outer(0, A.host, 0), Outer(0, B.host, 0)
+
+
+def test_who_has_another_port_for_each_peer_dials_and_the_other_waits() -> None:
+    a, b = beginner(own=NOWHERE_A), other()
+    assert a.begin(0.0) == [Tell(Punch(A.host, 0))]
+    assert b.receive(Punch(A.host, 0), 0.1) == [Tell(AT_B)]
+    assert a.receive(AT_B, 0.2) == [Tell(PunchNow())]
+    assert a.tick(a.deadline) == [Meet(B.host, B.port, first=False)]
+    assert b.receive(PunchNow(), 0.3) == [Meet(A.host, 0, first=True)]
+    a, b = beginner(), other(own=NOWHERE_B)
+    a.begin(0.0)
+    assert b.receive(AT_A, 0.1) == [Tell(Punch(B.host, 0))]
+    assert a.receive(Punch(B.host, 0), 0.2) == [Tell(PunchNow())]
+    assert a.tick(a.deadline) == [Meet(B.host, 0, first=False)]
+    assert b.receive(PunchNow(), 0.3) == [Meet(A.host, A.port, first=True)]
+
+
+def test_two_of_whom_no_port_is_known_do_not_try() -> None:
+    refusal, over = other(own=NOWHERE_B).receive(Punch(A.host, 0), 0.0)
+    assert refusal == Tell(PunchRefused("unmapped"))
+    assert isinstance(over, Over)
+    a = beginner(own=NOWHERE_A)
+    a.begin(0.0)
+    assert [type(effect) for effect in a.receive(Punch(B.host, 0), 0.1)] == [Over]
 
 
 def test_silence_and_slow_circuits_end_it() -> None:

@@ -19,6 +19,7 @@ from protocol.recovery.machine import (
     PATIENCE_S,
     REFRESH_S,
     SETTLE_S,
+    SILENT_SHARE,
     STUCK_S,
     TURN_S,
     Adopt,
@@ -91,6 +92,42 @@ class TestLost:
         assert lineage is not None
         assert (lineage.version, lineage.number) == (20, 1)
         assert lineage.hashes == (digest(0, 20), digest(1, 20))
+
+    @pytest.mark.parametrize(("gone", "waits"), [(False, True), (True, False)])
+    def test_a_replica_that_is_only_silent_is_waited_for_as_long_as_that_pays(
+        self, gone: bool, waits: bool
+    ) -> None:
+        """Seven steps of ten seconds would be made again."""
+        me = first(PEERS)
+        silent = next(peer for peer in PEERS if peer != me)
+        made = machine(me, (0, 20))
+        for other in PEERS:
+            made.receive(other, stored((0, 20), (1, 20)), 1.0)
+        there = (frozenset({me}), frozenset({silent}))
+        for version in range(18, 28):
+            seen = replace(context(version, version), serving=there)
+            made.update(seen, 10.0 * version)
+        began, patience_s = 300.0, SILENT_SHARE * 7 * 10.0
+        alone = context(27, None, live=set(PEERS) - {silent})
+        lost = replace(alone, serving=(there[0], frozenset()), is_gone=lambda peer: gone)
+        made.update(lost, began)
+        assert (adopted(made.tick(began + LOST_S)) is None) == waits
+        if waits:
+            assert adopted(made.tick(began + LOST_S + patience_s - 2.0)) is None
+            assert adopted(made.tick(began + LOST_S + patience_s + 0.1)) is not None
+
+    def test_a_silent_replica_that_returns_costs_no_step(self) -> None:
+        me = first(PEERS)
+        made = running(me, (0, 20))
+        there = (frozenset({me}), frozenset(PEERS) - {me})
+        for version in (28, 29, 30):
+            made.update(replace(context(version, version), serving=there), 10.0 * version)
+        made.update(context(30, None), 301.0)
+        assert adopted(made.tick(302.5)) is None
+        assert made.waiting is not None
+        assert adopted(made.update(replace(context(30, 30), serving=there), 320.0)) is None
+        assert adopted(made.tick(400.0)) is None
+        assert made.waiting is None
 
     def test_a_stage_that_others_see_is_not_lost(self) -> None:
         made = running(first(PEERS), (0, 20))
