@@ -289,6 +289,11 @@ class Training:
             held_stages.allow_training()
         return held_stages
 
+    @property
+    def capacity(self) -> Capacity | None:
+        """What was measured of this machine; None: nothing yet."""
+        return self._capacity
+
     def _known_capacity(self) -> Capacity:
         if self._capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
