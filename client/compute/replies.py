@@ -4,6 +4,8 @@ Every reply has the time that the worker computed for it. Payloads travel beside
 order that its docstring names. Imports no torch.
 """
 
+from typing import Literal
+
 import msgspec
 
 from client.compute.errors import FailureKind
@@ -223,6 +225,13 @@ class ThreadsSet(Reply, frozen=True, kw_only=True):
     """Later requests are computed with this number of threads."""
 
 
+class CompiledTold(Reply, frozen=True, kw_only=True):
+    """Whether blocks run compiled, in `words` for the owner; empty words: nobody asked for it."""
+
+    state: Literal["off", "running", "on", "failed"]
+    words: str
+
+
 class GroupJoined(Reply, frozen=True, kw_only=True):
     """The ranks of the group have found each other."""
 
@@ -239,6 +248,7 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 
 AnyReply = (
     ThreadsSet
+    | CompiledTold
     | GroupJoined
     | SumGathered
     | VersionShared

@@ -116,6 +116,7 @@ class Training:
                 snapshots=site.data / "snapshots",
                 data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in starts),
+                compiled=str(site.data / "compiled"),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,

@@ -7,7 +7,7 @@ of every size: 2 MiB, where memcpy runs in the cache, as well as 32, where it ru
 the memory; `--check` exits 1 when one is missed. The contenders of a group take turns in random
 order, memcpy among them, so that a busy machine slows them alike; a turn is one call, or as many as
 make 8 MiB. What GPUs do is timed too, on the processor: its ratio is what the same operations of
-torch cost here, which says nothing of a GPU. Digests (seal) are shown apart: they are not part of the codec.
+torch cost here, which says nothing of a GPU. Digests (seal) are no part of the codec: shown apart.
 """
 
 import argparse
