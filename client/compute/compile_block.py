@@ -2,7 +2,7 @@
 
 Started by `compiling` as `python -m client.compute.compile_block PARENT` with a `CompileJob` on
 stdin; answers on stdout with a `Verdict`, and keeps a good one beside what it compiled. It runs
-with the least priority and ends with its parent. Where several ask for the same at once, one
+with less priority than its parent, and ends with it. Where several ask for the same at once, one
 compiles and the others wait for its verdict.
 """
 
@@ -147,7 +147,7 @@ def main() -> int:
     """Entry point."""
     die_with_parent(int(sys.argv[1]))
     with _quietly():
-        os.nice(19)
+        os.nice(5)
         job = msgspec.json.decode(sys.stdin.buffer.read(), type=CompileJob)
         torch.set_num_threads(job.threads)
         prepare(job.folder)

@@ -123,10 +123,11 @@ class CompiledBlocks:
     ) -> None:
         self._shape = torch.Size(shape)
         self._run = run or compiled(run_alone)
+        self.usable = True
 
     def __call__(self, block: nn.Module, x: Tensor, documents: Documents | None) -> Tensor:
         """Run a block: hidden (B, T, C) to hidden."""
-        if documents is None and x.shape == self._shape:
+        if self.usable and documents is None and x.shape == self._shape:
             return self._run(block, x)
         return run_block(block, x, documents)
 
@@ -144,6 +145,7 @@ class Compiling:
         self._words = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._answer: BinaryIO | None = None
+        self._blocks: CompiledBlocks | None = None
         self._asked = request.compile == "on"
         part, period = replica.part, request.model.nope_every
         kinds = period if isinstance(period, int) else 1
@@ -232,17 +234,16 @@ class Compiling:
             self._fail(f"compiled ones are {verdict.faster:.2f} x as fast here")
         else:
             prepare(self._job.folder)
-            self._use(CompiledBlocks(self._job.shape))
+            self._blocks = CompiledBlocks(self._job.shape)
+            for slot in self._replica.slots:
+                slot.module.runner = self._blocks
             self._state = "on"
             self._words = f"blocks run compiled: {verdict.faster:.2f} x as fast as uncompiled"
 
     def _fail(self, reason: str) -> None:
-        self._use(run_block)
+        if self._blocks is not None:  # copies of the stage have it as well
+            self._blocks.usable = False
         self._state, self._words = "failed", f"blocks run uncompiled: {reason}"
-
-    def _use(self, runner: Callable[[nn.Module, Tensor, Documents | None], Tensor]) -> None:
-        for slot in self._replica.slots:
-            slot.module.runner = runner
 
 
 def _hopeless(request: OpenStage, device: torch.device) -> str:
