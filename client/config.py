@@ -273,6 +273,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "auto: where a stage does not fit otherwise."
         ),
     ] = "auto"
+    compile: Annotated[
+        Literal["auto", "on", "off"],
+        About(
+            "Compile a stage's blocks with torch.compile, beside training: auto: on an NVIDIA or "
+            "AMD GPU; on a processor only where it was measured to be faster."
+        ),
+    ] = "auto"
     power_limit_w: Annotated[
         Watts,
         About(

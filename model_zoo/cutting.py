@@ -9,16 +9,13 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice
 from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
-
-_BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
-_FROZEN = 2  # with weights only, beside adapters, which are small
 
 
 def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
@@ -91,20 +88,6 @@ def _lengths(starts: list[list[int]], end: int) -> tuple[int, ...]:
         lengths.append(end - chosen[end])
         end = chosen[end]
     return (end, *reversed(lengths))
-
-
-def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
-    """Floating-point operations of one token, forward and backward, at full context.
-
-    Two per weight of a matrix, plus attention over on average half the context; backward counts
-    twice forward (Kaplan et al., arXiv 2001.08361, section 2.1). Lookups count nothing.
-    """
-    layers = part.last_layer - part.first_layer
-    attention = 2 * spec.context * spec.width  # scores and mix, 2 T C each, causal half of it
-    forward = layers * (2 * spec.layer_matrix_size + attention)
-    if part.has_head:
-        forward += 2 * spec.width * spec.vocab
-    return (_BACKWARD_AND_FORWARD if spec.lora is UNSET else _FROZEN) * forward
 
 
 def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,14 @@ from model_zoo.models.lora import freeze, kept
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, stage_tensors
+
+Runner = Callable[[nn.Module, Tensor, Documents | None], Tensor]
+
+
+def run_block(block: nn.Module, x: Tensor, documents: Documents | None) -> Tensor:
+    """Run one block as it is: hidden (B, T, C) to hidden."""
+    result: Tensor = block(x, documents)
+    return result
 
 
 class Stage(nn.Module):
@@ -44,6 +52,8 @@ class Stage(nn.Module):
         self.reruns_blocks = False
         """Whether a graph keeps each block's input alone, and backward runs the block once more:
         the same numbers from less memory, for a third more work."""
+        self.runner: Runner = run_block
+        """Runs the blocks: as they are, or compiled."""
         self.embed = parts.embedding(spec) if part.embeds else None
         # Keyed by the layer's number in the whole model: this makes the names global.
         layers = range(part.first_layer, part.last_layer)
@@ -90,9 +100,11 @@ class Stage(nn.Module):
 
     def _run(self, block: nn.Module, x: Tensor, documents: Documents | None) -> Tensor:
         if not (self.reruns_blocks and torch.is_grad_enabled()):
-            result: Tensor = block(x, documents)
-        else:  # blocks draw no random numbers
-            result = checkpoint(block, x, documents, use_reentrant=False, preserve_rng_state=False)
+            return self.runner(block, x, documents)
+        # blocks draw no random numbers
+        result: Tensor = checkpoint(
+            self.runner, block, x, documents, use_reentrant=False, preserve_rng_state=False
+        )
         return result
 
     def project(self, x: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Tensors to wire payloads and back, in one of three codecs: `s8`, `bf16`, `fp32`.
 
 `encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
-Decoded tensors are on the CPU. S8 uses the C kernel where it was built and the numbers are on the
-CPU, else torch; the bytes are the same. Holds no state beyond the kernels' scratch.
+Numbers on the CPU are coded by the C kernel where it was built, else by torch; those on another
+device are coded there, and only bytes are copied. The bytes are the same everywhere. Holds no state
+beyond the kernels' scratch.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning, native, s8
+from client.compute import conditioning, device_s8, native, s8
 from client.compute.errors import CodecError, PoisonedTensor
+from client.compute.lane import lane_to
 from client.compute.payload import (
     BLOCK,
     BLOCK_BYTES,
@@ -38,6 +40,9 @@ _TILE = TILE_BLOCKS * BLOCK
 _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _CHECK_CHUNK = 1 << 18
+_DEVICE_CHUNK = device_s8.CHUNK
+_HOST = torch.device("cpu")
+POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 
 def encode(
@@ -68,7 +73,10 @@ def encode(
     if codec == "s8":
         return _encode_s8(numbers, direction, out, like)
     header = Header(codec, direction, tuple(tensor.shape))
-    payload = _prepare(header, out)
+    payload = _prepare(header, out, tensor.device)
+    if not on_host(tensor.device):
+        _encode_plain_there(numbers.view(-1), payload[header.body_start :], _PLAIN_DTYPES[codec])
+        return payload
     _refuse_poison(numbers.view(-1))
     body = _view(payload[header.body_start :], _PLAIN_DTYPES[codec])
     body.copy_(numbers.view(-1))
@@ -82,6 +90,7 @@ def decode(
     codec: CodecName | None = None,
     direction: Direction | None = None,
     out: Tensor | None = None,
+    device: torch.device = _HOST,
 ) -> Tensor:
     """Return the fp32 tensor in a payload from outside.
 
@@ -90,21 +99,29 @@ def decode(
         expected_shape: shape that the manifest requires; nothing is allocated for another one.
         codec: required codec; None accepts any.
         direction: required direction; None accepts any.
-        out: contiguous CPU tensor to decode into; None: a new one.
+        out: contiguous tensor to decode into; None: a new one.
+        device: of a new one.
 
     Raises:
         CodecError: the payload is invalid or has another shape; `out` may hold part of it.
     """
     header = read_header(buffer, expected_shape, codec, direction)
-    result = torch.empty(header.shape) if out is None else out
+    result = torch.empty(header.shape, device=device) if out is None else out
+    if on_host(result.device):
+        _decode_here(buffer, header, result)
+    else:
+        _decode_there(buffer, header, result)
+    return result
+
+
+def _decode_here(buffer: Buffer, header: Header, result: Tensor) -> None:
     if header.codec == "s8":
         _decode_s8(buffer, header, result)
-    else:
-        body = memoryview(buffer)[header.body_start :]
-        result.view(-1).copy_(_view(body, _PLAIN_DTYPES[header.codec]))
-        if not _bounded(result.view(-1)):
-            raise CodecError("payload holds NaN, infinity or an absurd magnitude")
-    return result
+        return
+    body = memoryview(buffer)[header.body_start :]
+    result.view(-1).copy_(_view(body, _PLAIN_DTYPES[header.codec]))
+    if not _bounded(result.view(-1)):
+        raise CodecError("payload holds NaN, infinity or an absurd magnitude")
 
 
 def _encode_s8(
@@ -119,17 +136,20 @@ def _encode_s8(
     elif direction == "forward" and conditioning.needs_prescale(rows, conditioned):
         flags, factors = PRESCALED, conditioning.channel_factors(rows)
         if like is not None and theirs is not None and theirs.prescaled:
-            factors = conditioning.nearest_factors(factors, _factors_of(like, theirs))
+            known = _factors_of(like, theirs).to(factors.device)
+            factors = conditioning.nearest_factors(factors, known)
     elif direction == "backward" and conditioning.needs_rotation(rows, conditioned):
         flags = ROTATED
     header = Header("s8", direction, tuple(numbers.shape), flags)
-    payload = _prepare(header, out)
+    payload = _prepare(header, out, numbers.device)
     reciprocals = None
     if factors is not None:
         _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
-    if not (native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated)):
+    if not on_host(numbers.device):
+        _encode_s8_there(rows, _view(body, torch.uint8), reciprocals, rotated=header.rotated)
+    elif not (native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated)):
         rows = _padded_rows(numbers)  # torch refuses the same as the C kernel, with the reason
         if reciprocals is not None:
             rows = rows * reciprocals
@@ -144,12 +164,7 @@ def _encode_s8(
 def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
     view = memoryview(buffer)
     body = view[header.body_start :]
-    factors = None
-    if header.prescaled:
-        factors = _factors_of(buffer, header).float()
-        s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
-        if not _sane_product(body, factors):
-            raise CodecError("prescale and scales make an absurd magnitude")
+    factors = _checked_factors(buffer, header) if header.prescaled else None
     numbers = result.view(-1, header.shape[-1])
     if native.takes(numbers) and native.decode(body, numbers, factors, header.rotated):
         return
@@ -165,6 +180,63 @@ def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
         numbers.copy_(rows[:, : header.shape[-1]])
 
 
+def on_host(device: torch.device) -> bool:
+    """Whether numbers on a device are coded by the processor."""
+    return device.type == "cpu"
+
+
+def _encode_s8_there(
+    rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, rotated: bool
+) -> None:
+    """Encode rows (R, C) where they are; each piece is copied while the next one is computed."""
+    lane, largest = lane_to(rows.device), []
+    for place, piece, scale in device_s8.encode(rows, reciprocals, rotated=rotated):
+        lane.to_host(piece, body[place])
+        largest.append(scale)
+    sane = bool(torch.stack(largest).amax() <= s8.LARGEST_SCALE)  # false for NaN as well
+    lane.wait()
+    if not sane:
+        raise PoisonedTensor(POISON)
+
+
+def _encode_plain_there(numbers: Tensor, body: memoryview, dtype: torch.dtype) -> None:
+    """Encode numbers (N,) where they are, in a type of torch."""
+    lane, target = lane_to(numbers.device), _view(body, torch.uint8)
+    peak = numbers.new_zeros(())
+    size = dtype.itemsize * _DEVICE_CHUNK
+    pieces = torch.split(numbers, _DEVICE_CHUNK)
+    for piece, place in zip(pieces, torch.split(target, size), strict=True):
+        peak = torch.maximum(peak, piece.abs().amax())
+        lane.to_host(piece.to(dtype).view(torch.uint8), place)
+    sane = bool(peak <= _LARGEST)
+    lane.wait()
+    if not sane:
+        raise PoisonedTensor(POISON)
+
+
+def _decode_there(buffer: Buffer, header: Header, result: Tensor) -> None:
+    """Decode on the device of ``result``; a payload that is refused is decoded here once more, for
+    the reason."""
+    lane = lane_to(result.device)
+    body = lane.to_device(_view(memoryview(buffer)[header.body_start :], torch.uint8))
+    numbers = result.view(-1, header.shape[-1])
+    factors = None
+    if header.prescaled:
+        ours = _checked_factors(buffer, header)
+        factors = ours.to(result.device)
+    if header.codec == "s8":
+        good = device_s8.decode(body, numbers, factors, rotated=header.rotated)
+    else:
+        flat = result.view(-1).copy_(body.view(_PLAIN_DTYPES[header.codec]))
+        good = flat.new_zeros(())
+        for piece in torch.split(flat, _DEVICE_CHUNK):
+            good = torch.maximum(good, piece.abs().amax())
+        good = good <= _LARGEST
+    if not bool(good):
+        _decode_here(buffer, header, torch.empty(header.shape))
+        raise CodecError("payload holds NaN, infinity or an absurd magnitude")
+
+
 def _header_of(buffer: Buffer, shape: Sequence[int], direction: Direction) -> Header | None:
     try:
         return read_header(buffer, shape, "s8", direction)
@@ -175,6 +247,15 @@ def _header_of(buffer: Buffer, shape: Sequence[int], direction: Direction) -> He
 def _factors_of(buffer: Buffer, header: Header) -> Tensor:
     prescale = bytearray(memoryview(buffer)[HEADER.size : header.body_start])
     return torch.frombuffer(prescale, dtype=torch.bfloat16)
+
+
+def _checked_factors(buffer: Buffer, header: Header) -> Tensor:
+    """Return the prescale factors in a payload from outside, fp32 (P,) on the CPU."""
+    factors = _factors_of(buffer, header).float()
+    s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
+    if not _sane_product(memoryview(buffer)[header.body_start :], factors):
+        raise CodecError("prescale and scales make an absurd magnitude")
+    return factors
 
 
 def _sane_product(body: memoryview, factors: Tensor) -> bool:
@@ -224,10 +305,13 @@ def _decode_body(body: Tensor, numbers: Tensor) -> None:
         numbers[split:] = padded.view(-1)[:tail]
 
 
-def _prepare(header: Header, out: bytearray | None) -> memoryview:
+def _prepare(header: Header, out: bytearray | None, device: torch.device) -> memoryview:
+    """Return memory for a payload of numbers on a device, with its header."""
     size = header.size_bytes
-    if out is None:
+    if out is None and on_host(device):
         payload = np.empty(size, np.uint8).data  # every byte of it will be written
+    elif out is None:
+        payload = lane_to(device).host_bytes(size).numpy().data
     else:
         if len(out) < size:
             out.extend(bytes(size - len(out)))
@@ -247,7 +331,7 @@ def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:
 
 def _refuse_poison(numbers: Tensor) -> None:
     if not _bounded(numbers):
-        raise PoisonedTensor("tensor holds NaN, infinity or an absurd magnitude")
+        raise PoisonedTensor(POISON)
 
 
 def _bounded(numbers: Tensor) -> bool:

@@ -99,7 +99,12 @@ def channel_factors(rows: Tensor) -> Tensor:
         native.channel_sums(rows, channels)
     else:
         channels.copy_(channel_sums(rows))
-    return totals.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+    # by a number on the device: a GPU multiplies with the reciprocal of one on the host
+    return (
+        totals.div_(totals.new_full((), len(rows)))
+        .clamp_(SMALLEST_FACTOR, LARGEST_FACTOR)
+        .to(torch.bfloat16)
+    )
 
 
 def nearest_factors(ours: Tensor, theirs: Tensor) -> Tensor:

@@ -22,7 +22,9 @@ from client.compute.slicing import is_out_of_memory
 from model_zoo.threads import limited_threads
 
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
+_GPU_SIZES = (4096, 8192)  # smaller ones do not fill all its units
 _REPEATS = 5
+_LONG_S = 1.0
 _SHORT_S = 0.1
 """A microbatch that takes longer has tensors large enough for all threads."""
 _AS_FAST, _MUCH_SLOWER = 1.08, 1.2  # the node wants a core as well
@@ -95,28 +97,38 @@ def _train_a_little(device: torch.device) -> None:
 
 
 def probe(request: Probe) -> Probed:
-    """Measure matrix multiplication and copying. bf16 only on GPUs: CPUs emulate it, slowly."""
+    """Measure matrix multiplication in each type of numbers, and copying."""
     device = select_device(request.device)
     dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
-    with limited_threads(request.threads):
-        rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in request.sizes]
-        copy_rate = _copy_rate(device)
     total, available = memory_bytes(device)
+    sizes = request.sizes + _large_sizes(device, available)
+    with limited_threads(request.threads):
+        rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
+        copy_rate = _copy_rate(device)
+        to_device, to_host = host_copy_rates(device, copy_rate)
     return Probed(
         device=str(device),
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
         copy_bytes_per_s=copy_rate,
+        to_device_bytes_per_s=to_device,
+        to_host_bytes_per_s=to_host,
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
 
 
-def _knows_bf16(device: torch.device) -> bool:
-    """Whether a GPU multiplies in bf16; older ones, and older systems of Apple's, do not."""
+def _large_sizes(device: torch.device, available_bytes: int) -> list[int]:
+    """Return sizes of matrices that only a GPU needs to reach its peak, as far as they fit."""
     if device.type == "cpu":
-        return False
+        return []
+    return [size for size in _GPU_SIZES if 4 * 2 * size**2 <= available_bytes // 8]
+
+
+def _knows_bf16(device: torch.device) -> bool:
+    """Whether it multiplies in bf16; older GPUs, and older systems of Apple's, do not. Processors
+    all do, the older ones slowly."""
     try:
         one = torch.ones(8, 8, device=device, dtype=torch.bfloat16)
         return float((one @ one).sum()) == 512
@@ -214,10 +226,23 @@ def _copy_rate(device: torch.device) -> float:
     return source.nbytes / _median_seconds(lambda: target.copy_(source), device)
 
 
+def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
+    """Bytes per second from the host to a device and back; ``within`` is the rate in its memory,
+    which on the processor is the same. An NVIDIA GPU copies from memory that stays in place."""
+    if device.type == "cpu":
+        return within, within
+    host = torch.zeros(_COPY_ELEMENTS, pin_memory=device.type == "cuda")
+    there = torch.empty(_COPY_ELEMENTS, device=device)
+    in_s = _median_seconds(lambda: there.copy_(host, non_blocking=True), device)
+    out_s = _median_seconds(lambda: host.copy_(there, non_blocking=True), device)
+    return host.nbytes / in_s, host.nbytes / out_s
+
+
 def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Median of a few runs after one to warm up; of fewer where one takes long."""
     run()
-    taken = []
-    for _ in range(_REPEATS):
+    taken: list[float] = []
+    while len(taken) < _REPEATS and sum(taken) < _LONG_S:
         start = _now(device)
         run()
         taken.append(_now(device) - start)

@@ -19,6 +19,7 @@ import torch
 from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
+from client.compute.compiling import Compiling
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
@@ -40,6 +41,7 @@ from client.compute.requests import (
     AnyRequest,
     Apply,
     ApplyLocal,
+    AskCompiled,
     Backward,
     CompareContribution,
     Contribute,
@@ -94,6 +96,7 @@ _NO_GRADIENTS = (
     | Probe
     | PrepareData
     | SetThreads
+    | AskCompiled
 )
 """Requests that leave the gradients' scratch to the averager."""
 
@@ -103,6 +106,7 @@ class _Opened:
     replica: Replica
     averager: Averager
     auditor: Auditor
+    compiling: Compiling
 
 
 class Executor:
@@ -133,6 +137,8 @@ class Executor:
         """Wait until a save or a hash under way is complete."""
         self._saver.wait()
         self._hasher.wait()
+        if self._opened is not None:
+            self._opened.compiling.close()
 
     def _guarded(self, run: Callable[[], _Result | None], answer: Answer) -> None:
         start = time.perf_counter()
@@ -150,9 +156,11 @@ class Executor:
             self._hasher.wait()
         if self._opened is not None and not isinstance(request, _NO_GRADIENTS):
             self._opened.averager.forget_sums()
+        if self._opened is not None:
+            self._opened.compiling.poll()
         begin = self._throttle.begin()
         try:
-            result = self._run(request, payloads)
+            result = self._run_uncompiled_if_needed(request, payloads)
         except Exception as error:
             if is_out_of_memory(error) and self._opened is not None:
                 self._opened.replica.drop_graphs()
@@ -160,6 +168,20 @@ class Executor:
         if isinstance(request, _TASKS):
             self._throttle.rest(begin)
         return result
+
+    def _run_uncompiled_if_needed(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+        """Run a request; a pass whose compiled blocks have failed, which changed nothing, is run
+        once more without them."""
+        try:
+            return self._run(request, payloads)
+        except Exception as error:
+            opened, passes = self._opened, _PASSES | Recompute
+            if opened is None or not isinstance(request, passes):
+                raise
+            if not opened.compiling.gives_up(error):
+                raise
+        opened.replica.drop_graphs()  # of compiled blocks
+        return self._run(request, payloads)
 
     def _run(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         match request:
@@ -211,6 +233,8 @@ class Executor:
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
+            case AskCompiled():
+                return self._stage.compiling.told(), ()
             case JoinGroup():
                 self._ranks = Ranks(request)
                 return GroupJoined(), ()
@@ -237,6 +261,8 @@ class Executor:
 
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)
+        if self._opened is not None:
+            self._opened.compiling.close()
         self._opened = None  # first free the memory of the previous stage
         allowance.check_fits(request)
         if self._owns_process:
@@ -248,7 +274,8 @@ class Executor:
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
-        self._opened = _Opened(replica, averager, Auditor(replica, averager))
+        compiling = Compiling(request, replica, chosen)
+        self._opened = _Opened(replica, averager, Auditor(replica, averager), compiling)
         return StageOpened(
             parameters=replica.size,
             state_bytes=sum(buffer.nbytes for buffer in replica.buffers) + averager.residual_bytes,

@@ -2,8 +2,9 @@
 
 A pass either answers and has counted its microbatch, or raises and has changed nothing but
 scratch. Recomputing from the wire-form input gives the bits that the kept graph would give, unless
-memory was short in between and fewer sequences are run at once (`slicing`), or the number of
-threads has changed: then sums are made in another order, as on another replica's machine.
+memory was short in between and fewer sequences are run at once (`slicing`), the number of threads
+has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums are made
+in another order, as on another replica's machine.
 
 Shapes: B sequences, T tokens, C width, V vocabulary.
 """

@@ -4,6 +4,8 @@ Every reply has the time that the worker computed for it. Payloads travel beside
 order that its docstring names. Imports no torch.
 """
 
+from typing import Literal
+
 import msgspec
 
 from client.compute.errors import FailureKind
@@ -192,6 +194,10 @@ class Probed(Reply, frozen=True, kw_only=True):
     memory_total_bytes: int
     memory_available_bytes: int
     copy_bytes_per_s: float
+    """Within the device's memory."""
+    to_device_bytes_per_s: float = 0.0
+    """From the host's memory into it; on the processor one copy is like the other."""
+    to_host_bytes_per_s: float = 0.0
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
@@ -219,6 +225,13 @@ class ThreadsSet(Reply, frozen=True, kw_only=True):
     """Later requests are computed with this number of threads."""
 
 
+class CompiledTold(Reply, frozen=True, kw_only=True):
+    """Whether blocks run compiled, in `words` for the owner; empty words: nobody asked for it."""
+
+    state: Literal["off", "running", "on", "failed"]
+    words: str
+
+
 class GroupJoined(Reply, frozen=True, kw_only=True):
     """The ranks of the group have found each other."""
 
@@ -235,6 +248,7 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 
 AnyReply = (
     ThreadsSet
+    | CompiledTold
     | GroupJoined
     | SumGathered
     | VersionShared

@@ -16,6 +16,7 @@ from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
+    CompiledTold,
     Contributed,
     ContributionCompared,
     ContributionWeighed,
@@ -107,6 +108,11 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
     offload: Offload = "off"
     offload_folder: str = ""
+    compile: Literal["auto", "on", "off"] = "off"
+    """Whether blocks are compiled; `auto`: on an NVIDIA or AMD GPU, and where it is known to be
+    faster."""
+    compile_folder: str = ""
+    """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
     tokenizer: str = BYTES
@@ -462,6 +468,10 @@ class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
     threads: Positive
 
 
+class AskCompiled(Request[CompiledTold], frozen=True, kw_only=True):
+    """Tell how far compiling the opened stage's blocks is."""
+
+
 class Measure(Request[Measured], frozen=True, kw_only=True):
     """Time the opened stage on random input; nothing is accumulated."""
 
@@ -495,6 +505,7 @@ AnyRequest = (
     | Measure
     | PrepareData
     | SetThreads
+    | AskCompiled
     | JoinGroup
     | GatherSum
     | ShareVersion

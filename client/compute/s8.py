@@ -1,7 +1,8 @@
 """The S8 kernel in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
 
-It is the reference for the C kernel (`native`), which makes the same bytes faster. It works on GPUs
-and without a compiler, and its errors name the reason why a tensor or payload is refused.
+It is the reference for the C kernel (`native`), which makes the same bytes faster, and for what
+GPUs do (`device_s8`). It works without a compiler, and its errors name the reason why a tensor or
+payload is refused.
 
 Source: RECIPES.md, "S8". The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one
@@ -49,24 +50,24 @@ _scratch = _Scratch()
 
 
 @dataclass(frozen=True, slots=True)
-class _Region:
-    """A run of equally long tiles: blocks of numbers and their wire form."""
+class Region:
+    """A run of equally long tiles: blocks of numbers and their wire form, on any device."""
 
     blocks: Tensor  # (N, 128) fp32
     scales: Tensor  # (K, L) int16, the bits of bf16
     values: Tensor  # (K, L, 128) int8
 
-    def groups(self) -> Iterator["_Region"]:
+    def groups(self) -> Iterator["Region"]:
         """Pieces small enough for the scratch vectors."""
         yield from map(
-            _Region,
+            Region,
             torch.split(self.blocks, _GROUP_BLOCKS),
             torch.split(self.scales, _GROUP_BLOCKS // TILE_BLOCKS),
             torch.split(self.values, _GROUP_BLOCKS // TILE_BLOCKS),
         )
 
 
-def _regions(blocks: Tensor, body: Tensor) -> Iterator[_Region]:
+def regions(blocks: Tensor, body: Tensor) -> Iterator[Region]:
     """The whole tiles, then the short one at the end; body (130 N,) is uint8."""
     tiles, tail = divmod(len(blocks), TILE_BLOCKS)
     whole = tiles * TILE_BLOCKS
@@ -76,26 +77,25 @@ def _regions(blocks: Tensor, body: Tensor) -> Iterator[_Region]:
         yield _region(blocks[whole:], body[tiles * TILE_BYTES :], 1, tail)
 
 
-def _region(blocks: Tensor, body: Tensor, tiles: int, length: int) -> _Region:
+def _region(blocks: Tensor, body: Tensor, tiles: int, length: int) -> Region:
     rows = body.view(tiles, length * BLOCK_BYTES)
     scales = rows.view(torch.int16)[:, :length]  # (K, L)
     values = rows.view(torch.int8)[:, 2 * length :]
-    return _Region(blocks, scales, values.view(tiles, length, BLOCK))
+    return Region(blocks, scales, values.view(tiles, length, BLOCK))
 
 
 def encode_blocks(blocks: Tensor, body: Tensor) -> None:
-    """Quantise blocks (N, 128) fp32 into body (130 N,) uint8 on the CPU.
+    """Quantise blocks (N, 128) fp32 into body (130 N,) uint8, both on the CPU.
 
     Raises:
         PoisonedTensor: a block holds NaN, infinity or more than 127 * 2^40.
     """
-    encode = _encode_group if blocks.device.type == "cpu" else _encode_on_device
-    for region in _regions(blocks, body):
+    for region in regions(blocks, body):
         for group in region.groups():
-            encode(group)
+            _encode_group(group)
 
 
-def _encode_group(group: _Region) -> None:
+def _encode_group(group: Region) -> None:
     count = len(group.blocks)
     scales = _scratch.scales[:count]
     chunks = torch.split(group.blocks, _CHUNK_BLOCKS)
@@ -111,16 +111,6 @@ def _encode_group(group: _Region) -> None:
     ):
         numbers = torch.mul(chunk, factors, out=_numbers(chunk)).round_()
         values.copy_(numbers.view(values.shape))
-
-
-def _encode_on_device(group: _Region) -> None:
-    """The same formula in one pass on the tensor's device; only int8 is copied to the host."""
-    scales = group.blocks.abs().amax(dim=1)
-    bits = _round_up(scales, torch.empty_like(scales, dtype=torch.int32))
-    reciprocals = bits.view(torch.float32).reciprocal().unsqueeze(1)
-    values = torch.mul(group.blocks, reciprocals).round_().to(torch.int8)
-    group.scales.copy_((bits >> 16).to(torch.int16).view(group.scales.shape))
-    group.values.copy_(values.view(group.values.shape))
 
 
 def _round_up(peaks: Tensor, bits: Tensor) -> Tensor:
@@ -143,12 +133,12 @@ def decode_blocks(body: Tensor, blocks: Tensor) -> None:
         CodecError: a scale is not finite, not positive or outside the allowed range; or a value is
             -128, which no encoder writes.
     """
-    for region in _regions(blocks, body):
+    for region in regions(blocks, body):
         for group in region.groups():
             _decode_group(group)
 
 
-def _decode_group(group: _Region) -> None:
+def _decode_group(group: Region) -> None:
     scales = _scratch.scales[: len(group.blocks)]
     scales.view(group.scales.shape).copy_(group.scales.view(torch.bfloat16))
     check_scales(scales, SMALLEST_SCALE, LARGEST_SCALE)

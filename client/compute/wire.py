@@ -75,9 +75,13 @@ class Wire:
         """
         with blame(part):
             check_seal(payload)
-            codec = self.boundary_codec
-            tensor = decode(payload, self.boundary_shape, codec=codec, direction=direction)
-        return tensor.to(self.device)
+            return decode(
+                payload,
+                self.boundary_shape,
+                codec=self.boundary_codec,
+                direction=direction,
+                device=self.device,
+            )
 
     def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.
@@ -110,11 +114,7 @@ class Wire:
             self._decode_segment(payload, out)
 
     def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
-        codec = self.averaging_codec
-        target = out if out.device.type == "cpu" else None
-        tensor = decode(payload, out.shape, codec=codec, direction="average", out=target)
-        if target is None:
-            out.copy_(tensor)
+        decode(payload, out.shape, codec=self.averaging_codec, direction="average", out=out)
 
     def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent; a

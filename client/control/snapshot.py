@@ -228,6 +228,33 @@ class RankView(Struct, frozen=True, kw_only=True):
     """Forward and backward passes done."""
 
 
+class CardView(Struct, frozen=True, kw_only=True):
+    """What the driver tells of a GPU; None: it does not tell."""
+
+    device: str
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    slows_at_c: int | None = None
+    """From which temperature on the card slows itself down."""
+    used_bytes: int | None = None
+    """Of its memory, by all processes."""
+
+
+class MachineView(Struct, frozen=True, kw_only=True):
+    """What was measured of the devices that this volunteer computes on, all together."""
+
+    platform: str = ""
+    """`cuda`, `rocm`, `mps` or `cpu`; empty: nothing was measured yet."""
+    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
+    """Of products of matrices, by the type of numbers."""
+    copy_bytes_per_s: float = 0.0
+    """Within the memory of a device."""
+    to_device_bytes_per_s: float = 0.0
+    to_host_bytes_per_s: float = 0.0
+    cards: list[CardView] = field(default_factory=list)
+
+
 class WorkerView(Struct, frozen=True, kw_only=True):
     """A compute worker: a process, or one for each of several devices."""
 
@@ -240,6 +267,12 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     ranks: list[RankView] = field(default_factory=list)
     """Its processes, the one that leads first; ``pid`` is that one's, ``rss_bytes`` of all. Empty
     where there is one."""
+    flop_per_s: float = 0.0
+    """Operations that the model needs, of the passes of the last minute; 0: none yet."""
+    mfu: float | None = None
+    """Them by the peak of the devices in the run's type of numbers; None: one is not known."""
+    mfu_computing: float | None = None
+    """The same while it computes: without waiting for others or for its owner's limits."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -529,6 +562,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """One per stage that this node holds or is about to hold."""
     paused: PauseView | None = None
     limits: LimitsView = field(default_factory=LimitsView)
+    machine: MachineView = field(default_factory=MachineView)
     credit: CreditView = field(default_factory=CreditView)
     last_error: str = ""
     """The newest error of this node that is not over; empty: there is none."""

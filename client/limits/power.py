@@ -23,6 +23,18 @@ class Capped:
     before_mw: int
 
 
+def handle_of(nvml: Any, device: str, environ: Mapping[str, str]) -> Any:
+    """Return the driver's handle of the GPU with torch's name; ``CUDA_VISIBLE_DEVICES`` renumbers
+    GPUs. ``nvml`` is the module ``pynvml``, initialised; its errors are raised."""
+    _, _, number = device.partition(":")
+    index = int(number) if number.isdecimal() else 0
+    visible = [v.strip() for v in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    name = visible[index] if index < len(visible) and visible[index] else str(index)
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 class PowerCap:
     """One GPU's cap; ``nvml`` is the module ``pynvml`` or a replacement."""
 
@@ -76,7 +88,7 @@ class PowerCap:
         except nvml.NVMLError as error:
             raise UserError(f"the power limit cannot be set: {error}") from error
         try:
-            yield self._handle(device)
+            yield handle_of(nvml, device, self._environ)
         except nvml.NVMLError as error:
             raise self._explain(error, watts) from error
         finally:
@@ -98,16 +110,6 @@ class PowerCap:
             choice = f"choose {-(-least // 1000)} to {most // 1000} W"
             raise UserError(f"{watts} W is not a power limit of this GPU", choice)
         return before_mw
-
-    def _handle(self, device: str) -> Any:
-        """Return the GPU with torch's name; ``CUDA_VISIBLE_DEVICES`` renumbers GPUs."""
-        _, _, number = device.partition(":")
-        index = int(number) if number.isdecimal() else 0
-        visible = [v.strip() for v in self._environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-        name = visible[index] if index < len(visible) and visible[index] else str(index)
-        if name.isdecimal():
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
-        return self._nvml.nvmlDeviceGetHandleByUUID(name)
 
     def _explain(self, error: Exception, watts: int) -> UserError:
         if isinstance(error, self._nvml.NVMLError_NoPermission):

@@ -55,6 +55,7 @@ from client.node.sampling import Sampling
 from client.node.status import (
     drain_costs_of,
     limits_view,
+    machine_view,
     pause_view,
     sample_views,
     take_snapshot,
@@ -73,6 +74,7 @@ from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.machine.power import keep_power_cap
+from client.train.machine.sensing import Sensing
 from client.train.messaging.admission import Admission, Open, Secret, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
@@ -259,6 +261,7 @@ class Node:
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
         self._cores = CoreSharing(options.settings.threads, self._event_sink.explain)
+        self._sensing = Sensing(options.settings.devices)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -335,6 +338,9 @@ class Node:
         now = structs.replace(
             now,
             limits=limits,
+            machine=machine_view(
+                self._training.capacity, self._sensing.readings, self._cores.share.threads
+            ),
             credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
@@ -478,6 +484,7 @@ class Node:
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._cap_power)
+            nursery.start_soon(self._sensing.run)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
             if not self._options.settings.no_port_mapping:

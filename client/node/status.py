@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import msgspec
 import psutil
 
 from client import __version__
@@ -16,6 +17,7 @@ from client.control.amended import amendment_views
 from client.control.contributors import contributors_view
 from client.control.snapshot import (
     AuditsView,
+    CardView,
     ChargeView,
     Counters,
     DrainCostView,
@@ -23,6 +25,7 @@ from client.control.snapshot import (
     HeldOutView,
     HeldView,
     LimitsView,
+    MachineView,
     NetworkView,
     NodeState,
     PauseView,
@@ -40,12 +43,15 @@ from client.control.snapshot import (
 )
 from client.events import Entry
 from client.limits.decision import when_words
+from client.limits.sensors import Reading
 from client.node.trust import audit_counts, expelled, trust_of
 from client.store.pause import KeptPause
 from client.store.samples import KeptSample
 from client.train.engine import Engine
+from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import Share
 from client.train.reporting.event_sink import bits_per_byte
+from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
@@ -76,7 +82,7 @@ def take_snapshot(
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
     pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
-    workers, stages = _workers(held_stages), _stages(engine)
+    workers, stages = _workers(held_stages, engine.now()), _stages(engine)
     waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
     error = engine.event_sink.last_error
     return Snapshot(
@@ -378,10 +384,55 @@ def _peers(engine: Engine) -> list[PeerView]:
     return views
 
 
-def _workers(held_stages: HeldStages) -> list[WorkerView]:
+def _utilized(
+    view: WorkerView, held: HeldStageDriver, held_stages: HeldStages, now: float
+) -> WorkerView:
+    """Return the view of a worker with what it makes of its device."""
+    if held.driver is None or not (done := held.driver.utilization.flop_per_s(now)):
+        return view
+    computing, peak = held.driver.utilization.computing_flop_per_s(now), held_stages.peak_flops()
+    return msgspec.structs.replace(
+        view,
+        flop_per_s=done,
+        mfu=done / peak if peak else None,
+        mfu_computing=computing / peak if peak else None,
+    )
+
+
+def machine_view(
+    capacity: Capacity | None, readings: Sequence[Reading], threads: int
+) -> MachineView:
+    """Return what was measured of this machine, with the newest ``readings`` of its GPUs.
+
+    ``threads`` are those that a stage is computed with.
+    """
+    if capacity is None:
+        return MachineView()
+    return MachineView(
+        platform=capacity.platform,
+        peak_flop_per_s={one: capacity.peak_flops(one, threads) for one in capacity.peaks},
+        copy_bytes_per_s=capacity.copy_bytes_per_s,
+        to_device_bytes_per_s=capacity.to_device_bytes_per_s,
+        to_host_bytes_per_s=capacity.to_host_bytes_per_s,
+        cards=[
+            CardView(
+                device=one.device,
+                power_w=one.power_w,
+                power_limit_w=one.limit_w,
+                temperature_c=one.temperature_c,
+                slows_at_c=one.slows_at_c,
+                used_bytes=one.used_bytes,
+            )
+            for one in readings
+        ],
+    )
+
+
+def _workers(held_stages: HeldStages, now: float) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
-        _worker(held.worker, held.stage, held.worker_restarts) for held in held_stages.held.values()
+        _utilized(_worker(held.worker, held.stage, held.worker_restarts), held, held_stages, now)
+        for held in held_stages.held.values()
     ]
     if held_stages.closed:
         return views or [WorkerView(state="stopped")]

@@ -116,6 +116,7 @@ class Training:
                 snapshots=site.data / "snapshots",
                 data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in starts),
+                compiled=str(site.data / "compiled"),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,
@@ -288,6 +289,11 @@ class Training:
         if engine.started:
             held_stages.allow_training()
         return held_stages
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """What was measured of this machine; None: nothing yet."""
+        return self._capacity
 
     def _known_capacity(self) -> Capacity:
         if self._capacity is None:

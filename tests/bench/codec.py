@@ -6,7 +6,8 @@ Prints medians in GB/s of fp32 input and their ratio to memcpy. The targets hold
 of every size: 2 MiB, where memcpy runs in the cache, as well as 32, where it runs at the speed of
 the memory; `--check` exits 1 when one is missed. The contenders of a group take turns in random
 order, memcpy among them, so that a busy machine slows them alike; a turn is one call, or as many as
-make 8 MiB. Digests (seal) are shown apart: they are not part of the codec.
+make 8 MiB. What GPUs do is timed too, on the processor: its ratio is what the same operations of
+torch cost here, which says nothing of a GPU. Digests (seal) are no part of the codec: shown apart.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from client.compute import codec
 from client.compute.codec import decode, encode
 from client.compute.native import KERNEL
 from client.compute.payload import CodecName, Direction, seal
@@ -27,6 +29,7 @@ from tests.bench import figures as page
 
 TARGETS = {"s8 encode": 0.8, "s8 decode": 0.9}
 CHANNELS = 1024
+_ON_HOST = codec.on_host
 TURN_MIB = 8
 
 Contenders = dict[str, Callable[[], object]]
@@ -67,16 +70,39 @@ def contenders(mib: int) -> list[Contenders]:
     for group, members in zip(groups, sources, strict=True):
         for member in members:
             group.update(_encode_and_decode(*member, copy))
-    return groups
+    there: Contenders = {"memcpy": lambda: copy.copy_(numbers)}
+    conditioned: list[tuple[str, torch.Tensor, Direction]] = [
+        ("s8", numbers, "forward"),
+        ("s8 prescaled", outlier, "forward"),
+        ("s8 rotated", outlier, "backward"),
+    ]
+    for name, source, direction in conditioned:
+        alike = _encode_and_decode(name, "s8", source, direction, copy)
+        coding = {one: run for one, run in alike.items() if not one.endswith("seal")}
+        there |= {f"{one}, as on a GPU": _off_host(run) for one, run in coding.items()}
+    return [*groups, there]
+
+
+def _off_host(run: Callable[[], object]) -> Callable[[], object]:
+    """Return what codes as a GPU does: in operations of torch on all of a tensor."""
+
+    def as_there() -> None:
+        codec.on_host = lambda device: False
+        try:
+            run()
+        finally:
+            codec.on_host = _ON_HOST
+
+    return as_there
 
 
 def _encode_and_decode(
-    name: str, codec: CodecName, source: torch.Tensor, direction: Direction, target: torch.Tensor
+    name: str, coded: CodecName, source: torch.Tensor, direction: Direction, target: torch.Tensor
 ) -> Contenders:
     out = bytearray()
-    payload = encode(source, codec, direction=direction, out=out)
+    payload = encode(source, coded, direction=direction, out=out)
     return {
-        f"{name} encode": lambda: encode(source, codec, direction=direction, out=out),
+        f"{name} encode": lambda: encode(source, coded, direction=direction, out=out),
         f"{name} decode": lambda: decode(payload, source.shape, out=target),
         f"{name} seal": lambda: seal(payload),
     }

@@ -171,6 +171,15 @@ def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
     assert "serving" in plain(small)
 
 
+def test_this_machine_shows_what_it_makes_of_its_device() -> None:
+    one = WorkerView(state="running", stage=0, flop_per_s=1e9, mfu=0.25)
+    other = WorkerView(state="running", stage=1, flop_per_s=1e9, mfu=0.125)
+    record = recorded_from(update(1, workers=[one, other]))
+    assert "2 workers, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
+    record = recorded_from(update(1, workers=[WorkerView(state="running")]))
+    assert "MFU" not in plain(dashboard.machine(record, Box(60, 20)))
+
+
 def test_events_leave_out_what_other_panels_show() -> None:
     record = recorded_from(
         update(1, step(1, 0), event(2, "hello"), event(3, "detail", level="debug"))

@@ -24,8 +24,9 @@ from client.cli.founding.price_table import StagePrice
 from client.compute.device import probe
 from client.compute.requests import Probe
 from client.train.machine.capacity import PROBE_SIZES
-from model_zoo.cutting import flops_per_token, measure_costs
+from model_zoo.cutting import measure_costs
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice
 from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads

@@ -17,8 +17,9 @@ from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import PART_REPEATS, machine_speed
 from client.compute.memory import required_bytes
 from client.plan.machines import StageWork
-from model_zoo.cutting import cut, flops_per_token, measure_costs
+from model_zoo.cutting import cut, measure_costs
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.manifest import Manifest, StageCost, fits_a_frame
 

@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from client.cli.terminal.output import printable
-from client.control.snapshot import Snapshot
+from client.control.snapshot import CardView, Snapshot, WorkerView
 from client.errors import ExitCode, UserError
 
 HOST: Final = "127.0.0.1"
@@ -49,6 +49,36 @@ def _gauge(words: str, read: Callable[[Snapshot], float | None]) -> Described:
 
 def _counter(words: str, read: Callable[[Snapshot], float]) -> Described:
     return Described("counter", words, (), _one(read))
+
+
+def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Described:
+    """Describe a gauge of each worker that holds a stage; absent while it is not known."""
+
+    def values(now: Snapshot) -> Values:
+        found = {(str(w.stage),): read(w) for w in now.workers if w.stage is not None}
+        return {labels: float(value) for labels, value in found.items() if value is not None}
+
+    return Described("gauge", words, ("stage",), values)
+
+
+def _by_card(words: str, read: Callable[[CardView], float | None]) -> Described:
+    """Describe a gauge of each GPU whose driver tells it."""
+
+    def values(now: Snapshot) -> Values:
+        found = {(card.device,): read(card) for card in now.machine.cards}
+        return {labels: float(value) for labels, value in found.items() if value is not None}
+
+    return Described("gauge", words, ("device",), values)
+
+
+def _copies(now: Snapshot) -> Values:
+    machine = now.machine
+    rates = {
+        "within": machine.copy_bytes_per_s,
+        "to_device": machine.to_device_bytes_per_s,
+        "to_host": machine.to_host_bytes_per_s,
+    }
+    return {(way,): rate for way, rate in rates.items() if rate}
 
 
 def _audits(now: Snapshot) -> Values:
@@ -140,6 +170,42 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_worker_restarts_total": _counter(
         "Worker restarts.",
         lambda now: sum(worker.restarts for worker in now.workers),
+    ),
+    "volunteer_worker_flop_per_second": _by_stage(
+        "Floating-point operations that the model needs, of the passes of the last minute.",
+        lambda worker: worker.flop_per_s or None,
+    ),
+    "volunteer_worker_mfu_ratio": _by_stage(
+        "The same by the measured peak of the device, in the run's type of numbers.",
+        lambda worker: worker.mfu,
+    ),
+    "volunteer_worker_computing_mfu_ratio": _by_stage(
+        "The same while the worker computes, without waiting.",
+        lambda worker: worker.mfu_computing,
+    ),
+    "volunteer_device_peak_flop_per_second": Described(
+        "gauge",
+        "Measured peak of products of matrices, by the type of numbers.",
+        ("precision",),
+        lambda now: {(name,): peak for name, peak in now.machine.peak_flop_per_s.items()},
+    ),
+    "volunteer_device_copy_bytes_per_second": Described(
+        "gauge",
+        "Measured rate of copies: within the device, from the host to it, and back.",
+        ("way",),
+        _copies,
+    ),
+    "volunteer_gpu_power_watts": _by_card(
+        "Power that the GPU draws, as its driver tells.", lambda card: card.power_w
+    ),
+    "volunteer_gpu_power_limit_watts": _by_card(
+        "The most that it may draw.", lambda card: card.power_limit_w
+    ),
+    "volunteer_gpu_temperature_celsius": _by_card(
+        "Temperature of its chip.", lambda card: card.temperature_c
+    ),
+    "volunteer_gpu_used_bytes": _by_card(
+        "Its memory in use, by all processes.", lambda card: card.used_bytes
     ),
     "volunteer_rounds_committed_total": _counter(
         "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed

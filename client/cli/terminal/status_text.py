@@ -16,6 +16,7 @@ from client.cli.terminal.when import clock
 from client.control.names import named
 from client.control.snapshot import (
     WHEN_DONE,
+    CardView,
     LimitsView,
     ReplicaView,
     Snapshot,
@@ -63,6 +64,8 @@ def status_report(now: Snapshot) -> str:
         f"{human_bytes(now.worker.rss_bytes)}; "
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
         *_rank_lines(now),
+        *_utilization_lines(now),
+        *_machine_lines(now),
         f"recovery  {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
         f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds "
@@ -91,6 +94,60 @@ def amendment_lines(now: Snapshot) -> list[str]:
             f"amended   the founder has signed two different amendments {number}: neither counts"
         )
     return lines
+
+
+def _utilization_lines(now: Snapshot) -> list[str]:
+    """Return what each worker makes of its device, once it has computed."""
+    lines = []
+    for worker in now.workers:
+        if not worker.flop_per_s:
+            continue
+        words = f"stage {worker.stage} {human_flops(worker.flop_per_s)}"
+        if worker.mfu is not None and worker.mfu_computing is not None:
+            words += (
+                f", {100 * worker.mfu:.1f} % of the device's peak (MFU), "
+                f"{100 * worker.mfu_computing:.1f} % while it computes"
+            )
+        lines.append(f"computes  {words}")
+    return lines
+
+
+def _machine_lines(now: Snapshot) -> list[str]:
+    """Return the measured speed of this machine, and what its GPUs' driver tells."""
+    machine = now.machine
+    peaks = [
+        f"{human_flops(peak)} in {name}"
+        for name, peak in sorted(machine.peak_flop_per_s.items())
+        if peak
+    ]
+    copies = ""
+    if machine.platform != "cpu" and machine.to_device_bytes_per_s:
+        copies = (
+            f"; copies {human_bytes(int(machine.to_device_bytes_per_s))}/s to the GPU, "
+            f"{human_bytes(int(machine.to_host_bytes_per_s))}/s back"
+        )
+    lines = [f"measured  {', '.join(peaks)}{copies}"] if peaks else []
+    return lines + [f"card      {words}" for words in map(card_words, machine.cards) if words]
+
+
+def card_words(card: CardView) -> str:
+    """Return what the driver tells of a GPU; empty: nothing."""
+    limit = f" of {card.power_limit_w:.0f}" if card.power_limit_w is not None else ""
+    slow = f" (slows down at {card.slows_at_c})" if card.slows_at_c is not None else ""
+    told = [
+        "" if card.power_w is None else f"{card.power_w:.0f}{limit} W",
+        "" if card.temperature_c is None else f"{card.temperature_c} °C{slow}",
+        "" if card.used_bytes is None else f"{human_bytes(card.used_bytes)} in use",
+    ]
+    words = ", ".join(filter(None, told))
+    return f"{card.device}: {words}" if words else ""
+
+
+def human_flops(flop_per_s: float) -> str:
+    """Return a speed of computing in words, as ``1.2 TFLOP/s``."""
+    if flop_per_s >= 1e12:
+        return f"{flop_per_s / 1e12:.3g} TFLOP/s"
+    return f"{flop_per_s / 1e9:.3g} GFLOP/s"
 
 
 def _rank_lines(now: Snapshot) -> list[str]:

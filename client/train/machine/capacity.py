@@ -16,6 +16,7 @@ from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
 from client.store.atomic import write_atomic
+from model_zoo.specs.precision import Precision
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
 
@@ -28,6 +29,7 @@ other side may have been the limit."""
 FILE_NAME = "capacity.json"
 LINE_FILE_NAME = "bandwidth.json"
 MEMORY_SHARE = 0.85
+MEASUREMENT = 1
 
 
 class Capacity(Struct, frozen=True):
@@ -37,6 +39,7 @@ class Capacity(Struct, frozen=True):
     threads: int
     fp32_flops: float
     bf16_flops: float
+    """What is advertised; 0 on the processor, on which nobody should count for it."""
     memory_total_bytes: int
     copy_bytes_per_s: float
     on_gpu: bool = False
@@ -45,6 +48,21 @@ class Capacity(Struct, frozen=True):
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
     """GPUs that are there and cannot train, with the reason."""
+    to_device_bytes_per_s: float = 0.0
+    """From the host's memory; on the processor one copy is like the other."""
+    to_host_bytes_per_s: float = 0.0
+    peaks: dict[Precision, float] = {}
+    """FLOP/s of the best product of matrices in each type of numbers."""
+    measurement: int = 0
+    """What was measured; an earlier measurement has less, and is made again."""
+
+    def peak_flops(self, precision: Precision, threads: int) -> float:
+        """Return the FLOP/s that the device reaches in a type of numbers; 0: not measured.
+
+        On a CPU they are assumed to be proportional to the number of ``threads``.
+        """
+        peak = self.peaks.get(precision, 0.0)
+        return peak if self.on_gpu else peak * threads / self.threads
 
     @property
     def has_host(self) -> bool:
@@ -106,23 +124,29 @@ async def measured_capacity(
     """
     known = _load(folder / FILE_NAME)
     wanted = (settings.device, threads)
-    if known is not None and (known.device, known.threads) == wanted:
+    if known and (known.device, known.threads, known.measurement) == (*wanted, MEASUREMENT):
         return known
     request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
+    names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
     best = {
-        dtype: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
-        for dtype in ("float32", "bfloat16")
+        precision: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
+        for precision, dtype in names.items()
     }
+    on_gpu = not reply.device.startswith("cpu")
     capacity = Capacity(
         *wanted,
-        best["float32"],
-        best["bfloat16"],
+        best["fp32"],
+        best["bf16"] if on_gpu else 0.0,
         reply.memory_total_bytes,
         reply.copy_bytes_per_s,
-        on_gpu=not reply.device.startswith("cpu"),
+        on_gpu=on_gpu,
         platform=reply.platform,
         unused=reply.unused,
+        to_device_bytes_per_s=reply.to_device_bytes_per_s,
+        to_host_bytes_per_s=reply.to_host_bytes_per_s,
+        peaks=best,
+        measurement=MEASUREMENT,
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import SetThreads
+from client.compute.requests import AskCompiled, SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.store.paths import create_folders
@@ -51,6 +51,7 @@ from protocol.wire.parts import SeatStatus
 RETRY_S = 2.0
 BEFORE_SEAT = 64
 """Messages that are kept for a seat that opens: a moment's."""
+COMPILING_LOOK_S = 5.0
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
@@ -360,6 +361,7 @@ class HeldStageDriver:
         )
         try:
             size = await acquisition.open(self._fit or Fit(0, 0))
+            nursery.start_soon(self._tell_compiled, worker)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()
@@ -385,6 +387,20 @@ class HeldStageDriver:
             self._worker_lost(death)
         except UserError as error:
             self._fail(error)
+
+    async def _tell_compiled(self, worker: Worker) -> None:
+        """Tell the owner how far compiling the stage's blocks is, whenever that changes."""
+        said = ""
+        with suppress(WorkerDied, RequestFailed):  # whoever gives it tasks deals with that
+            while True:
+                told, _ = await worker.call(AskCompiled())
+                if told.words != said:
+                    said = told.words
+                    words = f"stage {self.stage}: {said}"
+                    self._context.owner.perform(Explain("pipeline", words))
+                if told.state != "running":
+                    return
+                await trio.sleep(COMPILING_LOOK_S)
 
     def _waits(self, phase: Phase, words: str = "") -> None:
         """The way into the stage has reached a phase."""

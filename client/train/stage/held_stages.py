@@ -191,6 +191,11 @@ class HeldStages:
         deadlines = (held.next_deadline() for held in self._all())
         return min((d for d in deadlines if d is not None), default=None)
 
+    def peak_flops(self) -> float:
+        """Return what the device reaches in the run's type of numbers, FLOP/s; 0: not measured."""
+        terms = self._context.terms
+        return terms.capacity().peak_flops(terms.manifest.precision, terms.cores.threads)
+
     def set_threads(self, threads: int) -> None:
         """Set the threads with which every open stage is computed from now on."""
         for held in self._all():

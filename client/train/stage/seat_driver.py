@@ -22,6 +22,7 @@ from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
 from client.store.boundaries import StoreFull
+from client.train.machine.utilization import Utilization, pass_costs
 from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.stage.payloads import PayloadGone, Payloads
@@ -199,6 +200,8 @@ class SeatDriver:
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
+        costs = pass_costs(manifest, seat.place.stage)
+        self.utilization = Utilization(costs, ports.now(), scheduler.at_once)
         self.microbatches = 0
         """Backward passes done here."""
         self.miscounted = 0
@@ -512,7 +515,9 @@ class SeatDriver:
             return
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
-        self.busy_s += 0.0 if isinstance(task, HashTask) else reply.seconds
+        if not isinstance(task, HashTask):  # it is computed beside the others
+            self.busy_s += reply.seconds
+            self.utilization.note(task, reply.seconds, self._ports.now())
         self._store(task, call, payloads)
         if isinstance(reply, Contributed) and not self._as_planned(task, reply):
             self.miscounted += 1

@@ -79,6 +79,8 @@ class Folders:
     """The training text as plain bytes."""
     starts: tuple[Path, ...] = ()
     """What the stages of an imported model begin with, by stage."""
+    compiled: str = ""
+    """For compiled blocks, by all swarms; empty: nothing is compiled."""
 
     @property
     def offloaded(self) -> Path:
@@ -235,6 +237,7 @@ class StageAcquisition:
             corpus,
             terms.cores.threads,
             terms.cores.most_threads,
+            terms.folders.compiled,
         )
         if fit.offload != "off":
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))

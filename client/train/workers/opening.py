@@ -148,6 +148,7 @@ def open_stage_request(
     corpus: str,
     threads: int,
     most_threads: int = 0,
+    compile_folder: str = "",
 ) -> OpenStage:
     """Return the request that opens a stage in a worker.
 
@@ -160,6 +161,7 @@ def open_stage_request(
         corpus: path of the training text; empty: not needed.
         threads: threads to compute with.
         most_threads: threads that it may be told to use later; 0: no more.
+        compile_folder: of compiled blocks; empty: there are none.
     """
     return OpenStage(
         swarm=swarm,
@@ -186,6 +188,8 @@ def open_stage_request(
         vram_share=settings.vram_share,
         offload=fit.offload,
         offload_folder=fit.offload_folder,
+        compile=settings.compile,
+        compile_folder=compile_folder,
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,

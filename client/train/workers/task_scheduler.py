@@ -30,6 +30,7 @@ class TaskScheduler:
 
     def __init__(self, at_once: int = 1) -> None:
         self._gates: dict[int, Gate] = {}
+        self.at_once = at_once
         self._turns = Turns(at_once)
         self._turning = False
 

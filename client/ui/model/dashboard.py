@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from client.control.names import Shorts, with_names
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import EventView, Snapshot, WorkerView
 from client.ui.model import words
 from client.ui.model.matching import decision_kind
 from client.ui.model.plot import bar, curve, spark
@@ -223,7 +223,15 @@ def _worker(now: Snapshot) -> Line:
     tone: Tone = "good" if running == len(workers) else "warn"
     state = words.plural(running, "worker") if running else clean(workers[0].state)
     again = f", restarted {restarts}x" if restarts else ""
-    return line((state, tone), (again, "warn"))
+    return line((state, tone), (again, "warn"), *_utilization(workers))
+
+
+def _utilization(workers: list[WorkerView]) -> list[tuple[str, Tone]]:
+    """Return what the workers make of their devices together, once they have computed."""
+    shares = [worker.mfu for worker in workers if worker.mfu is not None]
+    if not shares:
+        return []
+    return [(", ", "muted"), (f"{100 * sum(shares):.0f} %", "plain"), (" MFU", "muted")]
 
 
 def _credit(now: Snapshot) -> Line:

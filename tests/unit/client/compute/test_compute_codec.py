@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import native, s8
+from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import (
@@ -215,17 +215,6 @@ def test_the_layout_is_tiles_of_scales_then_values() -> None:
     assert bytes(body[1024 : 1024 + 128]) == bytes([127]) * 128
     assert bytes(body[TILE_BYTES : TILE_BYTES + 2]) == struct.pack("<H", 0x4000)  # bf16 2.0
     assert body[TILE_BYTES + 2] == 256 - 127
-
-
-@pytest.mark.parametrize("count", [1, 511, 512, 513, 4096, 4097, 70_000])
-def test_the_device_path_writes_the_same_bytes(count) -> None:
-    blocks = sample((count, 128))
-    chunked, at_once = (torch.zeros(count * 130, dtype=torch.uint8) for _ in range(2))
-    s8.encode_blocks(blocks, chunked)
-    for region in s8._regions(blocks, at_once):
-        for group in region.groups():
-            s8._encode_on_device(group)
-    assert torch.equal(chunked, at_once)
 
 
 def test_out_is_reused_and_need_not_fit() -> None:

@@ -149,3 +149,35 @@ def test_the_processor_updates_what_an_apple_gpu_computes() -> None:
 def test_a_full_apple_gpu_is_out_of_memory() -> None:
     assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
     assert not is_out_of_memory(RuntimeError("MPS backend does not do that"))
+
+
+def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
+    probed = device.probe(Probe(sizes=[8, 16], device="cpu"))
+    assert [(rate.dtype, rate.size) for rate in probed.rates] == [
+        ("float32", 8),
+        ("float32", 16),
+        ("bfloat16", 8),
+        ("bfloat16", 16),
+    ]
+    assert min(rate.flop_per_s for rate in probed.rates) > 0
+    # on the processor one copy is like the other
+    assert probed.to_device_bytes_per_s == probed.to_host_bytes_per_s == probed.copy_bytes_per_s
+
+
+def test_only_a_gpu_with_room_multiplies_large_matrices() -> None:
+    assert device._large_sizes(CPU, 1 << 40) == []
+    assert device._large_sizes(CUDA, 80 << 30) == [4096, 8192]
+    assert device._large_sizes(CUDA, 2 << 30) == [4096]
+    assert device._large_sizes(CUDA, 1 << 20) == []
+
+
+def test_a_slow_product_is_not_timed_over_and_over() -> None:
+    def run() -> None:
+        ran.append(device.time.perf_counter())
+
+    clock = iter(float(10 * tick) for tick in range(100))
+    ran: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "_now", lambda of: next(clock))
+        assert device._median_seconds(run, CPU) == 10.0
+    assert len(ran) == 2

@@ -350,7 +350,12 @@ def test_measuring_changes_nothing(stage) -> None:
 
 def test_probe_measures_this_machine() -> None:
     reply, _ = LocalWorker().call(Probe(sizes=[32, 64], device="cpu"))
-    assert [(rate.size, rate.dtype) for rate in reply.rates] == [(32, "float32"), (64, "float32")]
+    assert [(rate.size, rate.dtype) for rate in reply.rates] == [
+        (32, "float32"),
+        (64, "float32"),
+        (32, "bfloat16"),
+        (64, "bfloat16"),
+    ]
     assert all(rate.flop_per_s > 0 for rate in reply.rates)
     assert reply.copy_bytes_per_s > 0
     assert 0 < reply.memory_available_bytes <= reply.memory_total_bytes

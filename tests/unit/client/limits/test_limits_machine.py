@@ -15,6 +15,7 @@ from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import LOGIND, Idleness, ask, look, parse_logind, parse_xprintidle
 from client.limits.power import PowerCap
+from client.limits.sensors import Reading, read_sensors
 
 NOW = 1_700_000_000.0
 IDLE_FOR_AN_HOUR = f"IdleHint=yes\nIdleSinceHint={int((NOW - 3600) * 1e6)}\n"
@@ -128,6 +129,19 @@ class FakeNvml:
     def nvmlDeviceGetPowerManagementLimit(self, handle: str) -> int:  # noqa: N802
         return self.cap_mw
 
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 71_500
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        assert sensor == 0
+        return 63
+
+    def nvmlDeviceGetTemperatureThreshold(self, handle: str, which: int) -> int:  # noqa: N802
+        raise self.NVMLError_NotSupported("no")
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=5)
+
     def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: str) -> list[int]:  # noqa: N802
         return [100_000, 400_000]
 
@@ -191,3 +205,27 @@ def test_why_there_is_no_cap_is_said(
     assert next_step in caught.value.next_step
     cap.restore()
     assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
+
+
+def test_the_driver_tells_power_and_temperature() -> None:
+    nvml = FakeNvml()
+    (reading,) = read_sensors(["cuda:1"], nvml, {"CUDA_VISIBLE_DEVICES": "4,GPU-abc"})
+    assert nvml.asked == ["GPU-abc"]
+    assert reading == Reading("cuda:1", 71.5, 350.0, 63, None, 5)
+    assert nvml.opened == 0
+
+
+def test_without_a_driver_or_a_card_nothing_is_told() -> None:
+    assert read_sensors(["auto"], FakeNvml(driver=False), {}) == []
+    assert read_sensors(["cpu", "mps"], None, {}) == []
+    gone = FakeNvml()
+    gone.nvmlDeviceGetHandleByIndex = _refused(gone)  # type: ignore[method-assign]
+    assert read_sensors(["cuda"], gone, {}) == []
+    assert gone.opened == 0
+
+
+def _refused(nvml: FakeNvml) -> Any:
+    def refuse(index: int) -> str:
+        raise nvml.NVMLError("GPU is lost")
+
+    return refuse

@@ -1,0 +1,47 @@
+"""Floating-point operations that a model needs for a token: the one place of that formula. Pure.
+
+What is counted is what the model needs, however it is computed: work that is done twice, because a
+graph was not kept, counts once. Model FLOP utilisation (MFU) is these operations per second over
+what the device multiplies per second (Chowdhery et al., arXiv 2204.02311, appendix B).
+"""
+
+from msgspec import UNSET
+
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
+
+_BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
+_FROZEN = 2  # with weights only, beside adapters, which are small
+
+
+def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
+    """Floating-point operations of one token, forward and backward, at full context.
+
+    Backward counts twice forward (Kaplan et al., arXiv 2001.08361, section 2.1), or once where all
+    weights are frozen.
+    """
+    passes = _BACKWARD_AND_FORWARD if spec.lora is UNSET else _FROZEN
+    return passes * forward_flops_per_token(spec, part)
+
+
+def forward_flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
+    """Floating-point operations of one token forward, at full context.
+
+    Two per weight of a matrix that the token is multiplied with, plus attention over what a token
+    looks back on: half the context on average, less in a window. Lookups count nothing.
+    """
+    layers = part.last_layer - part.first_layer
+    # scores and mix: two operations each for every number of a head and every token looked at
+    attention = 2 * _looked_at_twice(spec) * spec.joined_width
+    forward = layers * (2 * spec.layer_matrix_size + attention)
+    if part.has_head:
+        forward += 2 * spec.width * spec.vocab
+    return forward
+
+
+def _looked_at_twice(spec: ModelSpec) -> int:
+    """Twice the tokens that one attends to on average: T, or in a window W less."""
+    context = spec.context
+    if spec.window is UNSET or spec.window >= context:
+        return context
+    return 2 * spec.window - spec.window**2 // context
