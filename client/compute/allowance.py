@@ -44,12 +44,28 @@ def check_fits(request: OpenStage) -> None:
     """
     if not request.memory_bytes:
         return
-    need = stage_need(request)
-    if need.total_bytes > request.memory_bytes:
+    need, limit = stage_need(request), own_limit(request)
+    beside = request.ranks > 1 and not request.follows and request.device == "cpu"
+    needed = need.total_bytes + need.offloaded_bytes * beside
+    if needed > limit:
         raise OutOfMemory(
-            f"stage {request.stage} needs {need.total_bytes / _MIB:.0f} MiB of memory, "
-            f"{request.memory_bytes / _MIB:.0f} MiB may be used"
+            f"stage {request.stage} needs {needed / _MIB:.0f} MiB of memory, "
+            f"{limit / _MIB:.0f} MiB may be used"
         )
+
+
+def own_limit(request: OpenStage) -> int:
+    """Return how much of the stage's memory this process may take; 0: no limit.
+
+    Of a stage that is cut over ranks each has its shards, and the first one on the processor what
+    is left: it keeps more beside them.
+    """
+    if request.ranks == 1 or not request.memory_bytes:
+        return request.memory_bytes
+    if request.device != "cpu":
+        return request.memory_bytes // request.ranks
+    shards = stage_need(request).total_bytes
+    return shards if request.follows else request.memory_bytes - (request.ranks - 1) * shards
 
 
 def stage_need(request: OpenStage) -> MemoryNeed:
@@ -67,6 +83,9 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         precision=request.precision,
         reruns_blocks=request.reruns_blocks,
         offload=request.offload != "off",
+        ranks=request.ranks,
+        inside=request.inside,
+        host=True,
     )
 
 
@@ -81,7 +100,7 @@ def enforce(request: OpenStage, device: torch.device) -> None:
     elif request.memory_bytes:
         threads = max(request.threads, request.most_threads)
         extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES
-        _limit_data(request.memory_bytes + extra)
+        _limit_data(own_limit(request) + extra)
 
 
 def _limit_data(more_bytes: int) -> None:

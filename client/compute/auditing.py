@@ -30,7 +30,6 @@ from client.compute.errors import CodecError, StaleRequest
 from client.compute.passes import (
     Payloads,
     exactly,
-    joined,
     loss_and_gradient,
     run_back,
     run_forward,
@@ -130,7 +129,8 @@ class Auditor:
                 so that nobody can say what its rounding explains.
         """
         slot, before = self._replica.at(request.step), self._averager.last_norm
-        if before is None and request.step > 0 and not request.umpire:
+        unknown = before is None and request.step > 0 and not request.umpire
+        if not self._replica.team.agreed(not (unknown and self._replica.team.leads)):
             raise StaleRequest(f"the sum before step {request.step} was not applied here")
         self._kept = None  # free the copy before
         kept = slot if request.umpire else slot.copy()
@@ -139,7 +139,7 @@ class Auditor:
 
     def recompute(self, request: Recompute, payloads: Payloads) -> Recomputed:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
-        slot, part = self._audited(request.step).slot, self._replica.part
+        slot, part = self.slot(request.step), self._replica.part
         slot.check_counted(request.microbatch, counted=False)
         directions: list[Direction] = ["forward"] * (not part.has_head)
         directions += ["backward"] * (not part.embeds)
@@ -158,6 +158,17 @@ class Auditor:
         return Recomputed(
             activation=apart["forward"], gradient=apart["backward"], loss_sum=loss_sum
         )
+
+    def slot(self, step: int) -> Slot:
+        """Return what the audit of a step computes with; all ranks that run passes together ask.
+
+        Raises:
+            StaleRequest: there is none.
+        """
+        kept = self._kept
+        if not self._replica.team.agreed(kept is not None and kept.step == step) or kept is None:
+            raise StaleRequest(f"no version is kept to audit step {step}")
+        return kept.slot
 
     def compare(self, request: CompareContribution, payloads: Payloads) -> ContributionCompared:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""
@@ -237,7 +248,10 @@ class Auditor:
                     yield graph, graph.output, gradient[part]
 
             sent_back = run_back(replica, slot, passes(), claimed[-1] if claimed[1:] else None)
-            return [replica.wire.boundary_out(joined(outputs), "forward", claimed[0]), *sent_back]
+            return [
+                replica.wire.boundary_out(replica.team.joined(outputs), "forward", claimed[0]),
+                *sent_back,
+            ]
 
         return within_memory(replica, run)
 

@@ -161,7 +161,7 @@ def warm_up(replica: Replica) -> None:
     try:
         _measure_once(replica)
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) or replica.team.size > 1:  # the others wait for this rank
             raise
 
 
@@ -200,12 +200,13 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
-    given, gradient = passes.StageInput(tokens if replica.part.embeds else boundary), None
+    own, gradient = replica.team.rows(wire.sequences), None
+    given = passes.StageInput(tokens if replica.part.embeds else boundary)[own]
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, given, tokens)
+        graph, _ = passes.run_loss(replica, slot, given, tokens[own])
     else:
         graph = passes.run_forward(slot, given, with_graph=True)
-        wire.boundary_out(graph.output, "forward")
+        wire.boundary_out(replica.team.joined([graph.output]), "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
     passes.run_backward(replica, slot, graph, graph.output, gradient)

@@ -70,6 +70,7 @@ from client.compute.requests import (
     UsualNorm,
     WeighContribution,
 )
+from client.compute.sharding import Cutting
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
 
@@ -239,8 +240,11 @@ class Executor:
                 self._ranks = Ranks(request)
                 return GroupJoined(), ()
             case GatherSum():
-                return self._group.gather(self._stage.replica, request), ()
+                found = self._stage.auditor.slot if request.audited else self._stage.replica.at
+                return self._group.gather(found(request.step), request), ()
             case ShareVersion():
+                if not request.advanced:
+                    self._stage.auditor.forget()
                 return self._group.share(self._stage.replica, request), ()
             case Save() | HashVersion():
                 raise AssertionError("these are answered from threads of their own")
@@ -270,7 +274,7 @@ class Executor:
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         with allowance.giving_back(request) if self._owns_process else nullcontext():
-            replica = open_replica(request, chosen)
+            replica = open_replica(request, chosen, self._cutting(request, chosen))
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
@@ -278,14 +282,17 @@ class Executor:
         self._opened = _Opened(replica, averager, Auditor(replica, averager), compiling)
         return StageOpened(
             parameters=replica.size,
-            state_bytes=sum(buffer.nbytes for buffer in replica.buffers) + averager.residual_bytes,
-            hash=replica.state_hash(),
+            state_bytes=replica.held_bytes + averager.residual_bytes,
+            hash=replica.state_hash() if replica.team.leads else "",
         )
+
+    def _cutting(self, request: OpenStage, chosen: torch.device) -> Cutting | None:
+        return None if request.inside == "replicas" else self._group.cutting(request, chosen)
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""
         self._useful_threads = sys.maxsize
-        if request.choose_threads:
+        if request.choose_threads and replica.team.size == 1:  # each would time something else
             useful = device.useful_threads(replica, request.threads)
             if useful < request.threads:
                 self._useful_threads = useful

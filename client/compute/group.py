@@ -1,10 +1,13 @@
 """A worker that is a group of processes, its ranks: one volunteer, all of its devices. No torch.
 
-Each rank is a worker process with the stage on its own device. Microbatches are dealt out: a
-microbatch belongs to one rank from its first request on, because its graph and its gradient are
-there. The first rank leads. It makes the versions, takes part in rounds, audits and saves; before a
-contribution the others' gradient sums are moved to it, and after an update it gives its parameters
-to them (`ranks`). So the node sees one worker, with one ledger.
+Each rank is a worker process with a device of its own. Either each has the whole stage, and
+microbatches are dealt out: a microbatch belongs to one rank from its first request on, because its
+graph and its gradient are there. Or the stage is cut over the ranks, and all of them run each
+microbatch together (`sharding`): each gets the same requests in the same order.
+
+The first rank leads. It makes the versions, takes part in rounds and saves; before a contribution
+the gradient sums are moved to it, and after an update it gives the parameters to the others
+(`ranks`). So the node sees one worker, with one ledger.
 
 Requests begin in the order in which they are made. Passes of different microbatches overlap and may
 be answered in another order; everything that moves a sum or makes a version waits until all before
@@ -40,6 +43,7 @@ from client.compute.process import (
     Worker,
     WorkerDied,
     open_worker,
+    running,
 )
 from client.compute.replies import (
     BackwardDone,
@@ -56,6 +60,7 @@ from client.compute.requests import (
     Apply,
     ApplyLocal,
     Backward,
+    CompareContribution,
     Contribute,
     Drop,
     Evaluate,
@@ -63,16 +68,19 @@ from client.compute.requests import (
     ForwardBackward,
     GatherSum,
     JoinGroup,
+    KeepVersion,
     Load,
     LoadStart,
     Measure,
     OpenStage,
     Probe,
+    Recompute,
     Request,
     Save,
     SetThreads,
     ShareVersion,
     Subtract,
+    WeighContribution,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -82,11 +90,16 @@ COLLECTIVE_S = 120
 _MARGIN_S = 30.0
 """A library that does not keep its own timeout is given up so much later."""
 _BLAME_S = 1.0
+_AGREE_S = 30.0
+"""A pass that fails at one rank because of what all have fails at the others as soon."""
 
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
+_TOGETHER = _PASSES | KeepVersion | Recompute
+"""What all ranks do together where the stage is cut over them."""
+_OF_AN_AUDIT = CompareContribution | WeighContribution
 _ALL = OpenStage | Load | LoadStart | Probe | Measure | SetThreads | Drop
 _ROUND = Contribute | Apply | ApplyLocal
-_OWN = _ALL | _ROUND
+_OWN = _ALL | _ROUND | _OF_AN_AUDIT
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
 _Outcome = tuple[Reply, list[bytes]]
@@ -138,7 +151,7 @@ class WorkerGroup(Worker):
         super().__init__()
         self._processes, self._devices = tuple(processes), tuple(devices)
         self._meet, self._timeout_s = meet, timeout_s
-        self._joined = False
+        self._joined = self._is_cut = False
         self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
         """What each rank has to compute."""
@@ -198,6 +211,8 @@ class WorkerGroup(Worker):
                     del self._waiting[call.id]
                 elif isinstance(call.request, _OWN):
                     await self._alone(call)
+                elif self._is_cut and isinstance(call.request, _TOGETHER):
+                    self._pass_to_all(call, nursery)
                 else:
                     self._pass_on(call, nursery)
             self._something_unsent = trio.Event()
@@ -215,6 +230,47 @@ class WorkerGroup(Worker):
         self._begun += 1
         self._busy[rank] += 1
         nursery.start_soon(self._finish_computing, call, rank, submitted)
+
+    def _pass_to_all(self, call: Pending, nursery: trio.Nursery) -> None:
+        """Have all ranks execute a request together."""
+        asked = [rank.submit(call.request, call.payloads) for rank in self._processes]
+        call.payloads = ()
+        self._begun += 1
+        nursery.start_soon(self._finish_together, call, asked)
+
+    async def _finish_together(self, call: Pending, asked: Sequence[Submitted[Any]]) -> None:
+        outcomes = await self._together(asked)
+        self._begun -= 1
+        if isinstance(call.request, _PASSES):
+            self._done.update(range(len(asked)))
+        self._answer(call, outcomes[0])
+        if not self._begun:
+            self._quiet.set()
+
+    async def _together(self, asked: Sequence[Submitted[Any]]) -> list[_Outcome]:
+        """Return the outcomes of a request that either all ranks have executed or none.
+
+        Raises:
+            WorkerDied: they differ, or a rank is left in the midst of a pass.
+        """
+        found: dict[int, _Outcome] = {}
+        patience = trio.CancelScope()
+
+        async def wait(rank: int) -> None:
+            found[rank] = outcome = await self._outcome(asked[rank])
+            if isinstance(outcome[0], Failed):
+                patience.deadline = min(patience.deadline, trio.current_time() + _AGREE_S)
+
+        with patience:
+            async with trio.open_nursery() as nursery:
+                for rank in range(len(asked)):
+                    nursery.start_soon(wait, rank)
+        kinds = {o[0].kind if isinstance(o[0], Failed) else "" for o in found.values()}
+        if len(found) == len(asked) and len(kinds) == 1 and not kinds & {"internal", "oom"}:
+            return [found[rank] for rank in range(len(asked))]
+        rank, failed = next((r, o[0]) for r, o in found.items() if isinstance(o[0], Failed))
+        await trio.sleep(_BLAME_S)  # if another has died, that is the reason
+        raise self._death_of(rank, -signal.SIGKILL, (f"{failed.kind}: {failed.message}",))
 
     def _home(self, request: Forward | ForwardBackward | Backward | Subtract | Evaluate) -> int:
         """Return the rank of a microbatch: the least busy one if it is new here."""
@@ -284,6 +340,10 @@ class WorkerGroup(Worker):
             case Contribute() | ApplyLocal():
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
+            case CompareContribution() | WeighContribution():
+                if self._is_cut:
+                    await self._collect(GatherSum(step=request.step, audited=True))
+                outcome = await self._outcome(self._processes[0].submit(request, payloads))
             case Apply():
                 outcome = await self._led(request, payloads)
             case _:
@@ -300,7 +360,12 @@ class WorkerGroup(Worker):
     async def _open(self, request: OpenStage) -> _Outcome:
         await self._join()
         self._ledger.forget_before(math.inf)
-        return await self._shared(await self._each(partial(self._opening, request)), 0)
+        self._is_cut = request.inside != "replicas"
+        opening = partial(self._opening, request)
+        if not self._is_cut:
+            return await self._shared(await self._each(opening), 0)
+        asked = [rank.submit(opening(place)) for place, rank in enumerate(self._processes)]
+        return await self._shared(await self._together(asked), 0)
 
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
@@ -310,17 +375,20 @@ class WorkerGroup(Worker):
             device=torch_name(self._devices[rank]),
             threads=_part(request.threads, ranks),
             most_threads=request.most_threads and _part(request.most_threads, ranks),
-            memory_bytes=request.memory_bytes // ranks,
+            memory_bytes=request.memory_bytes // (1 if self._is_cut else ranks),
+            ranks=ranks if self._is_cut else 1,
         )
         follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
         return replace(own, **follower) if rank else own
 
     async def _load(self, request: Load | LoadStart) -> _Outcome:
         self._ledger.forget_before(math.inf)
-        if isinstance(request, LoadStart):  # all: what is frozen beside adapters is not shared
+        if (
+            isinstance(request, LoadStart) and not self._is_cut
+        ):  # all: what is frozen beside adapters is not shared
             return await self._shared(await self._each(lambda _: request), 0)
         loaded = await self._outcome(self._processes[0].submit(request))
-        return await self._shared([loaded], request.version)
+        return await self._shared([loaded], request.version if isinstance(request, Load) else 0)
 
     async def _shared(self, outcomes: Sequence[_Outcome], version: int) -> _Outcome:
         """Return the first rank's outcome, or a failure; without one all have its version."""
@@ -385,12 +453,20 @@ class WorkerGroup(Worker):
 
     async def _gather(self, step: int) -> None:
         """Move what other ranks have counted of a step to the first one."""
+        if self._is_cut:
+            await self._collect(GatherSum(step=step))
+            return
         counted = self._ledger.in_sums(step)
         taking_part = [rank for rank, theirs in enumerate(counted) if theirs or not rank]
         if len(taking_part) > 1:
             request = GatherSum(step=step, counted=counted)
             await self._collective(dict.fromkeys(taking_part, request))
             self._ledger.gathered(step)
+
+    async def _collect(self, request: GatherSum) -> None:
+        """Move the sums of all ranks to the first one, unless there is none to move."""
+        asked = [rank.submit(request) for rank in self._processes]
+        await self._together(asked)
 
     async def _share(self, version: int, *, advanced: bool) -> None:
         """Give all ranks the first one's version, and compare what they have then."""
@@ -469,18 +545,8 @@ async def open_group(
     Raises:
         OSError: a process cannot be started.
     """
-    failure: Exception | None = None
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
         ranks = [await stack.enter_async_context(open_worker()) for _ in devices]
-        group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(group.run)
-            try:
-                yield group
-            except Exception as error:
-                failure = error  # raised below, where no nursery wraps it into a group
-            finally:
-                group.close()
-    if failure is not None:
-        raise failure
+        meet = Path(folder) / "meet"
+        yield await stack.enter_async_context(running(WorkerGroup(ranks, devices, meet, timeout_s)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from client.compute.payload import CodecName
+from client.compute.requests import Inside
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.matrices import largest_matrix
@@ -20,6 +21,13 @@ from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precis
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
+# This rank's part of the parameters, of a pass's gradient and of the gradient sum.
+_SHARDS = 3
+# A unit that all ranks have whole for a while: parameters, gradient, and that as it is sent.
+_WHOLE_UNITS = 3
+# Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
+# into norms and matrices of both halves.
+_COPIED_WIDTHS = 4
 # Buffers as long as the parameters beside the state: a gradient sum for every version that can be
 # worked at, and one scratch gradient.
 _SCRATCH_BUFFERS = 1
@@ -75,6 +83,9 @@ def required_bytes(
     precision: Precision = DEFAULT,
     reruns_blocks: bool = False,
     offload: bool = False,
+    ranks: int = 1,
+    inside: Inside = "fsdp",
+    host: bool = False,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -91,6 +102,11 @@ def required_bytes(
         precision: in which passes compute.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
         offload: whether the other vectors lie in slower memory than the parameters.
+        ranks: over which the stage is cut; then this is the memory of each, with an equal share of
+            what the first one has beside its shards.
+        inside: how it is cut.
+        host: whether that lies in other memory than the shards, as beside a GPU: then it is
+            offloaded and does not count here.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
@@ -115,7 +131,7 @@ def required_bytes(
         window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
         averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
         buffers, snapshot = resident, 0
-    return MemoryNeed(
+    need = MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         snapshot_bytes=snapshot,
         offloaded_bytes=offloaded,
@@ -125,6 +141,52 @@ def required_bytes(
         head_bytes=_head_bytes(model, batch) if is_last else 0,
         frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
     )
+    if ranks == 1:
+        return need
+    alone = need.state_bytes + need.snapshot_bytes
+    boundaries = 2 * batch * model.width * NUMBER_BYTES  # of all sequences, in and out
+    if inside == "fsdp":
+        held = _full_shard_bytes(model, layers_per_stage, stage, ranks)
+        batch = -(-sequences // ranks) * tokens
+        whole = _graph_bytes(model, layers, batch, parameters, precision)
+    else:
+        held = _tensor_bytes(model, layers_per_stage, stage, ranks)
+        copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
+        whole = copied + max(0, whole - copied) // ranks
+    return MemoryNeed(
+        state_bytes=held + boundaries,
+        snapshot_bytes=0 if host else -(-alone // ranks),
+        offloaded_bytes=alone if host else 0,
+        graph_bytes=layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole,
+        block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
+        graphs=need.graphs,
+        head_bytes=_head_bytes(model, batch) if is_last else 0,
+    )
+
+
+def _full_shard_bytes(
+    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
+) -> int:
+    """What a rank holds of a stage whose rows are dealt out: shards, and for a while a unit."""
+    parameters = stage_parameters(model, layers_per_stage, stage)
+    layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
+    uneven = (layers + 1) * model.width  # the rows of a parameter, by ranks
+    units = [
+        model.layer_parameter_count * bool(layers),
+        model.embedding_parameter_count * (stage == 0),
+        sum(map(math.prod, model.head_tensors.values())) * is_last,
+    ]
+    shard = -(-parameters // ranks) + uneven
+    return NUMBER_BYTES * (_SHARDS * shard + _WHOLE_UNITS * max(units))
+
+
+def _tensor_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int) -> int:
+    """What a rank holds of a stage whose blocks are cut: its part of them, and the ends."""
+    layers = layers_per_stage[stage]
+    vectors = 6 * model.width * layers  # norms and biases are at each
+    blocks = -(-layers * model.layer_parameter_count // ranks) + vectors
+    ends = stage_parameters(model, layers_per_stage, stage) - layers * model.layer_parameter_count
+    return NUMBER_BYTES * _SHARDS * (blocks + ends)
 
 
 def away_bytes(parameters: int, averaging_codec: CodecName) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from client.compute.cut_stage import losses
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
 from client.compute.replica import Replica
@@ -37,7 +38,6 @@ from client.compute.requests import (
 )
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
-from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import shown_share
 
 Payloads = Sequence[Buffer]
@@ -89,7 +89,7 @@ def forward(
         parts = parts_of(replica)
         with_graph = keep and len(parts) == 1
         graphs = [run_forward(slot, given[part], with_graph=with_graph) for part in parts]
-        output = joined([graph.output for graph in graphs])
+        output = replica.team.joined([graph.output for graph in graphs])
         return graphs[0] if with_graph else None, replica.wire.boundary_out(output, "forward")
 
     graph, boundary = within_memory(replica, run)
@@ -133,7 +133,8 @@ def backward(
     def run() -> tuple[bool, list[memoryview]]:
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
-            return False, run_backward(replica, slot, graph, graph.output, gradient)
+            own = gradient[replica.team.rows(len(gradient))]
+            return False, run_backward(replica, slot, graph, graph.output, own)
         sent, _ = with_samples(replica, request.microbatch, payloads, 1)
         if len(sent) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
@@ -198,13 +199,14 @@ def evaluate(
             pieces = (given[part] for part in parts)
             hidden = (stage.hidden(each.x, each.begins) for each in pieces)  # (B, T, C)
             if not part.has_head:
-                return 0.0, [replica.wire.boundary_out(joined(list(hidden)), "forward"), *read]
+                output = replica.team.joined(list(hidden))
+                return 0.0, [replica.wire.boundary_out(output, "forward"), *read]
             targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
-            losses = (
-                losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
+            found = (
+                losses(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
                 for h, p in zip(hidden, parts, strict=True)
             )
-            return sum(losses), []
+            return replica.team.summed(sum(found)), []
 
     loss_sum, sent = within_memory(replica, run)
     if not loss_sum <= LARGEST_LOSS:
@@ -273,7 +275,7 @@ def run_loss(
         raise ShapeError("only the last stage computes a loss")
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     with stage.computing(x.device):
-        loss, whole = losses_of_hidden(
+        loss, whole = losses(
             stage,
             stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
             targets,
@@ -316,21 +318,17 @@ def run_back(
         passes: graph, output and gradient of each slice in turn.
         like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
-    slot.flat.zero_gradients()
+    slot.zero_gradients()
     of_inputs = []
     for graph, output, gradient in passes:
         torch.autograd.backward(output, gradient)
         if graph.leaf is not None and graph.leaf.grad is not None:
             of_inputs.append(graph.leaf.grad)
-    for (stretch,) in slot.home.stretches(slot.flat.gradients):
-        low, high = torch.aminmax(stretch)  # both are NaN if any is
-        if not torch.maximum(-low, high) <= LARGEST_GRADIENT:
-            raise PoisonedTensor(
-                "the gradient of the parameters is not finite or of absurd magnitude"
-            )
+    if not slot.gradients_within(LARGEST_GRADIENT):
+        raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(joined(of_inputs), "backward", like)]
+    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like)]
 
 
 def _recomputed_backward(
@@ -344,11 +342,6 @@ def _recomputed_backward(
             yield graph, graph.output, gradient[part]
 
     return run_back(replica, slot, passes())
-
-
-def joined(pieces: list[Tensor]) -> Tensor:
-    """Slices of the sequences put together, (B, T, C)."""
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def with_samples(
@@ -397,19 +390,19 @@ def loss_and_gradient(
     share = shown_share(targets)
 
     def run() -> tuple[float, list[memoryview]]:
-        losses: list[float] = []
+        found: list[float] = []
 
         def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
             for part in parts_of(replica):
                 graph, loss = run_loss(replica, slot, given[part], targets[part])
                 whole = graph.output
-                if not whole <= LARGEST_LOSS:
+                if not replica.team.agreed(bool(whole <= LARGEST_LOSS)):
                     raise PoisonedTensor("the loss is not finite or of absurd magnitude")
-                losses.append(loss.item())
+                found.append(loss.item())
                 yield graph, whole, None
 
         gradient = run_back(replica, slot, passes(), like)
-        return sum(losses) * share, gradient
+        return replica.team.summed(sum(found)) * share, gradient
 
     return within_memory(replica, run)
 

@@ -234,6 +234,10 @@ class Worker(ABC):
     def close(self) -> None:
         """End the worker; waiting calls raise `WorkerDied`."""
 
+    @abstractmethod
+    async def run(self) -> None:
+        """Pass calls on until the worker dies or `close` is called."""
+
     def _die(self, death: WorkerDied) -> None:
         self._death = death
         self._dead.set()
@@ -404,8 +408,13 @@ async def open_worker(
     Raises:
         OSError: the process cannot be started.
     """
-    launched = launch(command, ring_bytes)
-    worker = WorkerProcess(launched)
+    async with running(WorkerProcess(launch(command, ring_bytes))) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[Worker]:
+    """Run a worker for the length of the block, and close it."""
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)

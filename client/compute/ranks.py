@@ -19,11 +19,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from client.compute.cuttable import why_not
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
 from client.compute.replies import SumGathered, VersionShared
-from client.compute.requests import GatherSum, JoinGroup, ShareVersion
+from client.compute.requests import GatherSum, JoinGroup, OpenStage, ShareVersion
+from client.compute.sharding import Cutting, ShardedSlot
+from client.compute.slot import Slot
+from client.compute.team import Ring
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LEADER = 0
@@ -53,14 +57,43 @@ class Ranks:
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),
         )
+        # Here: who is no rank does without what they import, and no stage limits memory yet.
+        from client.compute.full_shards import FullShards
+        from client.compute.tensor_parallel import TensorParallel
 
-    def gather(self, replica: Replica, request: GatherSum) -> SumGathered:
+        self._full_shards, self._tensor_parallel = FullShards, TensorParallel
+
+    def cutting(self, request: OpenStage, device: torch.device) -> Cutting:
+        """Return how a stage is cut over the ranks.
+
+        Raises:
+            ShapeError: it cannot be cut so; says why.
+        """
+        why = why_not(
+            request.model,
+            request.inside,
+            ranks=request.ranks,
+            sequences=request.sequences,
+            delayed=request.delayed,
+            whole=len(request.layers_per_stage) == 1,
+        )
+        if why:
+            raise ShapeError(
+                f"stage {request.stage} cannot be cut over {request.ranks} ranks: {why}"
+            )
+        if request.inside == "tp":
+            return self._tensor_parallel(Ring(self._rank, request.ranks, 0, device), request.model)
+        return self._full_shards(Ring(self._rank, request.ranks, request.sequences, device))
+
+    def gather(self, slot: Slot, request: GatherSum) -> SumGathered:
         """Move the gradient sums of a step to the first rank's.
 
         Raises:
             LedgerError: what this rank has counted is not what the request says.
         """
-        slot = replica.at(request.step)
+        if isinstance(slot, ShardedSlot):
+            slot.shards.gather(slot.gradient_sum)
+            return SumGathered()
         counted = request.counted[self._rank]
         if slot.counted != set(counted):
             raise LedgerError(f"rank {self._rank} has counted {len(slot.counted)} microbatches")
@@ -86,6 +119,10 @@ class Ranks:
             replica.follow(request.version, advanced=request.advanced)
         if replica.version != request.version:
             raise StaleRequest(f"rank {self._rank} is at version {replica.version}")
+        for slot in replica.slots:
+            if isinstance(slot, ShardedSlot):
+                slot.shards.load(slot.flat.values)
+                return VersionShared(digest="")
         for tensor in _shared(replica, advanced=request.advanced):
             dist.broadcast(tensor, _LEADER)
         return VersionShared(

@@ -30,8 +30,10 @@ from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
+from client.compute.sharding import Cutting, ShardedSlot, Shards
 from client.compute.slot import Slot, open_slots
 from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
+from client.compute.team import ALONE, Team
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
@@ -63,6 +65,8 @@ class Replica:
     """Sizes of the tensors from other stages."""
     home: Vectors
     """Where all vectors (N,) lie but the parameters."""
+    team: Team = ALONE
+    """Those with which passes are run."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     loss_weight: float = 1.0
@@ -139,6 +143,12 @@ class Replica:
         """Every tensor (N,) that is held."""
         sums = (slot.gradient_sum for slot in self.slots)
         return *self.state_tensors, *sums, self.flat.gradients
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all that is held, shards included."""
+        shards = (slot.shards.nbytes for slot in self.slots if isinstance(slot, ShardedSlot))
+        return sum(each.nbytes for each in self.buffers if not each.is_meta) + sum(shards)
 
     def at(self, step: int) -> Slot:
         """The slot in which the microbatches of a step are run.
@@ -250,8 +260,10 @@ class Replica:
         return self.known_hash
 
 
-def open_replica(request: OpenStage, device: torch.device) -> Replica:
-    """A replica at version 0.
+def open_replica(
+    request: OpenStage, device: torch.device, cutting: Cutting | None = None
+) -> Replica:
+    """A replica at version 0; ``cutting`` says how it is cut over ranks, if it is.
 
     Raises:
         ShapeError: the request contradicts itself; says how.
@@ -261,13 +273,13 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     except ValueError as error:
         raise ShapeError(str(error)) from error
     spec = request.model
-    make = blank_stage if request.imported else build_stage
-    module = make(spec, part, request.seed)
-    module.to(device)
-    module.precision = request.precision
-    module.reruns_blocks = request.reruns_blocks
-    home = vectors_for(request, device)
-    slots = open_slots(module, 2 if request.delayed else 1, home)
+    if cutting is None:
+        slots, home = _whole_slots(request, part, device)
+    else:
+        slots, home = _cut_slots(request, part, cutting)
+    for slot in slots:
+        slot.module.precision = request.precision
+        slot.module.reruns_blocks = request.reruns_blocks
     flat = slots[0].flat
     wire = Wire(
         request.sequences,
@@ -291,8 +303,47 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     kept = request.graphs_kept
     weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
-        request.swarm, slots, parameters, optimizer, wire, kept, outliers, home, samples, weight
+        request.swarm,
+        slots,
+        parameters,
+        optimizer,
+        wire,
+        kept,
+        outliers,
+        home,
+        cutting.ring if cutting else ALONE,
+        samples,
+        weight,
     )
+
+
+def _whole_slots(
+    request: OpenStage, part: StageSlice, device: torch.device
+) -> tuple[list[Slot], Vectors]:
+    make = blank_stage if request.imported else build_stage
+    module = make(request.model, part, request.seed)
+    module.to(device)
+    home = vectors_for(request, device)
+    return open_slots(module, 2 if request.delayed else 1, home), home
+
+
+def _cut_slots(
+    request: OpenStage, part: StageSlice, cutting: Cutting
+) -> tuple[list[Slot], Vectors]:
+    """The first rank has whole vectors on the processor; the others know what is where in them."""
+    ring = cutting.ring
+    make = blank_stage if request.imported else build_stage
+    at = torch.device("cpu" if ring.leads else "meta")
+    home = vectors_for(request, at) if ring.leads else Vectors(at)
+    with at:
+        whole = (
+            make(request.model, part, request.seed) if ring.leads else Stage(request.model, part)
+        )
+    flat = FlatParameters(whole, vectors=home)
+    stage = cutting.cut(request.model, part)
+    shards = Shards(stage, cutting, flat.layout)
+    total = home.zeros(flat.values.numel())
+    return [ShardedSlot(stage, flat, total, home, shards=shards)], home
 
 
 def _part(request: OpenStage) -> StageSlice:

@@ -56,6 +56,7 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Offload = Literal["off", "memory", "disk"]
+Inside = Literal["replicas", "fsdp", "tp"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -122,6 +123,10 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
+    inside: Inside = "replicas"
+    """How the ranks of a group share the stage: each has all of it, or it is cut over them."""
+    ranks: Positive = 1
+    """Over which it is cut."""
     follows: bool = False
     """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 
@@ -161,11 +166,16 @@ class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
 class GatherSum(Request[SumGathered], frozen=True, kw_only=True):
     """Move the gradient sums of a step to the first rank, which adds them in the order of ranks.
 
-    `counted`: the microbatches in the sum of each rank; those with none need not be asked.
+    Where the stage is cut over the ranks, all are asked, and all have counted the same.
+
+    Fields:
+        counted: the microbatches in the sum of each rank; those with none need not be asked.
+        audited: whether it is the sum of an audit.
     """
 
     step: Count
-    counted: list[list[Count]]
+    counted: list[list[Count]] = []
+    audited: bool = False
 
 
 class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):

@@ -18,9 +18,11 @@ Result = TypeVar("Result")
 
 
 def parts_of(replica: Replica) -> list[slice]:
-    """The slices of the sequences [0, B) that are run one after the other."""
-    count, size = replica.wire.sequences, replica.sequences_at_once
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    """The slices of the sequences [0, B), as far as they are ours, that are run one after the
+    other."""
+    own, size = replica.team.rows(replica.wire.sequences), replica.sequences_at_once
+    starts = range(own.start, own.stop, size)
+    return [slice(start, min(start + size, own.stop)) for start in starts]
 
 
 def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
@@ -39,6 +41,8 @@ def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
             if not is_out_of_memory(error):
                 raise
             words = str(error).partition("\n")[0]
+        if replica.team.size > 1:  # the others wait in the midst of the pass: all begin anew
+            raise OutOfMemory(f"a rank lacks memory: {words}")
         # Only here: the exception kept the failed pass's memory alive.
         replica.drop_graphs()
         if torch.cuda.is_available():

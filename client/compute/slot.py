@@ -10,6 +10,7 @@ Shapes: N parameters of the stage.
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from client.compute.errors import LedgerError
@@ -47,6 +48,18 @@ class Slot:
         if (microbatch in self.counted) != counted:
             state = "not counted" if counted else "counted already"
             raise LedgerError(f"microbatch {microbatch} is {state} in its step")
+
+    def zero_gradients(self) -> None:
+        """Begin a pass: set the gradients in scratch to zero."""
+        self.flat.zero_gradients()
+
+    def gradients_within(self, bound: float) -> bool:
+        """Whether no element of the gradient in scratch is larger, or no number."""
+        for (stretch,) in self.home.stretches(self.flat.gradients):
+            low, high = torch.aminmax(stretch)  # both are NaN if any is
+            if not torch.maximum(-low, high) <= bound:
+                return False
+        return True
 
     def count(self, microbatch: int) -> None:
         """Add the gradient in scratch, which is that of this microbatch."""

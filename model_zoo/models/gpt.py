@@ -43,15 +43,19 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.has_bias)
         self.out = nn.Linear(spec.width, spec.width, bias=spec.has_bias)
 
+    def take_heads_of(self, ranks: int) -> None:
+        """Compute one of so many equal parts of the heads; the matrices are cut accordingly."""
+        self.heads //= ranks
+
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         qkv: Tensor = self.qkv(x)  # (B, T, 3C)
         q, k, v = (
             part.view(batch, length, self.heads, -1).transpose(1, 2)  # (B, H, T, D)
             for part in qkv.chunk(3, dim=2)
         )
         mixed = documents.attend(attend, q, k, v) if documents else attend(q, k, v)  # (B, H, T, D)
-        joined = mixed.transpose(1, 2).reshape(batch, length, width)  # (B, T, C)
+        joined = mixed.transpose(1, 2).flatten(2)  # (B, T, C)
         result: Tensor = self.out(joined)
         return result
 

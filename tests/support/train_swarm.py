@@ -125,6 +125,7 @@ class TestSwarm:
         *,
         processes: bool = False,
         lora: int | None = None,
+        heads: int = 2,
     ) -> None:
         torch.set_num_threads(1)
         text = folder / "text"
@@ -132,7 +133,7 @@ class TestSwarm:
             text.write_text("the quick brown fox jumps over the lazy dog " * 400)
         self.data = Path(run.data) if run.data != BUILT_IN else text
         run, founder = RunChoices(**{**_fields(run), "data": str(self.data)}), FOUNDER
-        model = ModelChoices(layers=run.stages, width=32, heads=2, context=16)
+        model = ModelChoices(layers=run.stages, width=32, heads=heads, context=16)
         model = model if run.source is None else ModelChoices(lora=lora)
         self.starts, self._source = TextStore(folder / "starts"), run.source
         manifest = found_swarm(founder.peer, run, model, OptimizerChoices(), self.starts).manifest
@@ -155,11 +156,12 @@ class TestSwarm:
         founder: bool = False,
         starts: bool = False,
         device: str = "cpu",
+        inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto",
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones.
+        processes compute, if they are real ones; ``inside``: how several share a stage.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -193,7 +195,11 @@ class TestSwarm:
             engine.shelf,
         )
         own = Settings(
-            threads=1, device=device, memory_limit_bytes=memory_bytes, offload=self.offload
+            threads=1,
+            device=device,
+            inside=inside,
+            memory_limit_bytes=memory_bytes,
+            offload=self.offload,
         )
         terms = self._terms(engine, number, own, str(self.data) if text else "")
         start_worker = opener(own.devices) if self._processes else _starter(workers)
@@ -351,12 +357,17 @@ async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]
 
 @asynccontextmanager
 async def open_swarm(
-    folder: Path, *, processes: bool = False, lora: int | None = None, **choices: Any
+    folder: Path,
+    *,
+    processes: bool = False,
+    lora: int | None = None,
+    heads: int = 2,
+    **choices: Any,
 ) -> AsyncIterator[TestSwarm]:
     """A swarm without volunteers; ``choices`` are those of a founder.
 
-    With ``lora`` adapters of that rank are trained. With ``processes`` its workers are real ones,
-    for tests on the real clock.
+    With ``lora`` adapters of that rank are trained; ``heads`` are those of attention. With
+    ``processes`` its workers are real ones, for tests on the real clock.
     """
     fields: dict[str, Any] = {
         "name": "test",
@@ -371,7 +382,7 @@ async def open_swarm(
     }
     async with open_memory_hub() as hub, trio.open_nursery() as nursery:
         run = RunChoices(**{**fields, **choices})
-        yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora)
+        yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora, heads=heads)
         nursery.cancel_scope.cancel()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from client.errors import UserError
+from client.train.workers.grouping import ALONE, Grouping
 from client.train.workers.offloading import NOWHERE, Offloading
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
@@ -27,9 +28,10 @@ class MemoryBudget:
         manifest: Manifest,
         usable_bytes: Callable[[], int],
         offloading: Callable[[], Offloading] = lambda: NOWHERE,
+        grouping: Callable[[], Grouping] = lambda: ALONE,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
-        self._offloading = offloading
+        self._offloading, self._grouping = offloading, grouping
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
         self._beside: dict[int, Fit] = {}
@@ -67,7 +69,9 @@ class MemoryBudget:
         """
         if stage in self._beside:
             raise UserError(f"stage {stage} is opened for another case", "")
-        fit = self._beside[stage] = fit_stage(self._manifest, stage, self.free_bytes)
+        fit = self._beside[stage] = fit_stage(
+            self._manifest, stage, self.free_bytes, grouping=self._grouping()
+        )
         return fit
 
     def release_beside(self, stage: int) -> None:
@@ -104,7 +108,9 @@ class MemoryBudget:
         if len(self._taken) >= MOST_STAGES:
             raise UserError(f"{MOST_STAGES} stages are held already", "")
         spare_bytes, offloading = self._spare_bytes(stage), self._offloading()
-        return fit_stage(self._manifest, stage, self.free_bytes, spare_bytes, offloading)
+        return fit_stage(
+            self._manifest, stage, self.free_bytes, spare_bytes, offloading, self._grouping()
+        )
 
     def _spare_bytes(self, stage: int) -> int:
         """Return the memory of another stage, which forward graphs should leave free."""

@@ -77,6 +77,7 @@ class HeldStages:
             terms.manifest,
             lambda: usable_memory_bytes(terms.capacity(), terms.settings),
             terms.offloading,
+            terms.grouping,
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""

@@ -40,6 +40,7 @@ from client.train.transfer.text_search import (
     TOKENIZER,
     TextSearch,
 )
+from client.train.workers.grouping import Grouping, grouping
 from client.train.workers.offloading import Offloading, offloading
 from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
@@ -118,6 +119,10 @@ class Terms:
         has_host = self.capacity().has_host
         return offloading(self.settings, self.folders.offloaded, has_host=has_host)
 
+    def grouping(self) -> Grouping:
+        """Return how our devices may share a stage now."""
+        return grouping(self.settings, has_host=self.capacity().has_host)
+
 
 class Waits(Protocol):
     """Says how far an attempt is."""
@@ -135,6 +140,11 @@ def _offloads(stage: int, fit: Fit) -> str:
     where = "in the GPU's host" if fit.offload == "memory" else f"on disk in {fit.offload_folder}"
     size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
     return f"stage {stage} keeps {size} of moments, gradient sums and snapshots {where}"
+
+
+def _cut_words(stage: int, settings: Settings) -> str:
+    count = len(settings.devices)
+    return f"stage {stage} is cut over {count} devices: each holds a part of its parameters"
 
 
 async def offer_text(terms: Terms) -> None:
@@ -239,6 +249,8 @@ class StageAcquisition:
             terms.cores.most_threads,
             terms.folders.compiled,
         )
+        if fit.inside != "replicas":
+            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, terms.settings)))
         if fit.offload != "off":
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
             create_folders(terms.folders.offloaded)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import UNSET
 
 from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
-from client.compute.requests import Offload, OpenStage
+from client.compute.requests import Inside, Offload, OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.train.workers.grouping import ALONE, Grouping
 from client.train.workers.offloading import NOWHERE, Offloading, SlowMemory
 from model_zoo.specs.data import DataSpec
 from protocol.manifest import Manifest
@@ -32,6 +34,12 @@ class Fit:
     """Where the vectors lie but the parameters: beside them, if they fit there."""
     offload_folder: str = ""
     offloaded_bytes: int = 0
+    inside: Inside = "replicas"
+    """How the ranks of a group share it."""
+
+    def at_once(self, ranks: int) -> int:
+        """Return the microbatches that so many ranks run at a time."""
+        return ranks if self.inside == "replicas" else 1
 
 
 def stage_need(
@@ -41,12 +49,15 @@ def stage_need(
     *,
     reruns_blocks: bool = False,
     offload: bool = False,
+    ranks: int = 1,
+    inside: Inside = "fsdp",
+    host: bool = False,
 ) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
 
     ``manifest`` has the model and the cut, ``stage`` is the index of the stage; with
     ``reruns_blocks`` graphs keep the blocks' inputs alone, with ``offload`` all vectors but the
-    parameters lie elsewhere.
+    parameters lie elsewhere; with ``ranks`` it is cut over these (see `required_bytes`).
     """
     return required_bytes(
         manifest.model,
@@ -61,6 +72,9 @@ def stage_need(
         precision=manifest.precision,
         reruns_blocks=reruns_blocks,
         offload=offload,
+        ranks=ranks,
+        inside=inside,
+        host=host,
     )
 
 
@@ -70,9 +84,10 @@ def fit_stage(
     available_bytes: int,
     spare_bytes: int = 0,
     offloading: Offloading = NOWHERE,
+    grouping: Grouping = ALONE,
 ) -> Fit:
     """Return how a stage fits into memory: with whole graphs, else with its blocks run again, else
-    with its vectors offloaded.
+    with its vectors offloaded, or cut over the ranks of a group.
 
     Args:
         manifest: of the swarm.
@@ -80,33 +95,89 @@ def fit_stage(
         available_bytes: memory for it.
         spare_bytes: part of these left to another stage, if one graph can be kept without it.
         offloading: where its vectors may lie instead.
+        grouping: the ranks, each with so much memory.
 
     Raises:
         UserError: it does not fit.
     """
-    for place in _places(manifest, stage, offloading):
-        for reruns_blocks in (False, True):
-            how = {"reruns_blocks": reruns_blocks, "offload": place is not None}
-            need = stage_need(manifest, stage, **how)
-            graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-            if graphs < 0:
-                continue
-            frugal = graphs_that_fit(need, available_bytes - spare_bytes)
-            if 1 <= frugal < graphs:
-                graphs = frugal
-            taken = stage_need(manifest, stage, graphs, **how).total_bytes
-            if place is None:
-                return Fit(graphs, taken, reruns_blocks)
-            away = need.offloaded_bytes
-            return Fit(graphs, taken, reruns_blocks, place.kind, place.folder, away)
-    least = stage_need(manifest, stage, reruns_blocks=True, offload=bool(offloading.places))
-    elsewhere = f" and {_mib(least.offloaded_bytes)} of disk" if offloading.places else ""
+    ways = grouping.ways(manifest, stage)
+    if why := grouping.why_not(manifest, stage, ways[0]):
+        words = f"stage {stage} cannot be cut over {grouping.ranks} devices: {why}"
+        raise UserError(words, "use --inside auto or replicas", ExitCode.CONFIG)
+    for inside in ways:
+        if inside == "replicas":
+            fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, offloading)
+        else:
+            fit = _fit_cut(manifest, stage, inside, available_bytes, grouping)
+        if fit is not None:
+            return fit
+    least = _least(manifest, stage, ways[-1], offloading, grouping)
+    elsewhere = ""
+    if least.offloaded_bytes:
+        where = "disk" if offloading.places else "the host's memory"
+        elsewhere = f" and {_mib(least.offloaded_bytes)} of {where}"
     raise UserError(
         f"stage {stage} needs {_mib(least.total_bytes)} of memory{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
         "raise --memory-limit, close other programs, or join a swarm with more stages",
         ExitCode.CONFIG,
     )
+
+
+def _least(
+    manifest: Manifest,
+    stage: int,
+    inside: Inside,
+    offloading: Offloading,
+    grouping: Grouping,
+) -> MemoryNeed:
+    """The least memory that a stage needs, in the last way in which it may be held here."""
+    if inside == "replicas":
+        return stage_need(manifest, stage, reruns_blocks=True, offload=bool(offloading.places))
+    ranks, host = grouping.ranks, grouping.host_bytes > 0
+    return stage_need(manifest, stage, reruns_blocks=True, ranks=ranks, inside=inside, host=host)
+
+
+def _fit_cut(
+    manifest: Manifest, stage: int, inside: Inside, available_bytes: int, grouping: Grouping
+) -> Fit | None:
+    ranks, host = grouping.ranks, grouping.host_bytes > 0
+    need_with = partial(stage_need, manifest, stage, ranks=ranks, inside=inside, host=host)
+    for reruns_blocks in (False, True):
+        need = need_with(reruns_blocks=reruns_blocks)
+        graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
+        if graphs >= 0 and need.offloaded_bytes <= grouping.host_bytes:
+            taken_bytes = need_with(graphs, reruns_blocks=reruns_blocks).total_bytes
+            return Fit(graphs, taken_bytes, reruns_blocks, inside=inside)
+    return None
+
+
+def _fit_whole(
+    manifest: Manifest,
+    stage: int,
+    available_bytes: int,
+    spare_bytes: int,
+    offloading: Offloading,
+) -> Fit | None:
+    for place in _places(manifest, stage, offloading):
+        for reruns_blocks in (False, True):
+            away = place is not None
+            need_with = partial(
+                stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=away
+            )
+            need = need_with()
+            graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
+            if graphs < 0:
+                continue
+            frugal = graphs_that_fit(need, available_bytes - spare_bytes)
+            if 1 <= frugal < graphs:
+                graphs = frugal
+            taken = need_with(graphs).total_bytes
+            if place is None:
+                return Fit(graphs, taken, reruns_blocks)
+            size_bytes = need.offloaded_bytes
+            return Fit(graphs, taken, reruns_blocks, place.kind, place.folder, size_bytes)
+    return None
 
 
 def _places(manifest: Manifest, stage: int, offloading: Offloading) -> list[SlowMemory | None]:
@@ -119,7 +190,10 @@ def _places(manifest: Manifest, stage: int, offloading: Offloading) -> list[Slow
 
 
 def check_fits(
-    manifest: Manifest, available_bytes: int, offloading: Offloading = NOWHERE
+    manifest: Manifest,
+    available_bytes: int,
+    offloading: Offloading = NOWHERE,
+    grouping: Grouping = ALONE,
 ) -> list[bool]:
     """Check that this machine has memory for one stage at least; return for which it has.
 
@@ -129,7 +203,7 @@ def check_fits(
     found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
-            fit_stage(manifest, stage, available_bytes, offloading=offloading)
+            fit_stage(manifest, stage, available_bytes, 0, offloading, grouping)
         except UserError:
             if stage == manifest.stage_count - 1 and not any(found):
                 raise
@@ -190,6 +264,7 @@ def open_stage_request(
         offload_folder=fit.offload_folder,
         compile=settings.compile,
         compile_folder=compile_folder,
+        inside=fit.inside,
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,

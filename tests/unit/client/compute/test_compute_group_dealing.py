@@ -16,6 +16,7 @@ from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
 from client.compute.replies import (
     Applied,
     Contributed,
+    ContributionCompared,
     Dropped,
     Failed,
     GroupJoined,
@@ -30,6 +31,7 @@ from client.compute.replies import (
 from client.compute.requests import (
     Apply,
     ApplyLocal,
+    CompareContribution,
     Contribute,
     Drop,
     ForwardBackward,
@@ -83,6 +85,9 @@ class FakeRank(Worker):
 
     def close(self) -> None:
         self.closed = True
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
 
     def kinds(self) -> list[str]:
         return [type(request).__name__ for request in self.asked]
@@ -212,3 +217,90 @@ async def test_a_rank_that_never_answers_is_given_up(
         with pytest.raises(WorkerDied, match="it had not answered the other ranks for 5 s"):
             await group.call(open_request(0, [4]))
         assert trio.current_time() >= module._MARGIN_S
+
+
+# --- a stage that is cut over the ranks -----------------------------------------------------------
+
+
+async def cut_over(group: WorkerGroup) -> None:
+    await group.call(open_request(0, [4], inside="fsdp", averaging="s8", memory_bytes=90))
+
+
+async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
+    async with group_of(2) as (group, ranks):
+        await cut_over(group)
+        opened = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
+        assert [(each.ranks, each.follows, each.memory_bytes) for each in opened] == [
+            (2, False, 90),
+            (2, True, 90),
+        ]
+        asked = group.submit(loss_of(0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [rank.asked[-1] for rank in ranks] == [loss_of(0)] * 2
+        ranks[0].answer(LOSS)
+        await trio.testing.wait_all_tasks_blocked()
+        contributing = group.submit(Contribute(step=0, attempt=0, bounds=[0, 5]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert "GatherSum" not in ranks[0].kinds(), "the other one still computes"
+        ranks[1].answer(LOSS)
+        assert (await asked.wait())[0].seconds == 4.0, "all of the group's time"
+        await contributing.wait()
+        assert [rank.asked[-1] for rank in ranks] == [
+            Contribute(step=0, attempt=0, bounds=[0, 5]),
+            GatherSum(step=0),
+        ]
+        assert [rank.passes for rank in group.ranks] == [1, 1]
+
+
+async def test_the_sum_of_an_audit_is_moved_before_it_is_compared() -> None:
+    async with group_of(2) as (group, ranks):
+        await cut_over(group)
+        recomputing = group.submit(Recompute(step=0, microbatch=9))
+        compare = CompareContribution(step=0, bounds=[0, 5])
+        comparing = group.submit(compare)
+        await trio.testing.wait_all_tasks_blocked()
+        for rank in ranks:
+            assert rank.asked[-1] == Recompute(step=0, microbatch=9)
+            rank.answer(Recomputed(activation=0.0, gradient=0.0, loss_sum=0.0))
+        await recomputing.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        moved = GatherSum(step=0, audited=True)
+        assert (ranks[0].asked[-2:], ranks[1].asked[-1]) == ([moved, compare], moved)
+        ranks[0].answer(ContributionCompared(deviation=0.0, along=0.0, explained=0.0))
+        await comparing.wait()
+
+
+async def test_what_all_ranks_refuse_is_only_told() -> None:
+    async with group_of(2) as (group, ranks):
+        await cut_over(group)
+        asked = group.submit(loss_of(0))
+        await trio.testing.wait_all_tasks_blocked()
+        for rank in ranks:
+            rank.answer(Failed(kind="poisoned", message="the loss"))
+        with pytest.raises(RequestFailed, match="the loss"):
+            await asked.wait()
+        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Failed(kind="poisoned", message="bad"), LOSS),
+        (Failed(kind="oom", message="bad"), Failed(kind="oom", message="bad")),
+        (Failed(kind="internal", message="bad"), Failed(kind="internal", message="bad")),
+        (Failed(kind="codec", message="bad"), None),
+    ],
+)
+async def test_ranks_that_part_are_ended(
+    first: Reply, second: Reply | None, autojump_clock: object
+) -> None:
+    async with group_of(2) as (group, ranks):
+        await cut_over(group)
+        asked = group.submit(loss_of(0))
+        await trio.testing.wait_all_tasks_blocked()
+        ranks[0].answer(first)
+        if second is not None:
+            ranks[1].answer(second)
+        with pytest.raises(WorkerDied, match=r"it was rank 0 of 2, on cuda:0\n.*bad"):
+            await asked.wait()
+        assert all(rank.closed for rank in ranks)

@@ -1,0 +1,50 @@
+"""Cuts a stage by FSDP2's `fully_shard`: each rank holds some rows of every parameter.
+
+The units are the embedding, each block, and the head with its loss. For as long as a unit is
+computed all ranks have the whole of it, and its gradients are summed on the way to the ranks that
+hold their rows. Each rank runs a part of the sequences, so all can be busy only where a microbatch
+has as many.
+
+Source: Zhao et al., arXiv 2304.11277; PyTorch's `torch.distributed.fsdp`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from client.compute.cut_stage import CutStage, shapes_of
+from client.compute.sharding import make_real
+from client.compute.team import Ring
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
+
+
+class FullShards:
+    """See the module's docstring; a `Cutting`."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self._mesh = init_device_mesh(ring.device.type, (ring.size,))
+
+    def cut(self, spec: ModelSpec, part: StageSlice) -> CutStage:
+        """Return a stage cut over the ranks, with parameters of zero; all do it together.
+
+        At no time a rank has more than one unit of it whole.
+        """
+        stage = shapes_of(spec, part)
+        for unit in stage.units:
+            make_real(unit, self.ring.device)
+            sharded = fully_shard(unit, mesh=self._mesh, reshard_after_forward=True)
+            sharded.set_gradient_divide_factor(1.0)  # a sum over sequences, not a mean over ranks
+            sharded.set_force_sum_reduction_for_comms(True)
+        return stage
+
+    def parts(self, name: str, whole: Tensor, rank: int) -> list[Tensor]:
+        """Return the rows that a rank holds, as `fully_shard` cuts; the last may have none."""
+        return list(whole.chunk(self.ring.size)[rank : rank + 1])
+
+    def counts(self, name: str, rank: int) -> bool:
+        """Whether a rank's gradient is a part of the whole one: always."""
+        return True
