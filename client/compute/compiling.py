@@ -162,11 +162,12 @@ class Compiling:
         )
         if request.compile == "off" or not request.compile_folder:
             return
-        known = _kept(self._job)
+        problem = _hopeless(request, device)
+        known = None if problem else _kept(self._job)
         if known is not None:
             self._decide(known)
         elif self._asked or device.type == "cuda":
-            self._begin(_hopeless(request, device))
+            self._begin(problem)
 
     def told(self) -> CompiledTold:
         """Return how far it is, in words."""
@@ -250,6 +251,8 @@ def _hopeless(request: OpenStage, device: torch.device) -> str:
     """Return why nothing needs to be tried; empty: it may work."""
     if request.packed:
         return "documents have lengths that change"
+    if request.inside != "replicas":
+        return "a stage that is cut over devices waits for the others in the midst of a block"
     if isinstance(request.model.experts, msgspec.Struct):
         return "a mixture of experts sends tokens where their numbers say"
     if device.type == "mps":

@@ -132,6 +132,22 @@ def test_no_process_is_started_for_what_cannot_work(
     assert "mixture of experts" in told(mixture)[1]
 
 
+def test_a_stage_that_is_cut_over_devices_runs_as_it_is(tmp_path: Path, marked: list[int]) -> None:
+    """Also where an earlier session, on one device, has found that compiled blocks are faster."""
+    worker = compiling_worker(tmp_path, asked="off")
+    opened_stage = worker.executor._opened
+    assert opened_stage is not None
+    kept = opened_stage.compiling._job.verdict_path
+    kept.write_bytes(msgspec.json.encode(Verdict(faster=1.5)))
+    asked = {"compile": "on", "compile_folder": str(tmp_path), "inside": "fsdp"}
+    request = open_request(0, [2, 2], **asked)
+    cut = compiling.Compiling(request, opened_stage.replica, torch.device("cpu"))
+    assert cut.told().state == "failed"
+    assert "cut over devices" in cut.told().words
+    worker.call(Forward(step=0, microbatch=0), tokens_of(0))
+    assert marked == [0]
+
+
 @pytest.mark.parametrize("asked", ["off", "auto"])
 def test_a_processor_compiles_only_if_it_is_told_to(
     asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
