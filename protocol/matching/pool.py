@@ -138,11 +138,15 @@ class Pool:
         self._moved.clear()
 
     def adopt(self, population: Population, now: float) -> None:
-        """Add the members whose adverts name this stage as home; a successor starts with these."""
+        """Add the members whose adverts name this stage as home; a successor starts with these.
+
+        Those that may not decide renew their places themselves: anybody may advertise a seat.
+        """
         self.seconds = len(population.seconds(self.stage))
         for peer in sorted(population.holders(self.stage)):
             rate = population.rate(peer, self.stage)
-            if rate and population.members[peer].home_stage == self.stage:
+            member = population.members[peer]
+            if rate and member.home_stage == self.stage and member.may_decide:
                 score = population.score(peer, self.stage, population.fair_level)
                 expires_at = now + LEASE_S
                 self._store(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
+from protocol.matching.pool import Pool
 from protocol.matching.population import Column, Population, coarse
 from protocol.matching.stewards import BEACONS_KEPT, by_rank
 from tests.support.matching_examples import WALL_S, costs, peer
@@ -132,6 +133,17 @@ def test_whom_a_waypoint_names_comes_before_any_number_of_others() -> None:
     assert alone.evolve({member.peer: member for member in named}).succession(
         Stage(0), BEACON
     ) == view.succession(Stage(0), BEACON)
+
+
+def test_a_successor_adopts_nobody_that_only_says_it_serves_the_stage() -> None:
+    """A crowd would make newcomers avoid the stage, and full epochs plan with it."""
+    held = frozenset({Stage(0)})
+    everybody = [
+        Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12, held, may_decide=n < 2) for n in range(9)
+    ]
+    pool = Pool(Stage(0))
+    pool.adopt(Population(everybody, COSTS, 2), 0.0)
+    assert set(pool.places) == {peer(0), peer(1)}
 
 
 def test_lists_of_candidates_do_not_pile_up_over_the_beacons() -> None:
