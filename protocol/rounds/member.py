@@ -167,7 +167,7 @@ class RoundMember:
     def state_loaded(self) -> list[RoundEffect]:
         """The worker holds the state of our version."""
         self.loaded = True
-        return self.try_apply()
+        return [*self.advance(), *self.try_apply()]
 
     def forget(self, peer: PeerId) -> list[RoundEffect]:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
@@ -371,8 +371,9 @@ class RoundMember:
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
-        the plan counts it for others."""
-        if self.progress is not Progress.SETTLING or self._busy:
+        the plan counts it for others. A worker without the state of our version has nothing to
+        contribute to it: a leader may still know our last seat when it names us."""
+        if self.progress is not Progress.SETTLING or self._busy or not self.loaded:
             return []
         ledger = self._accumulator.done()
         if not self._counted <= ledger:

@@ -331,6 +331,14 @@ class TestObservers:
         [task] = tasks(list(table.member.try_apply()))
         assert isinstance(task, ApplyTask)
 
+    def test_named_as_a_member_it_contributes_nothing_before_it_is_loaded(self) -> None:
+        """The leader still knew the seat before this one. The worker has no version to add to
+        (chaos seed 8 with a liar)."""
+        table = Table(loaded=False)
+        assert tasks(list(table.member.plan(LEADER, plan({ME: set(), B: {8, 9, 10, 11}})))) == []
+        [task] = tasks(list(table.member.state_loaded()))
+        assert isinstance(task, ContributeTask)
+
     def test_it_applies_nothing_uncommitted(self) -> None:
         table, _ = self.observer()
         table.member.loaded = True
