@@ -72,3 +72,10 @@ async def test_each_end_learns_from_the_relay_where_it_sees_the_other(networks: 
             assert connection is not None
             assert connection.host_by_relay == "127.0.0.1"
             assert connection.ip == ""
+
+
+async def test_who_is_reached_through_a_relay_is_known_of_our_own_links(networks: Networks) -> None:
+    async with circuit(networks) as (a, b, relay):
+        assert a.relayed() == {b.peer_id}
+        assert b.relayed() == {a.peer_id}
+        assert relay.relayed() == set()
