@@ -181,7 +181,7 @@ class Compiling:
     def take_over(self) -> None:
         """Use what the other process has compiled, once it is done: loading it takes seconds, and
         uses the scratch of the gradients."""
-        if not self.ready or self._answer is None:
+        if self._process is None or self._answer is None or not self.ready:
             return
         self._answer.seek(0)
         answer, code = self._answer.read(), self._process.returncode
