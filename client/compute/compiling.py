@@ -23,6 +23,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from client.compute.device import warm_up
 from client.compute.errors import ComputeError
 from client.compute.replica import Replica
 from client.compute.replies import CompiledTold
@@ -173,9 +174,15 @@ class Compiling:
         """Return how far it is, in words."""
         return CompiledTold(state=self._state, words=self._words)
 
-    def poll(self) -> None:
-        """Take over what the other process has compiled, once it is done. Returns at once."""
-        if self._process is None or self._process.poll() is None or self._answer is None:
+    @property
+    def ready(self) -> bool:
+        """Whether the other process is done."""
+        return self._process is not None and self._process.poll() is not None
+
+    def take_over(self) -> None:
+        """Use what the other process has compiled, once it is done: loading it takes seconds, and
+        uses the scratch of the gradients."""
+        if self._process is None or self._answer is None or not self.ready:
             return
         self._answer.seek(0)
         answer, code = self._answer.read(), self._process.returncode
@@ -239,6 +246,12 @@ class Compiling:
             for slot in self._replica.slots:
                 slot.module.runner = self._blocks
             self._state = "on"
+            try:
+                warm_up(self._replica)
+            except Exception as error:
+                if not self.gives_up(error):
+                    raise
+                return
             self._words = f"blocks run compiled: {verdict.faster:.2f} x as fast as uncompiled"
 
     def _fail(self, reason: str) -> None:

@@ -27,6 +27,7 @@ from client.compute.payload import Buffer
 from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
+    CompiledTold,
     Failed,
     GroupJoined,
     Hashed,
@@ -157,8 +158,6 @@ class Executor:
             self._hasher.wait()
         if self._opened is not None and not isinstance(request, _NO_GRADIENTS):
             self._opened.averager.forget_sums()
-        if self._opened is not None:
-            self._opened.compiling.poll()
         begin = self._throttle.begin()
         try:
             result = self._run_uncompiled_if_needed(request, payloads)
@@ -235,7 +234,7 @@ class Executor:
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
             case AskCompiled():
-                return self._stage.compiling.told(), ()
+                return self._ask_compiled(), ()
             case JoinGroup():
                 self._ranks = Ranks(request)
                 return GroupJoined(), ()
@@ -288,6 +287,13 @@ class Executor:
 
     def _cutting(self, request: OpenStage, chosen: torch.device) -> Cutting | None:
         return None if request.inside == "replicas" else self._group.cutting(request, chosen)
+
+    def _ask_compiled(self) -> CompiledTold:
+        compiling = self._stage.compiling
+        if compiling.ready:
+            self._stage.averager.forget_sums()  # they are where gradients are computed
+            compiling.take_over()
+        return compiling.told()
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""

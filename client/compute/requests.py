@@ -479,7 +479,8 @@ class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
 
 
 class AskCompiled(Request[CompiledTold], frozen=True, kw_only=True):
-    """Tell how far compiling the opened stage's blocks is."""
+    """Tell how far compiling the opened stage's blocks is; use what was compiled, if it is done,
+    which then takes seconds."""
 
 
 class Measure(Request[Measured], frozen=True, kw_only=True):

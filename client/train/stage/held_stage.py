@@ -52,6 +52,9 @@ RETRY_S = 2.0
 BEFORE_SEAT = 64
 """Messages that are kept for a seat that opens: a moment's."""
 COMPILING_LOOK_S = 5.0
+LOADING_S = 300.0
+"""Longest that loading compiled blocks takes a worker, which answers nothing meanwhile. Measured 26
+s on a machine with seven times as much to do as it has cores."""
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
@@ -394,6 +397,8 @@ class HeldStageDriver:
         with suppress(WorkerDied, RequestFailed):  # whoever gives it tasks deals with that
             while True:
                 told, _ = await worker.call(AskCompiled())
+                if self.driver is not None:
+                    self.driver.spare_s = LOADING_S * (told.state == "running")
                 if told.words != said:
                     said = told.words
                     words = f"stage {self.stage}: {said}"

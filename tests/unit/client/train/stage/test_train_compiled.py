@@ -12,7 +12,7 @@ import trio
 from client.compute.process import WorkerDied
 from client.compute.replies import CompiledTold
 from client.compute.requests import AskCompiled
-from client.train.stage.held_stage import COMPILING_LOOK_S, HeldStageDriver
+from client.train.stage.held_stage import COMPILING_LOOK_S, LOADING_S, HeldStageDriver
 from protocol.effects import Explain
 
 BEGUN = CompiledTold(state="running", words="one block is compiled")
@@ -37,9 +37,15 @@ class Tells:
 async def said(worker: Tells) -> list[str]:
     told: list[Explain] = []
     owner = SimpleNamespace(perform=told.append)
-    held = SimpleNamespace(stage=1, _context=SimpleNamespace(owner=owner))
+    driver = SimpleNamespace(spare_s=0.0)
+    held = SimpleNamespace(stage=1, _context=SimpleNamespace(owner=owner), driver=driver)
     await HeldStageDriver._tell_compiled(cast(Any, held), cast(Any, worker))
+    spared.append(driver.spare_s)
     return [one.words for one in told]
+
+
+spared: list[float] = []
+"""What tasks were given beyond their usual time, at the end."""
 
 
 @pytest.mark.parametrize("end", ["on", "failed"])
@@ -48,6 +54,7 @@ async def test_every_change_is_told_once(end: Any, autojump_clock: trio.testing.
     began = trio.current_time()
     assert await said(worker) == ["stage 1: one block is compiled", "stage 1: so it is"]
     assert worker.asked == 4
+    assert spared.pop() == 0.0
     assert trio.current_time() == began + 3 * COMPILING_LOOK_S
 
 
@@ -61,3 +68,4 @@ async def test_a_worker_that_dies_meanwhile_is_no_error_here(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     assert await said(Tells(BEGUN)) == ["stage 1: one block is compiled"]
+    assert spared.pop() == LOADING_S
