@@ -268,7 +268,8 @@ class WorkerGroup(Worker):
         kinds = {o[0].kind if isinstance(o[0], Failed) else "" for o in found.values()}
         if len(found) == len(asked) and len(kinds) == 1 and not kinds & {"internal", "oom"}:
             return [found[rank] for rank in range(len(asked))]
-        rank, failed = next((r, o[0]) for r, o in found.items() if isinstance(o[0], Failed))
+        told = ((rank, found[rank][0]) for rank in sorted(found))
+        rank, failed = next((rank, each) for rank, each in told if isinstance(each, Failed))
         await trio.sleep(_BLAME_S)  # if another has died, that is the reason
         raise self._death_of(rank, -signal.SIGKILL, (f"{failed.kind}: {failed.message}",))
 

@@ -123,7 +123,7 @@ class TestSwarm:
         nursery: trio.Nursery,
         run: RunChoices,
         *,
-        processes: bool = False,
+        processes: bool | Literal["groups"] = False,
         lora: int | None = None,
         heads: int = 2,
     ) -> None:
@@ -202,7 +202,8 @@ class TestSwarm:
             offload=self.offload,
         )
         terms = self._terms(engine, number, own, str(self.data) if text else "")
-        start_worker = opener(own.devices) if self._processes else _starter(workers)
+        real = self._processes is True or (self._processes == "groups" and "," in device)
+        start_worker = opener(own.devices) if real else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
@@ -359,7 +360,7 @@ async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]
 async def open_swarm(
     folder: Path,
     *,
-    processes: bool = False,
+    processes: bool | Literal["groups"] = False,
     lora: int | None = None,
     heads: int = 2,
     **choices: Any,
@@ -367,7 +368,7 @@ async def open_swarm(
     """A swarm without volunteers; ``choices`` are those of a founder.
 
     With ``lora`` adapters of that rank are trained; ``heads`` are those of attention. With
-    ``processes`` its workers are real ones, for tests on the real clock.
+    ``processes`` its workers, or only its groups, are real ones, for tests on the real clock.
     """
     fields: dict[str, Any] = {
         "name": "test",

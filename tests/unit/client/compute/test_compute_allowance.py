@@ -9,6 +9,7 @@ import torch
 import trio
 
 from client.compute import allowance
+from client.compute.errors import OutOfMemory
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import ForwardBackward, OpenStage, Probe
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
@@ -31,6 +32,23 @@ def test_delayed_updates_need_more() -> None:
     need = allowance.stage_need(open_request(0, [4])).total_bytes
     allowance.check_fits(limited(need))
     assert LocalWorker().fails(limited(need, delayed=True)).kind == "oom"
+
+
+def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
+    """The first one keeps more beside its shards, and gets what the others leave."""
+    cut = {"inside": "fsdp", "ranks": 3}
+    shards = allowance.stage_need(limited(0, **cut)).total_bytes
+    beside = allowance.stage_need(limited(0, **cut)).offloaded_bytes
+    enough = 3 * shards + beside
+    first, other = limited(enough, **cut), limited(enough, **cut, follows=True)
+    assert allowance.own_limit(first) + 2 * allowance.own_limit(other) == enough
+    allowance.check_fits(first)
+    allowance.check_fits(other)
+    with pytest.raises(OutOfMemory, match="may be used"):
+        allowance.check_fits(limited(enough - 1, **cut))
+    card = limited(3 * shards, **cut, device="cuda:0")  # the rest is in its host's memory
+    assert allowance.own_limit(card) == shards
+    allowance.check_fits(card)
 
 
 def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A volunteer with several devices in a 2 x 2 swarm: one seat, one ledger, nothing lost.
 
-Real processes on the real clock. ``assert_exact`` holds I1, I2 and I5, and every loss against one
-process (I3, I4): only the order of sums differs, within 1e-5 of a loss for 20 steps and 1e-3 later.
+The group's processes are real ones, on the real clock. ``assert_exact`` holds I1, I2 and I5, and
+every loss against one process (I3, I4): only the order of sums differs, within 1e-5 of a loss for
+20 steps and 1e-3 later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 pytestmark = pytest.mark.slow
 
-CHOICES = {"steps": 60, "microbatches": 12, "sequences": 4, "heads": 4, "processes": True}
+CHOICES = {"steps": 60, "microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
 
 
 def on_ranks(count: int) -> str:
