@@ -17,6 +17,9 @@ from model_zoo.specs.slices import StageSlice
 from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 
+LONG_PASS_S = 2.0
+"""What a warm-up saves does not show in a pass of so long."""
+
 
 def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
     """Return layers per stage such that the most expensive stage is as cheap as possible.
@@ -98,33 +101,41 @@ def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[f
     Args:
         spec: the model.
         microbatch: sequences of full context per pass.
-        repeats: each result is the median of so many passes, after one warm-up.
+        repeats: each result is the median of so many passes, after one warm-up; of a part whose
+            first pass takes `LONG_PASS_S`, that one is the result.
     """
     tokens = torch.zeros((microbatch, spec.context), dtype=torch.int64)
     hidden = torch.randn(
         (microbatch, spec.context, spec.width), generator=torch.Generator().manual_seed(0)
     ).requires_grad_()
-    embedding, layer, head = (build_stage(spec.untied, part, seed=0) for part in _single_parts())
+    fed = ((tokens, hidden.detach(), None), (hidden, hidden.detach(), None), (hidden, None, tokens))
     with limited_threads(1):
-        embedding_s = _median_seconds(embedding, tokens, hidden.detach(), None, repeats)
-        layer_s = _median_seconds(layer, hidden, hidden.detach(), None, repeats)
-        head_s = _median_seconds(head, hidden, None, tokens, repeats)
+        embedding_s, layer_s, head_s = (  # one part at a time is in memory
+            _median_seconds(build_stage(spec.untied, part, seed=0), *given, repeats)
+            for part, given in zip(_single_parts(), fed, strict=True)
+        )
     return (embedding_s, *([layer_s] * spec.layers), head_s)
 
 
 def _median_seconds(
     stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None, repeats: int
 ) -> float:
-    seconds = []
-    for _ in range(repeats + 1):
-        begin = perf_counter()
-        result = stage(x)
-        if targets is not None:
-            result = summed_loss(result, targets)
-        if result.requires_grad:
-            result.backward(gradient)
-        seconds.append(perf_counter() - begin)
-    return median(seconds[1:])
+    first = _pass_seconds(stage, x, gradient, targets)
+    if first >= LONG_PASS_S:
+        return first
+    return median(_pass_seconds(stage, x, gradient, targets) for _ in range(repeats))
+
+
+def _pass_seconds(
+    stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None
+) -> float:
+    begin = perf_counter()
+    result = stage(x)
+    if targets is not None:
+        result = summed_loss(result, targets)
+    if result.requires_grad:
+        result.backward(gradient)
+    return perf_counter() - begin
 
 
 def _single_parts() -> tuple[StageSlice, StageSlice, StageSlice]:

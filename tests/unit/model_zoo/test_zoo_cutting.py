@@ -1,5 +1,6 @@
 """The cut is optimal, the FLOP formula adds up, measured costs have the right shape."""
 
+import itertools
 from itertools import combinations, pairwise
 
 import pytest
@@ -95,3 +96,14 @@ def test_measured_costs_fit_the_cut(spec: ModelSpec) -> None:
     assert len(costs) == spec.layers + 2
     assert min(costs) > 0
     assert sum(cut(spec, costs, 2)) == spec.layers
+
+
+@pytest.mark.parametrize(("tick_s", "passes"), [(0.1, 1 + 3), (5.0, 1)])
+def test_a_part_that_takes_long_is_run_once(
+    tick_s: float, passes: int, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = itertools.count()
+    monkeypatch.setattr("model_zoo.cutting.perf_counter", lambda: next(reads) * tick_s)
+    costs = measure_costs(spec, microbatch=1, repeats=3)
+    assert costs == pytest.approx((tick_s,) * (spec.layers + 2))
+    assert next(reads) == 3 * 2 * passes
