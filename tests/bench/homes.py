@@ -41,6 +41,7 @@ from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from tests.bench import figures
 from tests.netlab.internet import Internet, Place
+from tests.netlab.matrix import expected
 from tests.netlab.routers import Router
 
 MODEL = ModelChoices(layers=2, width=128, heads=1, ffn_width=32, context=16)
@@ -56,8 +57,10 @@ FLAGS = ("--threads", "1", "--log-format", "json", "--log-level", "debug")
 STAGES, REPLICAS = 2, 2
 LEFT_OUT = 2
 """Steps after the links have settled that do not count."""
-DIRECT = 3
-"""Pairs of these homes that need no relay: all but those of the symmetric router."""
+DIRECT = sum(
+    expected("v4", *pair) != "relayed" for pair in itertools.combinations(HOMES.values(), 2)
+)
+"""Pairs of these homes that need no relay."""
 START_S, STEP_S, SETTLE_S = 180.0, 60.0, 45.0
 POLL_S = 0.2
 
