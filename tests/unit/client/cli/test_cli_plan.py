@@ -338,8 +338,8 @@ def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], word
 def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
     done = within("plan", *described(memory="1MB"))
     assert done.returncode == ExitCode.RUNTIME
-    assert "memory: a stage needs" in done.stderr
-    assert "add machines or memory" in done.stderr
+    assert "memory: a stage of one layer needs" in done.stderr
+    assert "or add memory" in done.stderr
 
 
 def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:
