@@ -139,6 +139,19 @@ class Swarm:
                 found[one, other] = way
         return found
 
+    def missed(self) -> str:
+        """Return why attempts to connect directly led to nothing, and how often."""
+        found = {
+            name: {
+                reason.removeprefix("punching: "): number
+                for reason, number in now.counters.refused_by_reason.items()
+                if reason.startswith("punching: ")
+            }
+            for name, member in self.members.items()
+            if (now := member.snapshot()) is not None
+        }
+        return ", ".join(f"{name} {reasons}" for name, reasons in found.items() if reasons)
+
     def sent_bytes(self) -> dict[str, int]:
         """Return what each volunteer has sent."""
         return {
@@ -214,7 +227,7 @@ def measured(routers: Mapping[str, Router], asked: argparse.Namespace, folder: P
             ways = swarm.ways()
             times = [swarm.moments[step] for step in sorted(swarm.moments)][first - 1 :]
             said = ", ".join(f"{one}-{other} {way}" for (one, other), way in ways.items())
-            print(f"  {said}", flush=True)
+            print(f"  {said}; attempts that led to nothing: {swarm.missed() or 'none'}", flush=True)
             replaced_s = 0.0 if asked.no_kill else _replaced(swarm)
             load = os.getloadavg()[0]
         counted = list(ways.values())

@@ -80,7 +80,12 @@ def wait_for(swarm: LocalSwarm, what: str, condition: Callable[[], bool]) -> Non
                 return
         time.sleep(0.2)
     logs = "\n".join(f"--- {one.name}\n{''.join(one.log_tail(25))}" for one in swarm.members)
-    pytest.fail(f"not within {PATIENCE_S:.0f} s: {what}\n{logs}")
+    refused = {
+        one.name: now.counters.refused_by_reason
+        for one in swarm.members
+        if (now := one.snapshot()) is not None
+    }
+    pytest.fail(f"not within {PATIENCE_S:.0f} s: {what}; refused: {refused}\n{logs}")
 
 
 def relay_of(member: Member, other: Member) -> str:
