@@ -16,13 +16,14 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos check test seeds lint bench ablation install packaging clean
+.PHONY: help demo chaos check test long seeds lint bench ablation install packaging clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make check    lint, the unit tests and a short demo; 3 minutes"
 	@echo "make test     all tests; half an hour on two cores"
+	@echo "make long     tests of minutes each: groups of four processes that are one volunteer"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 250 with a liar; 15 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
@@ -42,6 +43,9 @@ check: lint
 
 test: $(STAMP)
 	$(BIN)/python -m tests.everything $(PYTEST_ARGS)
+
+long: $(STAMP)
+	$(BIN)/python -m tests.everything -m long tests
 
 seeds: $(STAMP)
 	@status=0; \

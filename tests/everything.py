@@ -3,7 +3,9 @@
 Tests of real processes, sockets and screens have deadlines and often wait: a lane runs its tests
 one after the other, and what one lane leaves idle another one uses. The simulations only compute,
 on virtual time, and it is of no matter when: they have the lowest priority, take what the others
-leave of the cores, and all cores once these are done. With other arguments it is pytest.
+leave of the cores, and all cores once these are done. Home networks come first: routers forget, and
+peers dial each other at one moment, so other work would be taken for a fault of theirs. With other
+arguments it is pytest.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from typing import IO
 
 REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-SLOWEST = "--durations=12"
-"""So that a run says what makes it long."""
+USUAL = ("-m", "not long", "--durations=12")
+"""Without what ``make long`` runs; and a run says what takes most of its time."""
 IDLE_PRIORITY = 19
 
 
@@ -36,12 +38,14 @@ class Lane:
     without: tuple[str, ...] = ()
     gives_way: bool = False
     """Whether it has the lowest priority."""
+    first: bool = False
+    """Whether only lanes that give way run beside it: the others start once it is done."""
 
     @property
     def command(self) -> list[str]:
         """Its command; only one process may write pytest's cache."""
         ignored = (f"--ignore={path}" for path in self.without)
-        return [*PYTEST, SLOWEST, "-p", "no:cacheprovider", *ignored, *self.tests]
+        return [*PYTEST, *USUAL, "-p", "no:cacheprovider", *ignored, *self.tests]
 
 
 DAEMON = "tests/e2e/test_e2e_daemon.py"
@@ -70,7 +74,7 @@ DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves
 WORKERS = ("tests/unit/client/compute", "tests/unit/client/train")
 ALL = (
     Lane("volunteers", ("tests/e2e",), (DAEMON,)),
-    Lane("home networks", ("tests/netlab",)),
+    Lane("home networks", ("tests/netlab",), first=True),
     Lane("the rest", (DAEMON, "tests/unit", "tests/net", "tests/ui", "tests/packaging")),
     Lane(
         "simulations", ("tests/sim",), (*EXACTNESS, *MATCHING, *OBSTACLES, *SWEEPS), gives_way=True
@@ -92,9 +96,15 @@ def main(arguments: list[str]) -> int:
         return subprocess.run([*PYTEST, *arguments], cwd=REPOSITORY, check=False).returncode
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     lanes = CHECK if arguments else ALL
+    codes: list[int] = []
     with ExitStack() as stack:
-        running = [(lane, *stack.enter_context(started(lane))) for lane in lanes]
-        codes = [told(lane, process, said) for lane, process, said in running]
+        beside = [lane for lane in lanes if lane.first or lane.gives_way]
+        running = [(lane, *stack.enter_context(started(lane))) for lane in beside]
+        firsts = [one for one in running if one[0].first]
+        codes += [told(*one) for one in firsts]
+        rest = [lane for lane in lanes if lane not in beside]
+        running += [(lane, *stack.enter_context(started(lane))) for lane in rest]
+        codes += [told(*one) for one in running if one not in firsts]
     return next((code for code in codes if code), 0)
 
 

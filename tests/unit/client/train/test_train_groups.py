@@ -56,11 +56,11 @@ def counted(volunteer: Volunteer, stage: int) -> int:
     ("stage", "ranks", "inside"),
     [
         (0, 2, "replicas"),
-        (1, 4, "replicas"),
+        pytest.param(1, 4, "replicas", marks=pytest.mark.long),
         (1, 2, "fsdp"),
-        (0, 4, "fsdp"),
+        pytest.param(0, 4, "fsdp", marks=pytest.mark.long),
         (0, 2, "tp"),
-        (1, 4, "tp"),
+        pytest.param(1, 4, "tp", marks=pytest.mark.long),
     ],
 )
 async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int, inside: Inside) -> None:
@@ -86,11 +86,11 @@ async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int, insid
 @pytest.mark.parametrize(
     ("stage", "ranks", "inside"),
     [
-        (0, 4, "replicas"),
+        pytest.param(0, 4, "replicas", marks=pytest.mark.long),
         (1, 2, "replicas"),
         (0, 2, "fsdp"),
-        (1, 4, "fsdp"),
-        (1, 2, "tp"),
+        pytest.param(1, 4, "fsdp", marks=pytest.mark.long),
+        pytest.param(1, 2, "tp", marks=pytest.mark.long),
     ],
 )
 async def test_a_killed_rank_loses_nothing(
@@ -106,7 +106,9 @@ async def test_a_killed_rank_loses_nothing(
         swarm.assert_exact()
 
 
-@pytest.mark.parametrize("inside", ["replicas", "fsdp", "tp"])
+@pytest.mark.parametrize(
+    "inside", ["replicas", *(pytest.param(way, marks=pytest.mark.long) for way in ("fsdp", "tp"))]
+)
 async def test_a_killed_group_loses_nothing(tmp_path: Path, inside: Inside) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         grouped = await two_by_two(swarm, 0, 2, inside)
