@@ -39,8 +39,6 @@ class Replica(Struct, frozen=True):
     """The amendments on which its stage had agreed at ``version``."""
     leaving: bool = False
     """It hands its work over and goes."""
-    follows: int = 0
-    """The version that it can make with the rounds that are there, while it fetches its own."""
     uplink_bytes_per_s: float = 0.0
     """Believed bandwidth, including its owner's limit; 0: unknown."""
     downlink_bytes_per_s: float = 0.0

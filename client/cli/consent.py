@@ -27,7 +27,6 @@ from model_zoo.specs.aggregation import RULES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import AveragingCodec, Manifest
-from protocol.rounds.keeping_up import KEPT_STATES
 
 FILE_NAME = "consent.json"
 TERMS = 1
@@ -154,7 +153,6 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     manifest = swarm.manifest
     stage_memory = max(stage.memory_bytes for stage in manifest.stages)
     checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter
-    in_transit = max(settings.boundary_disk_bytes, KEPT_STATES * checkpoint)
     cores = settings.threads or find_cores().usable
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
@@ -178,7 +176,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     yield (
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
         f"stage, as many for others, {text} of text, at most "
-        f"{human_bytes(in_transit)} in transit, in {folder}"
+        f"{human_bytes(settings.boundary_disk_bytes)} in transit, in {folder}"
         + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")
     )
     yield (

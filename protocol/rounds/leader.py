@@ -29,7 +29,6 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
-from protocol.rounds.keeping_up import KeepingUp
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
@@ -116,7 +115,6 @@ class RoundLeader:
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
-        self.keeping_up = KeepingUp(size, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
         self.restarts: Counter[Restart] = Counter()
@@ -171,7 +169,6 @@ class RoundLeader:
             state: digest of the version at ``step``, empty if not known; None: it will be said.
             own: our replica's part in the round.
         """
-        self.keeping_up.closed(step - 1, now)
         early, self._next = self._next, {}
         self._reset(step, state)
         self._patience.start_step()
@@ -199,7 +196,6 @@ class RoundLeader:
         """
         lost = {r.peer for r in self._view.serving(self._place.stage)}
         self._view, self.leading = view, leading
-        self.keeping_up.look(view.stages[self._place.stage], now)
         live = {r.peer for r in view.serving(self._place.stage)}
         for peer in lost - live:  # a report may come before the sender's first heartbeat
             self.reports.pop(peer, None)
@@ -417,8 +413,6 @@ class RoundLeader:
             self.may_plan = no(words)
             return effects
         whole = YES if may_be_decided is not None else self._is_complete(members, now, own)
-        if may_be_decided is None:
-            whole = whole and self.keeping_up.may_plan(self.step, now)
         self.may_plan = whole and self._may_close(members, now)
         if not self.may_plan:
             return effects
@@ -448,7 +442,6 @@ class RoundLeader:
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
         observers = self._newcomers.observers(arriving, members, now)
-        observers = [peer for peer in observers if self.keeping_up.may_observe(peer)]
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
@@ -632,7 +625,6 @@ class RoundLeader:
     def admitted(self, joiner: PeerId, now: float) -> None:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
         self._newcomers.admitted(joiner, now)
-        self.keeping_up.admitted(joiner)
 
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
@@ -648,7 +640,6 @@ class RoundLeader:
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""
-        self.keeping_up.look(self._view.stages[self._place.stage], now)
         return self._say_again(now) if self._decided is not None else self._act(now, own)
 
     def next_deadline(self) -> float | None:
@@ -661,8 +652,6 @@ class RoundLeader:
                 waits += [self._patience.until, self._anew_at]
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
-            else:
-                waits.append(self.keeping_up.next_deadline())
         return min((at for at in waits if at is not None), default=None)
 
 

@@ -191,22 +191,6 @@ class RoundMember:
         return self._commit is not None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether this step's commit is here, with all that it covers: perhaps not its state."""
-        plan, commit = self._plan, self._commit
-        return bool(commit and plan and self._digest and plan.attempt == commit[0])
-
-    @property
-    def observed(self) -> bytes:
-        """Digest of the attempt that we observe, once all that it applies is here; else empty."""
-        return self._digest if self.progress is Progress.OBSERVING else b""
-
-    @property
-    def observes(self) -> bool:
-        """Whether we follow a plan that has us as an observer."""
-        return self.progress is Progress.OBSERVING
-
-    @property
     def applied(self) -> tuple[int, bytes]:
         """Attempt and digest of the commit that is being applied."""
         return self._commit or (0, b"")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault, Keep
-from protocol.rounds.plans import active, owner, reduced_key
+from protocol.rounds.plans import reduced_key
 from protocol.seat.effects import SeatEffect
 from protocol.wire.messages import Commit, Commitment, Dealing, Opening, Plan, Reduced
 
@@ -38,8 +38,6 @@ class EarlyMessages:
     def __init__(self, segments: int) -> None:
         self._most = most_of_sender(segments)
         self._kept: dict[int, list[tuple[PeerId, RoundMessage, bytes]]] = {}
-        self.sums = 0
-        """How many sums have come since the seat was opened."""
 
     def keep(self, sender: PeerId, message: RoundMessage, digest: bytes) -> bool:
         """Keep ``message`` of ``sender`` with its payload's ``digest``; False if it is a repetition
@@ -76,32 +74,12 @@ class EarlyMessages:
                 return []
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
         if self.keep(sender, message, digest) and isinstance(message, Reduced):
-            self.sums += 1
             return [Keep((reduced_key(sender, message),))]
         return []
 
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""
         return self._kept.pop(step, [])
-
-    def is_whole(self, step: int) -> bool:
-        """Whether a step's commit is here, with its plan and all sums that it covers."""
-        kept = self._kept.get(step, ())
-        plans = {m.attempt: m for _, m, _ in kept if isinstance(m, Plan)}
-        for attempt in {m.attempt for _, m, _ in kept if isinstance(m, Commit)} & plans.keys():
-            plan = plans[attempt]
-            sums = {
-                (peer, m.segment)
-                for peer, m, _ in kept
-                if isinstance(m, Reduced) and m.attempt == attempt
-            }
-            if all((owner(plan, i), i) in sums for i in active(plan)):
-                return True
-        return False
-
-    def has_plan(self, step: int) -> bool:
-        """Whether a plan of a step is here: its sums are on their way."""
-        return any(isinstance(message, Plan) for _, message, _ in self._kept.get(step, ()))
 
     def has(self, step: int) -> bool:
         """Whether anything of this step is kept."""

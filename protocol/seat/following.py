@@ -6,9 +6,6 @@ it serves and the step was closed without it: with an attempt that it does not f
 the sibling is two versions ahead. One claim alone does not make us give up our state: another
 replica, of our stage or a neighbour, must be past the step as well. A claim queued while this
 process was suspended does not count, so we check again.
-
-A newcomer that fetches its state keeps up as long as it has all rounds that its siblings have
-closed. Its line may be slow: it waits longer for the sums of a round whose plan is here.
 """
 
 from __future__ import annotations
@@ -19,8 +16,6 @@ from protocol.ids import PeerId
 from protocol.view import Replica, SwarmView
 
 BEHIND_S = 6.0
-SUMS_S = 60.0
-"""The same from one segment of a round's sums to the next: 15 MiB take half as long at 4 Mbit/s."""
 LOOK_S = 0.5
 """How often we look again while a sibling is ahead."""
 
@@ -32,7 +27,6 @@ class Following:
         self._stage = stage
         self._behind_since: float | None = None
         self._look_at = 0.0
-        self._patience_s, self._came = BEHIND_S, 0
 
     @property
     def behind(self) -> bool:
@@ -50,18 +44,16 @@ class Following:
         now: float,
         promised: int | None,
         heard: Container[PeerId],
-        coming: int | None = None,
     ) -> Replica | None:
         """Return a serving sibling whose version our step's commit has made, or None.
 
         Args:
             view: the live replicas.
-            step: our step; of one that fetches, the version that it can make.
+            step: our step.
             now: monotonic seconds.
             promised: the attempt that we follow; None for an observer, which may be far behind and
                 has what it needs to catch up.
             heard: the siblings whose messages were not queued while this process was suspended.
-            coming: how many sums are here, if others of the step are on their way to an observer.
         """
         newer = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not newer:
@@ -70,9 +62,6 @@ class Following:
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
-        self._patience_s = BEHIND_S if coming is None else SUMS_S
-        if coming is not None and coming != self._came:
-            self._came, self._behind_since = coming, now
         if promised is None:
             return next((r for r in newer if r.version == step + 1 and r.digest), None)
         there = [replica for replica in newer if replica.peer in heard]
@@ -80,12 +69,12 @@ class Following:
         near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
         witnesses = {replica.peer for replica in (*there, *near) if replica.version > step}
         if left_out and len(witnesses) > 1:
-            self._behind_since = now - self._patience_s
+            self._behind_since = now - BEHIND_S
         return next((r for r in there if r.version == step + 1 and r.digest), None)
 
     def is_lost(self, now: float) -> bool:
         """Whether we have been behind for too long; said once."""
-        if self._behind_since is None or now < self._behind_since + self._patience_s:
+        if self._behind_since is None or now < self._behind_since + BEHIND_S:
             return False
         self._behind_since = None
         return True
@@ -94,4 +83,4 @@ class Following:
         """Return when to look again."""
         if self._behind_since is None:
             return None
-        return min(self._look_at, self._behind_since + self._patience_s)
+        return min(self._look_at, self._behind_since + BEHIND_S)

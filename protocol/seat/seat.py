@@ -216,7 +216,6 @@ class Seat:
         self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
-        self._follows = step
         self._made_by: tuple[int, bytes] = (0, b"")
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
@@ -288,15 +287,6 @@ class Seat:
         return self.member.loaded
 
     @property
-    def follows(self) -> int:
-        """The version that we can make with the rounds that are here, if we have yet to serve."""
-        reach = max(self._follows, self.step)
-        while self.member.is_whole if reach == self.step else self._early.is_whole(reach):
-            reach += 1
-        self._follows = reach
-        return reach
-
-    @property
     def _steps(self) -> int:
         """Steps of the whole run, as far as we know."""
         return self._amendments.steps if self._amendments else self.unamended_steps
@@ -315,12 +305,10 @@ class Seat:
         stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
-        moved = len(self.pipeline.done()) + self.member.received
-        moved = (moved if self.serving else moved + self._early.sums) % 2**16
+        moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        follows = 0 if self.serving else self.follows
-        return replace(told, audited=audited, amended=self._agreed, follows=follows)
+        return replace(told, audited=audited, amended=self._agreed)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -474,8 +462,6 @@ class Seat:
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
             unplanned = led_by if self.member.plan_followed is None else None
-            if not self.leader.keeping_up.may_plan(self.step, now):
-                unplanned = None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
             waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
@@ -614,7 +600,6 @@ class Seat:
         if failed is not None:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
-        self.leader.keeping_up.planned(message.step, message.observers, now)
         return [*effects, *self.pipeline.planned(message)]
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
@@ -1002,22 +987,13 @@ class Seat:
         lacks = self.serving and not self.member.knows_commit and not self._early
         seen, promised = self._whole, self.member.promised if lacks else None
         heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
-        reach, coming = self.step if self.serving else self.follows, self._coming()
-        proof = self._following.compare(seen, reach, now, promised, heard, coming)
-        if proof and not self.loaded and proof.digest != self.member.observed:
-            proof = None
-        said = []
-        if proof and reach == self.step:
-            said = self.member.committed(proof.attempt, proof.digest)
+        proof = None
+        if self.loaded:
+            proof = self._following.compare(seen, self.step, now, promised, heard)
+        said = self.member.committed(proof.attempt, proof.digest) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is
         return list(said)
-
-    def _coming(self) -> int | None:
-        """Return how many sums of rounds that we observe are here; None: none is on its way."""
-        reach = self.step if self.serving else self.follows
-        planned = self.member.observes if reach == self.step else self._early.has_plan(reach)
-        return self.member.received + self._early.sums if planned else None
 
     # --- settling --------------------------------------------------------------------------
 

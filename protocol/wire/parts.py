@@ -75,8 +75,6 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """Replicas of the stage whose work the sender has audited in agreement."""
     amended: AgreedAmendments = ()
     """The amendments on which its stage had agreed at this version."""
-    follows: StepIndex = 0
-    """Of one that fetches: the version that it can make with the rounds that are here."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -1,13 +1,11 @@
 """A newcomer takes the state of a stage larger than 3 GB from its only replica, and trains with it.
 
-    python -m tests.bench.large_join [--width 2048] [--layers 6] [--minutes 40] [--line 40Mbit/s]
-                                     [--record]
+    python -m tests.bench.large_join [--width 2048] [--layers 6] [--minutes 40] [--record]
 
 One stage of a GPT over bytes, two volunteers with one thread each on loopback; both run on this
 machine, so it needs about 40 bytes a parameter and volunteer, and the state's size on the disk
 three times. The first one trains alone; the second comes after two steps, fetches the state, and
-has to close a step with the first, at the same hash. With ``--line`` both may send no faster: then
-the sums of the rounds since may take longer than the first one's steps.
+has to close a step with the first, at the same hash.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from client.lab.bench.efficiency import HOST, NAMES, found
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from tests.bench.figures import add_record_flag, figure, record
 
-FLAGS = ["--listen-host", HOST, "--threads", "1"]
+FLAGS = ("--listen-host", HOST, "--threads", "1")
 ALONE = 2
 """Steps before the second one comes."""
 POLL_S, START_S = 0.5, 300.0
@@ -71,11 +69,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=40.0)
-    parser.add_argument("--line", default="", help="at which both send at most, such as 40Mbit/s")
     add_record_flag(parser)
     given = parser.parse_args()
-    if given.line:
-        FLAGS.extend(["--upload-limit", given.line])
     heads = max(1, given.width // 128)
     model = ModelChoices(layers=given.layers, width=given.width, heads=heads, context=32)
     run = RunChoices(
@@ -116,17 +111,14 @@ def joined(swarm: LocalSwarm, deadline: float):  # type: ignore[no-untyped-def]
         raise UserError(f"they have other hashes of version {min(same)}")
     assert second.fetched is not None
     megabytes, seconds = second.fetched
-    line = f" --line {FLAGS[-1]}" if "--upload-limit" in FLAGS else ""
-    rounds = sum(at > came and at < second.serves_at for at, _ in first.closed.values())
     one = figure(
         "large models",
         f"a newcomer takes a stage whose state has {megabytes / 1e3:.2f} GB",
         f"fetched in **{seconds:.0f} s**, {8 * megabytes / seconds:.0f} Mbit/s; a replica "
         f"{second.serves_at - came:.0f} s after its start",
-        f"one donor, which trains meanwhile, {alone_s:.0f} s a step alone, {rounds} steps until "
-        f"the newcomer serves; equal hashes of "
+        f"one donor, which trains meanwhile, {alone_s:.0f} s a step alone; equal hashes of "
         f"{len(same)} versions; one machine, one thread each; load {os.getloadavg()[0]:.0f}",
-        f"python -m tests.bench.large_join{line}",
+        "python -m tests.bench.large_join",
         MEASURES,
     )
     print(f"{one.what}: {one.value} ({one.spread})", flush=True)

@@ -59,13 +59,6 @@ class SimPeer:
             said = (status.version, serves, status.attempt, status.digest, status.rate)
             missing = tuple(map(PeerId, status.missing))
             replicas[status.stage].append(
-                Replica(
-                    peer,
-                    *said,
-                    moved=status.moved,
-                    missing=missing,
-                    amended=status.amended,
-                    follows=status.follows,
-                )
+                Replica(peer, *said, missing=missing, amended=status.amended)
             )
         return SwarmView.of(replicas)

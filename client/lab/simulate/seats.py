@@ -125,15 +125,12 @@ class SeatWorld(ABC, Generic[SomePeer]):
     def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
         """Hand a message that has arrived to the seat, if there is one."""
         if peer.seat is not None:
-            before = peer.seat.follows
             named = isinstance(message, Reduced | Segment | AuditReply | CaseReply)
             digest = payload_digest(parts[0]) if named else b""
             if isinstance(message, AuditReply | CaseReply) and message.name == "list":
                 digest = parts[0]
             effects = peer.seat.receive(sender, message, self.now_of(peer), digest)
             self.perform(peer, effects, parts)
-            if peer.seat is not None and not peer.seat.serving and peer.seat.follows != before:
-                self.announce(peer)
 
     # --- the worker ------------------------------------------------------------------------
 

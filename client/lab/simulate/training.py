@@ -249,11 +249,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
             peer.seat.admitted_by(admit, self.agenda.now)
         peer.donor = PeerId(admit.donors[0])
         self.announce(peer)
-        self.fetch(peer, partial(self._downloaded, peer, admit.version, peer.epoch))
-
-    def fetch(self, peer: SimPeer, fetched: Action) -> None:
-        """Call ``fetched`` when the state that a newcomer fetches is there."""
-        self.agenda.sometime(DOWNLOAD_S, fetched)
+        downloaded = partial(self._downloaded, peer, admit.version, peer.epoch)
+        self.agenda.sometime(DOWNLOAD_S, downloaded)
 
     def _downloaded(self, peer: SimPeer, version: int, epoch: int) -> None:
         donor = self.peers[peer.donor] if peer.donor else None

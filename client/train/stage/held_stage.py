@@ -20,7 +20,6 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import AskCompiled, SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
-from client.store.paths import create_folders
 from client.train.ports import Copied, Take
 from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
@@ -31,7 +30,6 @@ from client.train.stage.umpire_driver import CaseHooks, UmpireDriver
 from client.train.transfer.blobs import DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from protocol.effects import Explain
@@ -40,7 +38,6 @@ from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
-from protocol.rounds.keeping_up import KEPT_STATES
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import CaseEffect, Snapshot
 from protocol.seat.seat import Seat
@@ -49,8 +46,6 @@ from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
-BEFORE_SEAT = 64
-"""Messages that are kept for a seat that opens: a moment's."""
 COMPILING_LOOK_S = 5.0
 LOADING_S = 300.0
 """Longest that loading compiled blocks takes a worker, which answers nothing meanwhile. Measured 26
@@ -93,8 +88,6 @@ class HeldStageDriver:
         """Until when the worker has to have answered what the seat before gave it."""
         self._diverged = False
         """Our own samples have made numbers run away before, in a state that was given up then."""
-        self._before_seat: list[tuple[PeerId, Message, bytes]] | None = None
-        """Messages since we were admitted, until the seat is open; None: we were not."""
         self._seat_number = 0
         self._promise = (0, (0, 0))
         """Era and promise of our last seat: what it sent for that attempt may still arrive."""
@@ -179,22 +172,8 @@ class HeldStageDriver:
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
         if isinstance(message, Admit) and message.joiner == self._context.terms.me:
-            return None if self._acquisition is None else self._admit
-        if self.driver is None:
-            return None if self._before_seat is None else self._keep_for_seat
-        return self.driver.receive
-
-    def _admit(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        """A leader admits us. A plan may follow at once, and only the seat that opens can take it:
-        without its first round a newcomer could not follow."""
-        if self._acquisition is not None and isinstance(message, Admit):
-            believed = self._acquisition.admit(sender, message, payload)
-            if believed and self.driver is None and self._before_seat is None:
-                self._before_seat = []
-
-    def _keep_for_seat(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        if self._before_seat is not None and len(self._before_seat) < BEFORE_SEAT:
-            self._before_seat.append((sender, message, payload))
+            return None if self._acquisition is None else self._acquisition.admit
+        return None if self.driver is None else self.driver.receive
 
     def copied_for_case(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
         """Pass a part of a blob to the case that our seat judges; False: it is not for that."""
@@ -336,7 +315,7 @@ class HeldStageDriver:
                     self._close_seat()
                 nursery.cancel_scope.cancel()
         finally:
-            self._acquisition = self._seat_nursery = self._before_seat = None
+            self._acquisition = self._seat_nursery = None
             if self._leaves is not None:
                 self._leaves.rest()
         if self._failure is not None:
@@ -462,7 +441,7 @@ class HeldStageDriver:
             terms.history.protected,
             terms.history.stored,
         )
-        store = self._store(serving=seat.serving)
+        store = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
         driver = self.driver = SeatDriver(
             seat,
             terms.manifest,
@@ -483,19 +462,6 @@ class HeldStageDriver:
         if self._allowed:
             driver.allow_training()
         driver.update_view(self._view)
-        kept, self._before_seat = self._before_seat or [], None
-        for sender, message, payload in kept:
-            driver.receive(sender, message, payload)
-
-    def _store(self, *, serving: bool) -> BoundaryStore:
-        """Return the store of a seat; one that fetches its state keeps the sums of all rounds."""
-        terms, settings = self._context.terms, self._context.terms.settings
-        disk = settings.boundary_disk_bytes
-        if serving:
-            return BoundaryStore(settings.boundary_memory_bytes, disk)
-        create_folders(terms.folders.snapshots)
-        disk = max(disk, KEPT_STATES * data_bytes(terms.manifest, self.stage))
-        return BoundaryStore(settings.boundary_memory_bytes, disk, terms.folders.snapshots)
 
     @property
     def _leaves(self) -> LeafSupply | None:

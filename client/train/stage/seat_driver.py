@@ -193,7 +193,7 @@ class SeatDriver:
         listed = largest_list(manifest.microbatches_per_step)
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
-        self._told, self._refused = self._tells(), ""
+        self._told, self._refused = (seat.step, seat.serving), ""
         self._awaiting: dict[trio.CancelScope, int] = {}
         """Tasks that wait for their samples, by step."""
         self.answers_by = 0.0
@@ -299,18 +299,13 @@ class SeatDriver:
             if self._closed:
                 return
             self._perform_one(effect, parts)
-        if (tells := self._tells()) != self._told and not self._closed:
-            self._told = tells
+        if (self.seat.step, self.seat.serving) != self._told and not self._closed:
+            self._told = (self.seat.step, self.seat.serving)
             self._stop_waiting()
             self._hooks.changed()
         self._tell_refusal()
         if self.seat.draining.complete and not self._closed:
             self._hooks.drained()
-
-    def _tells(self) -> tuple[int, bool, int]:
-        """Return what all are told at once when it changes: a stage waits for its newcomers."""
-        seat = self.seat
-        return seat.step, seat.serving, 0 if seat.serving else seat.follows
 
     def _stop_waiting(self) -> None:
         """Wait no more for the samples of steps that are over."""

@@ -593,13 +593,12 @@ class StageAcquisition:
         self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
         return download.sources
 
-    def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> bool:
-        """A leader admits us, if its message counts: return whether it does."""
+    def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
+        """A leader admits us, if its message counts."""
         believed = admission(self.stage, sender, admit, self._view(), self._terms.history.machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)
-        return believed is not None
 
     async def _next_change(self) -> None:
         self._changed = trio.Event()

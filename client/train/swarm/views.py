@@ -76,7 +76,6 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),
         amended=seat.amended,
-        follows=seat.follows,
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
     )

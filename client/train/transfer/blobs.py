@@ -61,7 +61,6 @@ class Shelf:
         self._ports = ports
         self._items: dict[tuple[str, int, int], _Item] = {}
         self._snapshots: list[tuple[str, int, int]] = []
-        """The temporary ones; whose chunk was asked for last is the last."""
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
         self._keep_snapshots = keep_snapshots
@@ -166,9 +165,6 @@ class Shelf:
             self._ports.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
             return
         self.served_bytes += len(data)
-        if item.temporary:  # whoever fetches it now still needs it: others go first
-            self._snapshots.remove(key)
-            self._snapshots.append(key)
         self._ports.send(sender, Chunk(*key, request.index), data)
 
     def _newest(self, query: BlobQuery) -> int:

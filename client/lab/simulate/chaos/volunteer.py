@@ -167,14 +167,7 @@ class Volunteer(SimPeer):
                 audited = tuple(map(PeerId, status.audited))
                 said = (status.version, serves, status.attempt, status.digest, status.rate)
                 replicas[status.stage].append(
-                    Replica(
-                        peer,
-                        *said,
-                        moved=status.moved,
-                        missing=missing,
-                        audited=audited,
-                        follows=status.follows,
-                    )
+                    Replica(peer, *said, moved=status.moved, missing=missing, audited=audited)
                 )
         return SwarmView.of(replicas)
 

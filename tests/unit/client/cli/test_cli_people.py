@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from client.cli.commands.events import _text
 from client.cli.commands.peers import members
@@ -17,7 +16,6 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from client.cli.terminal.contributors_text import leaderboard_lines
-from client.cli.terminal.output import human_bytes
 from client.cli.terminal.status_text import status_report
 from client.config import Settings
 from client.control.names import by_short
@@ -28,7 +26,6 @@ from client.store.paths import home_folders
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from protocol.rounds.keeping_up import KEPT_STATES
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.control_fakes import example_snapshot
@@ -142,18 +139,6 @@ def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path:
     told = " ".join(terms(Settings(nickname="Anna"), tmp_path, swarm))
     assert 'the name "Anna"' in told
     assert "the name" not in " ".join(terms(Settings(), tmp_path, swarm))
-
-
-def test_who_joins_is_told_of_the_disk_for_a_state_that_is_copied(tmp_path: Path) -> None:
-    swarm = founded()
-    stages = [structs.replace(stage, parameters=10**9) for stage in swarm.manifest.stages]
-    manifest = structs.replace(swarm.manifest, stages=stages)
-    large = SwarmFile(manifest, swarm.encoded, swarm.signature, swarm.peers)
-    state = swarm.manifest.state.bytes_per_parameter * 10**9
-    told = " ".join(terms(Settings(), tmp_path, large))
-    assert f"{human_bytes(KEPT_STATES * state)} in transit" in told
-    usual = human_bytes(Settings().boundary_disk_bytes)
-    assert f"{usual} in transit" in " ".join(terms(Settings(), tmp_path, swarm))
 
 
 @pytest.mark.parametrize("purpose", ["two\nlines\u202e", "x" * 161, "a\u200bb"])

@@ -11,7 +11,7 @@ from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
-from protocol.seat.following import BEHIND_S, LOOK_S, SUMS_S, Following
+from protocol.seat.following import BEHIND_S, LOOK_S, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Commit, CommitAck, Plan, Reduced
@@ -50,17 +50,6 @@ def test_who_was_left_out_waits_for_nothing(
     assert following.next_deadline() == 100.0 + min(LOOK_S, lost_after_s)
     assert not following.is_lost(100.0 + lost_after_s - 0.1)
     assert following.is_lost(100.0 + lost_after_s)
-
-
-def test_sums_that_keep_coming_are_waited_for() -> None:
-    following = Following(STAGE)
-    view = SwarmView.of([[], [Replica(SIBLING, STEP + 1, True, ATTEMPT, bytes(32))]])
-    for came, now in enumerate((100.0, 140.0, 190.0)):
-        following.compare(view, STEP, now, None, {SIBLING}, came)
-        assert not following.is_lost(now + SUMS_S - 0.1)
-    assert following.is_lost(190.0 + SUMS_S)
-    following.compare(view, STEP, 300.0, None, {SIBLING}, None)
-    assert following.is_lost(300.0 + BEHIND_S), "no plan is here: nothing is on its way"
 
 
 @pytest.mark.parametrize("promised", [None, ATTEMPT])

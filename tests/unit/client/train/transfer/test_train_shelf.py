@@ -140,17 +140,6 @@ def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_snapshot_that_somebody_fetches_stays_when_others_are_made(
-    tmp_path: Path, ports: Ports, shelf: Shelf
-) -> None:
-    for version in range(1, 9):
-        path = tmp_path / f"snapshot-{version}"
-        path.write_bytes(b"weights")
-        put(shelf, path, temporary=True, version=version)
-        assert replies(ports, shelf, 0, version=1) == ["Chunk"]
-    assert {path.name for path in tmp_path.iterdir()} == {f"snapshot-{v}" for v in (1, 6, 7, 8)}
-
-
 def test_a_snapshot_of_what_is_served_already_goes_at_once(
     tmp_path: Path, ports: Ports, shelf: Shelf
 ) -> None:
