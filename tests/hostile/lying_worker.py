@@ -31,7 +31,7 @@ HUGE = 1e13
 def scaled_gradients(lies: Lies, factor: float | None) -> None:
     """The gradients of each microbatch, its own and its neighbour's, are multiplied; None: they are
     random numbers of the same size."""
-    honest, of_loss = passes.run_back, passes.losses_of_hidden
+    honest, of_loss = passes.run_back, passes.losses
     inside = [False]
 
     def lying(replica: Replica, slot: Slot, graphs: Any, like: Any = None) -> list[memoryview]:
@@ -51,7 +51,7 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
             targets = targets.flatten()[torch.randperm(targets.numel())].view_as(targets)
         return of_loss(head, hidden, targets, **of)
 
-    passes.run_back, passes.losses_of_hidden = lying, random_loss  # type: ignore[assignment]
+    passes.run_back, passes.losses = lying, random_loss  # type: ignore[assignment]
     for name in ("forward_backward", "backward"):
         _wrap(passes, name, _while(inside, lies))
 
