@@ -307,7 +307,6 @@ MUTANTS = (
     Mutant(forgets_its_word, 67, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
-    Mutant(blames_without_a_majority, 259, "no progress", lies=MENU),
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
     Mutant(forgets_who_began, 36, "I5", hashes_later=True),
