@@ -308,7 +308,7 @@ MUTANTS = (
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
     Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(counts_who_has_left, 1306, "I5"),
-    Mutant(forgets_its_siblings, 125, "I5", lies=MENU),
+    Mutant(forgets_its_siblings, 174, "no progress", lies=MENU),
     Mutant(forgets_who_began, 36, "I5", hashes_later=True),
     Mutant(believes_what_a_decision_names, 412, "L1", lies=("records",)),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
