@@ -38,7 +38,7 @@ def why_not(
     if whole and model.tied is True:
         return "the only stage's output projection is its embedding"
     if sequences < ranks:
-        return f"a microbatch has {sequences} sequences, and each rank runs one at least"
+        return f"a microbatch has {sequences} sequences, and each rank needs at least one"
     return ""
 
 

@@ -76,8 +76,9 @@ def check_inside(settings: Settings) -> None:
     """Check that there are devices to share a stage.
 
     Raises:
-        UserError: there is one alone.
+        UserError: there is only one.
     """
     if settings.inside in ("fsdp", "tp") and len(settings.devices) == 1:
-        words = f"--inside {settings.inside} shares a stage, and {settings.device} is one device"
-        raise UserError(words, "name them, as in --devices 0,1", ExitCode.CONFIG)
+        words = f"--inside {settings.inside} needs several devices, and only one is chosen"
+        hint = "name them, as in --devices 0,1, or leave --inside out"
+        raise UserError(words, hint, ExitCode.CONFIG)

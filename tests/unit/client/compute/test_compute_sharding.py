@@ -290,7 +290,7 @@ async def begins_with_an_imported_model_and_loads_versions(
 async def test_what_cannot_be_cut_is_refused_and_the_group_lives() -> None:
     async with ranks(4) as worker:
         for inside, words in (
-            ("fsdp", "a microbatch has 3 sequences, and each rank runs one at least"),
+            ("fsdp", "a microbatch has 3 sequences, and each rank needs at least one"),
             ("tp", "its 2 key/value heads cannot be divided by 4"),
         ):
             with pytest.raises(RequestFailed, match=words) as caught:

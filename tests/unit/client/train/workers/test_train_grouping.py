@@ -137,5 +137,5 @@ def test_the_settings_say_how() -> None:
     assert grouping(Settings(device="0,1"), has_host=True).host_bytes > 0
     check_inside(Settings(device="0,1", inside="fsdp"))
     check_inside(Settings(device="cpu"))
-    with pytest.raises(UserError, match="cpu is one device"):
+    with pytest.raises(UserError, match="needs several devices"):
         check_inside(Settings(device="cpu", inside="fsdp"))
