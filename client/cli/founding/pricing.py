@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from client.cli.founding.price_table import StagePrice
+from client.cli.terminal.output import say
 from client.compute.device import probe
 from client.compute.requests import Probe
 from client.train.machine.capacity import PROBE_SIZES
@@ -32,6 +33,7 @@ from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 
 PART_REPEATS = 3
+LARGE_PARAMETERS = 100_000_000
 STAGE_REPEATS = 5
 WHOLE_UP_TO_S = 1.0
 """Stages that take longer are added up from their parts: their overhead is small."""
@@ -45,7 +47,7 @@ class Prices:
 
     def __init__(self, spec: ModelSpec, sequences: int) -> None:
         self._spec, self._sequences = spec, sequences
-        self.parts = measure_costs(spec, sequences, repeats=PART_REPEATS)
+        self.parts = part_seconds(spec, sequences)
         """Of the embedding, every layer and the head."""
         self.flop_per_s = machine_speed()
         self._seconds: dict[Kind, float] = {}
@@ -62,6 +64,20 @@ class Prices:
         ends = part.embeds * self.parts[0] + part.has_head * self.parts[-1]
         added = sum(self.parts[first:last]) + ends
         return added if added > WHOLE_UP_TO_S else stage_seconds(self._spec, part, self._sequences)
+
+
+def part_seconds(spec: ModelSpec, sequences: int) -> tuple[float, ...]:
+    """Return the measured seconds of the embedding, every layer and the head, on one thread.
+
+    Where that may take a minute the user is told first.
+
+    Args:
+        spec: shape of the model.
+        sequences: sequences per microbatch.
+    """
+    if spec.parameter_count >= LARGE_PARAMETERS:
+        say("measuring a large model's parts, which may take a minute; --no-measure skips it")
+    return measure_costs(spec, sequences, repeats=PART_REPEATS)
 
 
 def machine_speed() -> float:

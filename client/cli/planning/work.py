@@ -14,10 +14,10 @@ from client.cli.founding.fitting import stage_too_large
 from client.cli.founding.manifest import GRAPHS_KEPT, stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
-from client.cli.founding.pricing import PART_REPEATS, machine_speed
+from client.cli.founding.pricing import machine_speed, part_seconds
 from client.compute.memory import required_bytes
 from client.plan.machines import StageWork
-from model_zoo.cutting import cut, measure_costs
+from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
@@ -115,6 +115,6 @@ def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]
     base = seconds = None
     for size in sizes:
         if base is None or seconds is None or seconds[1] * size / base <= MEASURED_UP_TO_S:
-            base, seconds = size, measure_costs(spec, size, repeats=PART_REPEATS)
+            base, seconds = size, part_seconds(spec, size)
         found[size] = tuple(speed * each * size / base for each in seconds)
     return found
