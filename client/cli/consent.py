@@ -42,6 +42,9 @@ WIRE_BYTES: dict[AveragingCodec, float] = {
     "ring16": 2.0,
 }
 """Bytes of an element of a gradient."""
+NODE_BYTES = 100_000_000
+WORKER_BYTES = 250_000_000
+"""What our processes hold before they train, most of it torch: the node, and a worker a stage."""
 _INDENT = " " * 13
 
 
@@ -170,8 +173,9 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         + (", and the graphics card if there is one" if settings.device == "auto" else "")
     )
     yield (
-        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} or more per "
-        f"stage, at most two stages; {f'at most {human_bytes(memory)}' if memory else 'no limit'}"
+        f"  memory     about {human_bytes(NODE_BYTES)} for the program; per stage "
+        f"{human_bytes(WORKER_BYTES + stage_memory)} or more, at most two stages; "
+        f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
