@@ -401,6 +401,10 @@ class Libp2pNetwork:
         connection = link.connection if link is not None and link.works else None
         return None if connection is None or connection.relay is not None else connection
 
+    def connections(self) -> list[Connection]:
+        """Return the connections of all links that work without a relay. See `Links`."""
+        return [found for peer in self._links if (found := self.direct(peer)) is not None]
+
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay. See `Network.relayed`."""
         working = (link for link in self._links.values() if link.works)

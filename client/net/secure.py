@@ -81,6 +81,11 @@ class SecureChannel:
         self.bytes_in = 0
         self.bytes_out = 0
 
+    @property
+    def queue_s(self) -> float:
+        """See `ByteStream.queue_s`."""
+        return self._stream.queue_s
+
     async def send(self, plaintexts: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
 

@@ -49,6 +49,12 @@ class ByteStream(trio.abc.AsyncResource):
         """The address of our end, a number; empty where there is no such thing."""
         return ""
 
+    @property
+    def queue_s(self) -> float:
+        """Seconds that packets wait on their way now, beyond the shortest round trip; 0: they do
+        not, or it is not known."""
+        return 0.0
+
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes, waiting while the other side takes none.

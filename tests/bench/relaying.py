@@ -210,13 +210,18 @@ def _in_turns(
         seconds[sends] += times
         by.ask()
         said = f"{statistics.mean(times):.2f} s a step {'with' if sends else 'without'} relaying"
-        print(f"  {said}", flush=True)
+        print(f"  {said}; takes its line for {_line_mbit(relaying):.1f} Mb/s", flush=True)
     return Result(seconds[False], seconds[True], statistics.mean(relayed), statistics.mean(shares))
 
 
 def _relays(member: Member) -> bool:
     now = member.snapshot()
     return now is not None and now.relay.rate_bytes_per_s > 0
+
+
+def _line_mbit(member: Member) -> float:
+    now = member.snapshot()
+    return 0.0 if now is None else now.relay.line_bytes_per_s * 8 / 1e6
 
 
 def _sent(member: Member) -> int:

@@ -26,13 +26,14 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.relay.own_line import OwnLine
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
-from protocol.relay.lending import LOOK_S, Lending, Traffic
+from protocol.relay.lending import LOOK_S, Lending, Looked, Traffic
 from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
 from protocol.relay.server import (
     Admitted,
@@ -96,7 +97,7 @@ class PassingOn:
     ) -> None:
         self._links, self._nursery, self._pacing = links, nursery, pacing
         self._pace = pacing.upload.lanes["background"]
-        self._lent, self._line = 0.0, Traffic()
+        self._lent, self._line, self._left = 0.0, Traffic(), 1.0
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
         self._room = Room()
@@ -126,7 +127,7 @@ class PassingOn:
         lent = rate_bytes_per_s if relays else 0.0
         if (lent, line) != (self._lent, self._line):
             self._lent, self._line = lent, line
-            self._shares.set_rate(lent, trio.current_time())
+            self._shares.set_rate(self._left * lent, trio.current_time())
         self._do(Offering(relays, rate_bytes_per_s, drain_s))
 
     def link_ended(self, peer: PeerId) -> None:
@@ -290,14 +291,17 @@ class PassingOn:
 
     async def _look(self) -> None:
         """Leave the line to our own training while that needs it."""
-        lending, left = Lending(), 1.0
+        lending, line = Lending(), OwnLine()
         while True:
             await trio.sleep(LOOK_S)
+            if not self._lent:
+                continue
             now, pacing = trio.current_time(), self._pacing
             own = Traffic(pacing.upload.tensor_bytes, pacing.download.tensor_bytes)
-            before, left = left, lending.look(own, self._line, now)
-            if left != before:
-                self._shares.set_rate(left * self._lent, now)
+            seen = Looked(own, *line.look(self._links.connections()))
+            before, self._left = self._left, lending.look(seen, self._line, now)
+            if self._left != before:
+                self._shares.set_rate(self._left * self._lent, now)
 
     async def _tick(self) -> None:
         while True:
