@@ -162,12 +162,26 @@ class Door:
         Raises:
             Refusal: it is not welcome.
         """
-        wait_s = self._wait_for_handshake(visit, now)
         self._check(visit, now)
+        turns = self._turns(visit, now)
+        _check_turns(turns, now)
+        if not visit.near:
+            _newest(self._handshakes, visit.machine, turns[0][0], MAX_MACHINES)
         self._make_room(visit)
         self._visits[visit] = None
         self._by_machine[visit.machine] += 1
-        return wait_s
+        return max(turn.reserve(1, now) for turn, _ in turns)
+
+    def refusal(self, ip: str, now: float) -> str:
+        """Return in one word why a connection from an address would not be let in; empty: it would
+        be. This costs nobody a turn or a place, and little time: a crowd asks often."""
+        visit = Visit(ip, lambda: None)
+        try:
+            self._check(visit, now)
+            _check_turns(self._turns(visit, now), now)
+        except Refusal as refusal:
+            return str(refusal)
+        return ""
 
     def recognise(self, visit: Visit, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,
@@ -227,16 +241,17 @@ class Door:
             _newest(self._closed_until, prefix, 0.0)
             self._closed_until[prefix] = now + CLOSED_S
 
-    def _wait_for_handshake(self, visit: Visit, now: float) -> float:
-        """Return the seconds to wait; one machine that comes too often costs no other a turn."""
+    def _turns(self, visit: Visit, now: float) -> list[tuple[TokenBucket, str]]:
+        """Return the turns that its handshake waits for, its machine's own first, each with the
+        reason of a refusal; one machine that comes too often costs no other a turn."""
+        common = self._arrivals, "too-many-arrivals"
         if visit.near:
-            return _turn(self._arrivals, "too-many-arrivals", now)
-        fresh = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
-        own = _newest(self._handshakes, visit.machine, fresh, MAX_MACHINES)
-        own_wait_s = _turn(own, "too-many-arrivals-from-one-ip", now)
-        if visit.machine in self._friends:
-            return own_wait_s
-        return max(own_wait_s, _turn(self._arrivals, "too-many-arrivals", now))
+            return [common]
+        own = self._handshakes.get(visit.machine)
+        if own is None:
+            own = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
+        turns = [(own, "too-many-arrivals-from-one-ip")]
+        return turns if visit.machine in self._friends else [*turns, common]
 
     def _room_for_guest(
         self, visit: Visit, peer: PeerId, there: list[Visit], now: float
@@ -284,6 +299,13 @@ class Door:
 
     def _is_stranger(self, visit: Visit) -> bool:
         return visit.peer is None or not self.is_member(visit.peer)
+
+
+def _check_turns(turns: list[tuple[TokenBucket, str]], now: float) -> None:
+    """Raise a Refusal where one of several turns would be waited for too long."""
+    for turn, reason in turns:
+        if turn.wait_s(1, now) > MOST_WAIT_S:
+            raise Refusal(reason)
 
 
 def _turn(bucket: TokenBucket, reason: str, now: float) -> float:

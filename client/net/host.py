@@ -397,6 +397,13 @@ class Host:
             finally:
                 self.door.dialled -= 1
 
+    def _is_welcome(self, ip: str) -> bool:
+        """Whether a connection is worth a task: most of a crowd's are not."""
+        refusal = self.door.refusal(ip, trio.current_time())
+        if refusal:
+            self.refused[refusal] += 1
+        return not refusal
+
     async def _serve(self, stream: ByteStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
         async with closing(stream):
@@ -500,6 +507,8 @@ async def open_host(
         bound = [listener.address for listener in listeners]
         async with trio.open_nursery() as nursery:
             host = Host(identity, handler, nursery, limits or HostLimits(), bound)
+            for listener in listeners:
+                listener.welcome = host._is_welcome
             if listeners:
                 nursery.start_soon(trio.serve_listeners, host._serve, listeners)
             try:

@@ -294,11 +294,13 @@ class Libp2pNetwork:
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
-        self._wanted = {
-            peer: tuple(addresses) for peer, addresses in peers.items() if peer != self.peer_id
-        }
-        for peer in list(self._changed):
-            self._has_changed(peer)
+        before, self._wanted = (
+            self._wanted,
+            {peer: tuple(addresses) for peer, addresses in peers.items() if peer != self.peer_id},
+        )
+        for peer in list(self._changed):  # who is wanted is said often, and seldom changes
+            if self._wanted.get(peer) != before.get(peer):
+                self._has_changed(peer)
         for peer in set(self._keepers) - set(self._wanted):
             self._keepers.pop(peer).cancel()
             self._attempts.pop(peer, None)

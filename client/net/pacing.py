@@ -60,10 +60,19 @@ class TokenBucket:
 
     def reserve(self, size_bytes: int, now: float) -> float:
         """Reserve bytes, perhaps on credit; return the seconds to wait for them."""
+        self._refill(now)
+        self._tokens -= size_bytes
+        return max(0.0, -self._tokens / self._rate)
+
+    def wait_s(self, size_bytes: int, now: float) -> float:
+        """Return the seconds that ``reserve`` would return, and reserve nothing."""
+        self._refill(now)
+        return max(0.0, (size_bytes - self._tokens) / self._rate)
+
+    def _refill(self, now: float) -> None:
         earned = self._rate * max(0.0, now - self._counted)
         self._counted = max(now, self._counted)
-        self._tokens = min(self._burst, self._tokens + earned) - size_bytes
-        return max(0.0, -self._tokens / self._rate)
+        self._tokens = min(self._burst, self._tokens + earned)
 
 
 class Yielding:

@@ -50,10 +50,7 @@ class TcpStream(ByteStream):
     @property
     def remote_host(self) -> str:
         """The other end's address."""
-        try:
-            return str(self.stream.socket.getpeername()[0]).partition("%")[0]  # "%": a zone
-        except OSError:
-            return ""
+        return _remote_host(self.stream)
 
     @property
     def own_host(self) -> str:
@@ -128,8 +125,14 @@ class TcpListener(Listener[TcpStream]):
         return self._address
 
     async def accept(self) -> TcpStream:
-        """Wait for the next connection."""
-        return TcpStream(await self._listener.accept())
+        """Wait for the next connection that is welcome."""
+        while True:
+            stream = await self._listener.accept()
+            host = _remote_host(stream)
+            if host and not self.welcome(host):
+                stream.socket.close()
+                continue
+            return TcpStream(stream)
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -285,6 +288,13 @@ TRANSPORT = Tcp()
 def _can_meet(host: str) -> bool:
     """Whether a router may be between, whose mapping or firewall then lets in others, too."""
     return is_global(host) and hasattr(socket, "SO_REUSEPORT")
+
+
+def _remote_host(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0]).partition("%")[0]  # "%": a zone
+    except OSError:
+        return ""
 
 
 def _tune(stream: trio.SocketStream) -> None:

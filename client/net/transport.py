@@ -8,7 +8,7 @@ which defines ``TRANSPORT``. The rest of this folder uses only this interface.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import TypeVar
@@ -95,7 +95,14 @@ Stream = TypeVar("Stream", bound=ByteStream, covariant=True)
 
 
 class Listener(trio.abc.Listener[Stream]):
-    """Listens by one transport; ``accept`` waits for the next connection."""
+    """Listens by one transport; ``accept`` waits for the next connection.
+
+    Attributes:
+        welcome: asked with the other end's address, a number, when a connection comes; a listener
+            that can ends one that is not welcome at once, before it costs a task.
+    """
+
+    welcome: Callable[[str], bool] = staticmethod(lambda _host: True)
 
     @property
     @abstractmethod

@@ -26,6 +26,7 @@ from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
+from client.train.messaging.slow_news import SlowNews
 from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
@@ -166,6 +167,7 @@ class Engine:
         self._handlers = self._handlers_of_routes()
         self._nursery = nursery
         self._outbox = Outbox(network, nursery, round_bytes(manifest))
+        self._slow_news = SlowNews(self._is_new)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
@@ -215,6 +217,10 @@ class Engine:
             if signed is None:
                 return
             message = signed
+        if isinstance(message, Records) and self._slow_news.keeps(peer, message):
+            return
+        if isinstance(message, Heartbeat) and (news := self._slow_news.take(peer)) is not None:
+            self._outbox.put(peer, news, b"")  # in the same write
         if self._outbox.put(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
@@ -369,6 +375,7 @@ class Engine:
         self.reach.gone(peer)
         self._chunks.gone(peer)
         self.measuring.gone(peer)
+        self._slow_news.gone(peer)
         self.text.lost(peer)
         self.amending.link_down(peer)
         if was_admitted:

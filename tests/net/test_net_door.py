@@ -298,6 +298,43 @@ def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
     assert door.arrive(Visit("192.0.2.1", lambda: None), 0.0) == 0.0
 
 
+def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
+    """Else a crowd that nobody lets in would keep out others, by asking."""
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=8, connections_per_ip=4)
+    crowd = Crowd(slow, members=ALL)
+    for number in range(4):
+        crowd.arrive(f"g{number}", "198.51.100.1")
+    for number in range(100):
+        with pytest.raises(Refusal, match="too-many-from-one-ip"):
+            crowd.arrive(f"late-{number}", "198.51.100.1")
+    for number in range(4):
+        visit = Visit(f"10.{number}.0.1", lambda: None)
+        assert crowd.door.arrive(visit, 0.0) == 0.0
+
+
+def test_who_would_be_refused_is_known_beforehand_and_to_ask_costs_nobody_anything() -> None:
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=6, connections_per_ip=3)
+    crowd = Crowd(slow, members=ALL)
+    for number in range(OFFENCES):
+        crowd.door.offence(f"203.0.113.{number}", 0.0)
+    asked = ["198.51.100.1"] * 5 + ["203.0.113.9", "127.0.0.1"] + ["2a11::1"] * 2 + ["10.0.0.1"] * 9
+    refusals = list[str]()
+    for ip in asked:
+        expected = {crowd.door.refusal(ip, 0.0) for _ in range(50)}
+        try:
+            crowd.arrive("g0", ip)
+            refusals.append("")
+        except Refusal as refusal:
+            refusals.append(str(refusal))
+        assert expected == {refusals[-1]}
+    assert refusals[3] == "too-many-from-one-ip"
+    assert refusals[5] == "prefix-closed"
+    assert refusals[-1] == "too-many-from-one-ip"
+    assert crowd.door.refusal("10.0.0.2", 0.0) == ""
+    assert len(crowd.door._visits) == refusals.count("")
+    assert len(crowd.door._handshakes) == 3
+
+
 def test_a_proven_members_machine_does_not_wait_behind_a_crowd() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
     door = Door(slow, lambda peer: False, now=0.0)

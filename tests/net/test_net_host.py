@@ -13,8 +13,9 @@ import trio
 from client.net.addresses import parse_destination
 from client.net.door import HostLimits
 from client.net.errors import DialError, PortInUse, TurnedAway
-from client.net.host import Connection, open_host
+from client.net.host import Connection, Host, open_host
 from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES
+from client.net.transport import ByteStream
 
 if TYPE_CHECKING:
     from tests.net.conftest import Dial, Hosts
@@ -125,6 +126,30 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
         while host.connections == 3:
             await trio.sleep(0.01)
         await d.connect(host.addresses[0])
+
+
+async def test_a_connection_that_nobody_lets_in_costs_no_task(
+    hosts: Hosts, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, serve = list[ByteStream](), Host._serve
+
+    async def note(host: Host, stream: ByteStream) -> None:
+        served.append(stream)
+        await serve(host, stream)
+
+    monkeypatch.setattr(Host, "_serve", note)
+    async with hosts(limits=HostLimits(connections=1)) as host, hosts() as honest:
+        connection = await honest.connect(host.addresses[0])
+        for _ in range(20):
+            async with dial(host.addresses[0]) as stream:
+                assert await stream.receive_some() == b""
+        assert len(served) == 1
+        assert host.refused == {"too-many-connections": 20}
+        connection.close("make room")
+        while host.connections:
+            await trio.sleep(0.01)
+        await honest.connect(host.addresses[0])
+        assert len(served) == 2
 
 
 async def test_the_oldest_stranger_gives_way_to_a_new_one(hosts: Hosts, dial: Dial) -> None:

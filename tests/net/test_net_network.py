@@ -237,6 +237,34 @@ async def test_send_waits_for_a_wanted_peer(networks: Networks) -> None:
         assert (await next_inbound(a)).message == Goodbye("early")
 
 
+class Steps(trio.abc.Instrument):
+    """Counts the steps of tasks of one name."""
+
+    def __init__(self, ending: str) -> None:
+        self.ending, self.count = ending, 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith(self.ending)
+
+
+async def test_to_want_the_same_peers_again_wakes_nobody(networks: Networks) -> None:
+    """The client says whom it wants at each look at its members: many times a second."""
+    async with networks() as a, networks() as b:
+        a.want({b.peer_id: b.addresses})
+        await is_up(a, b)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        keepers = Steps("._keep")
+        trio.lowlevel.add_instrument(keepers)
+        for _ in range(20):
+            a.want({b.peer_id: list(b.addresses)})
+            await trio.testing.wait_all_tasks_blocked()
+        assert keepers.count == 0
+        a.want({b.peer_id: (*b.addresses, "/ip4/192.0.2.1/tcp/9")})
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(keepers)
+        assert keepers.count == 1  # another address may be a better way
+
+
 async def test_disconnect_flushes_first(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         b.want({a.peer_id: a.addresses})

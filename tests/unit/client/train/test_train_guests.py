@@ -8,8 +8,10 @@ import pytest
 from trio.testing import MockClock
 
 from client.train.engine import Engine
+from client.train.messaging.outbox import Outbox
 from protocol.ids import PeerId
-from protocol.wire.messages import LeaseRequest
+from protocol.membership.progress import PROGRESS
+from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
 from tests.support.memory_network import MemoryNetwork
 from tests.support.train_swarm import Volunteer, open_swarm
 
@@ -86,3 +88,50 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
             idle.engine.send(peer(first), LeaseRequest(0, 1, 0))
         await swarm.until(lambda: asked >= 20)
         assert len(waited) >= 20
+
+
+async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message for every step to each of a crowd would be most of what the crowd costs."""
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first = await swarm.add(0, founder=True)
+        last = await swarm.add(1)
+        idle = await swarm.add()
+        swarm.start()
+        await swarm.until(lambda: trusted(first) == {peer(last)})
+        await swarm.until(lambda: trusted(last) == {peer(first)})
+        sent, put = list[tuple[PeerId, Message]](), Outbox.put
+
+        def note(outbox: Outbox, to: PeerId, message: Message, payload: bytes) -> bool:
+            if outbox is last.engine._outbox:
+                sent.append((to, message))
+            return put(outbox, to, message, payload)
+
+        monkeypatch.setattr(Outbox, "put", note)
+        begun = last.step(1)
+        await swarm.until(lambda: last.step(1) >= begun + 60)
+        told, beats, steps = progress_to(sent, idle), beats_to(sent, idle), last.step(1) - begun
+        assert 0 < told <= beats + 1
+        assert progress_to(sent, first) >= steps - 2
+        await swarm.until(lambda: reached(idle) >= begun + 60)
+        for at, (to, message) in enumerate(sent):
+            if to == peer(idle) and is_progress(message):
+                assert isinstance(sent[at + 1][1], Heartbeat), "they share a write"
+
+
+def is_progress(message: Message) -> bool:
+    return isinstance(message, Records) and all(r.kind == PROGRESS for r in message.records)
+
+
+def progress_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
+    return sum(is_progress(message) for peer_id, message in sent if peer_id == peer(to))
+
+
+def beats_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
+    return sum(isinstance(message, Heartbeat) for peer_id, message in sent if peer_id == peer(to))
+
+
+def reached(volunteer: Volunteer) -> int:
+    progress = volunteer.engine.event_sink.progress
+    return 0 if progress is None else progress.step
