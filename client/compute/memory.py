@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from client.compute.cuttable import held_parameters
 from client.compute.payload import CodecName
 from client.compute.requests import Inside
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -21,7 +22,8 @@ from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precis
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
-# This rank's part of the parameters, of a pass's gradient and of the gradient sum.
+# A rank's part of the parameters, of a pass's gradient and of the gradient sum; the first rank's
+# part of the sum is in the whole one, if that is in the same memory.
 _SHARDS = 3
 # A unit that all ranks have whole for a while: parameters, gradient, and that as it is sent.
 _WHOLE_UNITS = 3
@@ -146,16 +148,17 @@ def required_bytes(
     alone = need.state_bytes + need.snapshot_bytes
     boundaries = 2 * batch * model.width * NUMBER_BYTES  # of all sequences, in and out
     if inside == "fsdp":
-        held = _full_shard_bytes(model, layers_per_stage, stage, ranks)
+        whole_bytes = _WHOLE_UNITS * _unit_bytes(model, layers_per_stage, stage)
         batch = -(-sequences // ranks) * tokens
         whole = _graph_bytes(model, layers, batch, parameters, precision)
     else:
-        held = _tensor_bytes(model, layers_per_stage, stage, ranks)
+        whole_bytes = 0
         copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
         whole = copied + max(0, whole - copied) // ranks
+    part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)
     return MemoryNeed(
-        state_bytes=held + boundaries,
-        snapshot_bytes=0 if host else -(-alone // ranks),
+        state_bytes=_SHARDS * part_bytes + whole_bytes + boundaries,
+        snapshot_bytes=0 if host else -(-(alone - part_bytes) // ranks),
         offloaded_bytes=alone if host else 0,
         graph_bytes=layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
@@ -164,29 +167,14 @@ def required_bytes(
     )
 
 
-def _full_shard_bytes(
-    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
-) -> int:
-    """What a rank holds of a stage whose rows are dealt out: shards, and for a while a unit."""
-    parameters = stage_parameters(model, layers_per_stage, stage)
-    layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
-    uneven = (layers + 1) * model.width  # the rows of a parameter, by ranks
+def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
+    """The largest of the parts that all ranks have whole for a while, where rows are dealt out."""
     units = [
-        model.layer_parameter_count * bool(layers),
+        model.layer_parameter_count * bool(layers_per_stage[stage]),
         model.embedding_parameter_count * (stage == 0),
-        sum(map(math.prod, model.head_tensors.values())) * is_last,
+        sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
     ]
-    shard = -(-parameters // ranks) + uneven
-    return NUMBER_BYTES * (_SHARDS * shard + _WHOLE_UNITS * max(units))
-
-
-def _tensor_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int) -> int:
-    """What a rank holds of a stage whose blocks are cut: its part of them, and the ends."""
-    layers = layers_per_stage[stage]
-    vectors = 6 * model.width * layers  # norms and biases are at each
-    blocks = -(-layers * model.layer_parameter_count // ranks) + vectors
-    ends = stage_parameters(model, layers_per_stage, stage) - layers * model.layer_parameter_count
-    return NUMBER_BYTES * _SHARDS * (blocks + ends)
+    return NUMBER_BYTES * max(units)
 
 
 def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
