@@ -149,8 +149,10 @@ def _more_devices(
     manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping
 ) -> int | None:
     """Return the fewest devices like these that can hold a stage together; None: no number that is
-    looked at."""
-    for ranks in _NUMBERS_OF_DEVICES:
+    looked at, or they are one processor, whose memory does not grow with them."""
+    if not grouping.host_bytes:
+        return None
+    for ranks in sorted({grouping.ranks, *_NUMBERS_OF_DEVICES}):
         if ranks < grouping.ranks:
             continue
         wider = replace(grouping, ranks=ranks, inside="auto")
