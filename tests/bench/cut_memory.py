@@ -7,15 +7,16 @@ A group of processes on the CPU opens a stage that is cut over them and runs ste
 forward, as many graphs as are kept, and back, a round with S8, the update, and a checkpoint. The
 shapes are a stage whose parameters take most of the memory, one whose graphs do, and a last stage
 with a large vocabulary. Memory is the peak of what is resident in each rank from the opening on,
-less what the process had before, when it had run a small stage and its rings were used once. The
-prediction is what `client.compute.memory` says of a rank; the first one has what rounds and
-versions need beside it.
+less what the process had before, when it had run a small stage; one group goes through all shapes.
+Its rings, which are of one size whatever the stage is, do not count. The prediction is what
+`client.compute.memory` says of a rank; the first one has what rounds and versions need beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -170,23 +171,16 @@ async def apply_round(worker: Worker, shape: Shape, number: int, bounds: list[in
     await worker.call(request, sums)
 
 
-async def measured(shape: Shape, inside: Inside, ranks: int, steps: int) -> Found:
-    """Open the stage in a group, run steps, and return what its ranks took."""
-    async with open_group([f"cpu:{rank}" for rank in range(ranks)]) as worker:
-        request = shape.opening(inside)
-        opened, _ = await worker.call(SMALL.opening(inside))
-        await step(worker, SMALL, 0, opened.parameters)
+async def measured(worker: Worker, shape: Shape, inside: Inside, steps: int) -> Found:
+    """Open a stage in a group, run steps, and return what its ranks took."""
+    ranks, request = len(worker.pids), shape.opening(inside)
+    with tempfile.TemporaryDirectory() as folder:
+        await run(worker, SMALL, inside, 1, folder)
         before = [resident(pid) for pid in worker.pids]
         for pid in worker.pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak counts from here
-        opened, _ = await worker.call(request)
-        with tempfile.TemporaryDirectory() as folder:
-            for number in range(steps):
-                await step(worker, shape, number, opened.parameters)
-                if not number:
-                    path = f"{folder}/checkpoint"
-                    await worker.call(Save(version=1, path=path, durable=False))
-        after = [resident(pid) for pid in worker.pids]
+        await run(worker, shape, inside, steps, folder)
+    after = [resident(pid) for pid in worker.pids]
     sizes = [
         late["VmHWM"] - early["VmRSS"] - (late["RssShmem"] - early["RssShmem"])
         for early, late in zip(before, after, strict=True)
@@ -194,6 +188,28 @@ async def measured(shape: Shape, inside: Inside, ranks: int, steps: int) -> Foun
     cut = replace(request, ranks=ranks)
     predicted = needed_bytes(cut), needed_bytes(replace(cut, follows=True))
     return Found(sizes[0], predicted[0], max(sizes[1:]), predicted[1])
+
+
+async def run(worker: Worker, shape: Shape, inside: Inside, steps: int, folder: str) -> None:
+    """Open a stage and run steps; a checkpoint is written after the first one."""
+    opened, _ = await worker.call(shape.opening(inside))
+    for number in range(steps):
+        await step(worker, shape, number, opened.parameters)
+        if not number:
+            await worker.call(Save(version=1, path=f"{folder}/checkpoint", durable=False))
+
+
+async def measured_in_turn(
+    ranks: int, cases: Sequence[tuple[str, Inside]], steps: int
+) -> list[tuple[str, str, str]]:
+    """Have one group go through all cases; return a row of each."""
+    rows = []
+    async with open_group([f"cpu:{rank}" for rank in range(ranks)]) as worker:
+        for name, inside in cases:
+            found = await measured(worker, SHAPES[name], inside, steps)
+            rows.append(told(name, inside, ranks, found))
+            print("{}: {} ({})".format(*rows[-1]), flush=True)
+    return rows
 
 
 def resident(pid: int) -> dict[str, int]:
@@ -232,13 +248,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     page.add_record_flag(parser)
     asked = parser.parse_args()
+    cases = [(name, way) for name in asked.shapes.split(",") for way in asked.inside.split(",")]
     rows = []
-    for name in asked.shapes.split(","):
-        for inside in asked.inside.split(","):
-            for ranks in map(int, asked.ranks.split(",")):
-                found = trio.run(measured, SHAPES[name], inside, ranks, asked.steps)
-                rows.append(told(name, inside, ranks, found))
-                print("{}: {} ({})".format(*rows[-1]), flush=True)
+    for ranks in map(int, asked.ranks.split(",")):
+        rows += trio.run(measured_in_turn, ranks, cases, asked.steps)
     if asked.record:
         page.record([page.figure("large models", *row, COMMAND, MEASURES) for row in rows])
 
