@@ -22,11 +22,12 @@ from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precis
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
-# A rank's part of the parameters, of a pass's gradient and of the gradient sum; the first rank's
-# part of the sum is in the whole one, if that is in the same memory.
-_SHARDS = 3
-# A unit that all ranks have whole for a while: parameters, gradient, and that as it is sent.
-_WHOLE_UNITS = 3
+# A rank's part of the parameters and of the gradient sum; that of a pass's gradient comes when its
+# graph is freed. The first rank's part of the sum is in the whole one, if both share memory.
+_SHARDS = 2
+# A unit that all ranks have whole for a while. When a pass turns back: the parameters of the last
+# one, and their gradient. Later: parameters, gradient, and that of the unit before as it is sent.
+_UNITS_AT_TURN, _UNITS_AT_END = 2, 3
 # Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
 # into norms and matrices of both halves.
 _COPIED_WIDTHS = 4
@@ -146,35 +147,46 @@ def required_bytes(
     if ranks == 1:
         return need
     alone = need.state_bytes + need.snapshot_bytes
-    boundaries = 2 * batch * model.width * NUMBER_BYTES  # of all sequences, in and out
+    boundaries = (stage > 0) + (not is_last)  # of all sequences
+    unit_bytes = last_unit_bytes = 0
     if inside == "fsdp":
-        whole_bytes = _WHOLE_UNITS * _unit_bytes(model, layers_per_stage, stage)
+        *_, last_unit_bytes = units = _unit_bytes(model, layers_per_stage, stage)
+        unit_bytes = max(units)
         batch = -(-sequences // ranks) * tokens
         whole = _graph_bytes(model, layers, batch, parameters, precision)
     else:
-        whole_bytes = 0
         copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
         whole = copied + max(0, whole - copied) // ranks
     part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)
+    graph_bytes = layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole
+    head_bytes = _head_bytes(model, batch) if is_last else 0
+    # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
+    # these are freed and the gradients are there.
+    turning_bytes = _UNITS_AT_TURN * last_unit_bytes + head_bytes
+    ending_bytes = part_bytes + _UNITS_AT_END * unit_bytes - graph_bytes
     return MemoryNeed(
-        state_bytes=_SHARDS * part_bytes + whole_bytes + boundaries,
+        state_bytes=_SHARDS * part_bytes
+        + boundaries * sequences * tokens * model.width * NUMBER_BYTES
+        + max(turning_bytes, ending_bytes)
+        - head_bytes,
         snapshot_bytes=0 if host else -(-(alone - part_bytes) // ranks),
         offloaded_bytes=alone if host else 0,
-        graph_bytes=layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole,
+        graph_bytes=graph_bytes,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
         graphs=need.graphs,
-        head_bytes=_head_bytes(model, batch) if is_last else 0,
+        head_bytes=head_bytes,
     )
 
 
-def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    """The largest of the parts that all ranks have whole for a while, where rows are dealt out."""
-    units = [
-        model.layer_parameter_count * bool(layers_per_stage[stage]),
+def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:
+    """The parts of a stage, in order, that all ranks have whole for a while where rows are dealt
+    out."""
+    parts = [
         model.embedding_parameter_count * (stage == 0),
+        model.layer_parameter_count * bool(layers_per_stage[stage]),
         sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
     ]
-    return NUMBER_BYTES * max(units)
+    return [NUMBER_BYTES * part for part in parts if part]
 
 
 def away_bytes(parameters: int, averaging_codec: CodecName) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +30,7 @@ from msgspec.structs import replace
 from client.compute.allowance import needed_bytes
 from client.compute.group import open_group
 from client.compute.payload import Buffer
-from client.compute.process import Worker
+from client.compute.process import RING_BYTES, RequestFailed, Worker
 from client.compute.requests import (
     Apply,
     Backward,
@@ -56,6 +57,7 @@ MEASURES = (
     "client/compute/tensor_parallel.py",
 )
 SEGMENTS, HEADS = 16, 8
+PARTS_OF_A_RING = 4
 WAYS = tuple(way for way in get_args(Inside) if way != "replicas")
 
 
@@ -176,6 +178,7 @@ async def measured(worker: Worker, shape: Shape, inside: Inside, steps: int) -> 
     ranks, request = len(worker.pids), shape.opening(inside)
     with tempfile.TemporaryDirectory() as folder:
         await run(worker, SMALL, inside, 1, folder)
+        await fill_rings(worker)
         before = [resident(pid) for pid in worker.pids]
         for pid in worker.pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak counts from here
@@ -188,6 +191,14 @@ async def measured(worker: Worker, shape: Shape, inside: Inside, steps: int) -> 
     cut = replace(request, ranks=ranks)
     predicted = needed_bytes(cut), needed_bytes(replace(cut, follows=True))
     return Found(sizes[0], predicted[0], max(sizes[1:]), predicted[1])
+
+
+async def fill_rings(worker: Worker) -> None:
+    """Have the rings to the ranks used as far as they go, by what no rank accepts."""
+    for microbatch in range(2 * PARTS_OF_A_RING):
+        with suppress(RequestFailed):
+            refused = Forward(step=1, microbatch=microbatch)
+            await worker.call(refused, [bytes(RING_BYTES // PARTS_OF_A_RING)])
 
 
 async def run(worker: Worker, shape: Shape, inside: Inside, steps: int, folder: str) -> None:
