@@ -36,7 +36,8 @@ _COPIED_WIDTHS = 4
 _SCRATCH_BUFFERS = 1
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
-# Logits, their log-softmax and the gradients of both.
+# Logits, their log-softmax and the gradients of both; without z-loss the logits go when they have
+# been normalised.
 _LOGIT_COPIES = 4
 OFFLOAD_WINDOW = 1 << 20
 """Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
@@ -89,6 +90,7 @@ def required_bytes(
     ranks: int = 1,
     inside: Inside = "fsdp",
     host: bool = False,
+    z_loss: bool = True,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -110,6 +112,7 @@ def required_bytes(
         inside: how it is cut.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
             offloaded and does not count here.
+        z_loss: whether the loss needs the logits once more; counts where the stage is cut.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
@@ -159,7 +162,8 @@ def required_bytes(
         whole = copied + max(0, whole - copied) // ranks
     part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)
     graph_bytes = layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole
-    head_bytes = _head_bytes(model, batch) if is_last else 0
+    copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
+    head_bytes = _head_bytes(model, batch, copies) if is_last else 0
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
     turning_bytes = _UNITS_AT_TURN * last_unit_bytes + head_bytes
@@ -205,11 +209,11 @@ def _graph_bytes(
     return math.ceil(SAVED_SHARE[precision] * saved) + MATRIX_BYTES[precision] * parameters
 
 
-def _head_bytes(model: ModelSpec, batch: int) -> int:
+def _head_bytes(model: ModelSpec, batch: int, copies: int = _LOGIT_COPIES) -> int:
     """Logits and what is made of them for a batch of so many tokens; in pieces, the gradients of
     the hidden state and of the head's parameters are held beside them."""
     at_once = tokens_at_once(model.vocab)
-    pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
+    pieces = copies * NUMBER_BYTES * min(batch, at_once) * model.vocab
     if batch <= at_once:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))

@@ -77,6 +77,7 @@ def stage_need(
         ranks=ranks,
         inside=inside,
         host=host,
+        z_loss=manifest.optimizer.z_weight > 0,
     )
 
 
