@@ -25,9 +25,9 @@ from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 # A rank's part of the parameters and of the gradient sum; that of a pass's gradient comes when its
 # graph is freed. The first rank's part of the sum is in the whole one, if both share memory.
 _SHARDS = 2
-# A unit that all ranks have whole for a while. When a pass turns back: the parameters of the last
-# one, and their gradient. Later: parameters, gradient, and that of the unit before as it is sent.
-_UNITS_AT_TURN, _UNITS_AT_END = 2, 3
+# A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
+# or comes. As much was measured where a pass turns back and at its end.
+_WHOLE_UNITS = 3
 # Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
 # into norms and matrices of both halves.
 _COPIED_WIDTHS = 4
@@ -166,8 +166,8 @@ def required_bytes(
     head_bytes = _head_bytes(model, batch, copies) if is_last else 0
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
-    turning_bytes = _UNITS_AT_TURN * last_unit_bytes + head_bytes
-    ending_bytes = part_bytes + _UNITS_AT_END * unit_bytes - graph_bytes
+    turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
+    ending_bytes = part_bytes + _WHOLE_UNITS * unit_bytes - graph_bytes
     return MemoryNeed(
         state_bytes=_SHARDS * part_bytes
         + boundaries * sequences * tokens * model.width * NUMBER_BYTES

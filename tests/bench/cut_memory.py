@@ -7,8 +7,8 @@ A group of processes on the CPU opens a stage that is cut over them and runs ste
 forward, as many graphs as are kept, and back, a round with S8, the update, and a checkpoint. The
 shapes are a stage whose parameters take most of the memory, one whose graphs do, and a last stage
 with a large vocabulary. Memory is the peak of what is resident in each rank from the opening on,
-less what the process had before, when it had run a small stage; one group goes through all shapes.
-Its rings, which are of one size whatever the stage is, do not count. The prediction is what
+less what the process had before, when it had run a small stage. Its rings, which are of one size
+whatever the stage is, do not count. The prediction is what
 `client.compute.memory` says of a rank; the first one has what rounds and versions need beside it.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,17 +209,10 @@ async def run(worker: Worker, shape: Shape, inside: Inside, steps: int, folder: 
             await worker.call(Save(version=1, path=f"{folder}/checkpoint", durable=False))
 
 
-async def measured_in_turn(
-    ranks: int, cases: Sequence[tuple[str, Inside]], steps: int
-) -> list[tuple[str, str, str]]:
-    """Have one group go through all cases; return a row of each."""
-    rows = []
+async def measured_alone(name: str, inside: Inside, ranks: int, steps: int) -> Found:
+    """As `measured`, in a group of its own: what another stage left would not count."""
     async with open_group([f"cpu:{rank}" for rank in range(ranks)]) as worker:
-        for name, inside in cases:
-            found = await measured(worker, SHAPES[name], inside, steps)
-            rows.append(told(name, inside, ranks, found))
-            print("{}: {} ({})".format(*rows[-1]), flush=True)
-    return rows
+        return await measured(worker, SHAPES[name], inside, steps)
 
 
 def resident(pid: int) -> dict[str, int]:
@@ -259,10 +251,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     page.add_record_flag(parser)
     asked = parser.parse_args()
-    cases = [(name, way) for name in asked.shapes.split(",") for way in asked.inside.split(",")]
     rows = []
-    for ranks in map(int, asked.ranks.split(",")):
-        rows += trio.run(measured_in_turn, ranks, cases, asked.steps)
+    for name in asked.shapes.split(","):
+        for inside in asked.inside.split(","):
+            for ranks in map(int, asked.ranks.split(",")):
+                found = trio.run(measured_alone, name, inside, ranks, asked.steps)
+                rows.append(told(name, inside, ranks, found))
+                print("{}: {} ({})".format(*rows[-1]), flush=True)
     if asked.record:
         page.record([page.figure("large models", *row, COMMAND, MEASURES) for row in rows])
 
