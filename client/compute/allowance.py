@@ -44,14 +44,22 @@ def check_fits(request: OpenStage) -> None:
     """
     if not request.memory_bytes:
         return
-    need, limit = stage_need(request), own_limit(request)
-    beside = request.ranks > 1 and not request.follows and request.device == "cpu"
-    needed = need.total_bytes + need.offloaded_bytes * beside
+    needed, limit = needed_bytes(request), own_limit(request)
     if needed > limit:
         raise OutOfMemory(
             f"stage {request.stage} needs {needed / _MIB:.0f} MiB of memory, "
             f"{limit / _MIB:.0f} MiB may be used"
         )
+
+
+def needed_bytes(request: OpenStage) -> int:
+    """Return the memory that this process needs for the stage: its part, where it is cut over
+    ranks, and the first one's on the processor what rounds and versions need."""
+    own = stage_need(request).total_bytes
+    if request.ranks == 1 or request.follows or request.device != "cpu":
+        return own
+    share = stage_need(request, host=False).total_bytes - own
+    return own + request.ranks * share
 
 
 def own_limit(request: OpenStage) -> int:
@@ -68,8 +76,8 @@ def own_limit(request: OpenStage) -> int:
     return shards if request.follows else request.memory_bytes - (request.ranks - 1) * shards
 
 
-def stage_need(request: OpenStage) -> MemoryNeed:
-    """Return the memory needed by the stage of a request."""
+def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
+    """Return the memory needed by the stage of a request; ``host`` as in `required_bytes`."""
     return required_bytes(
         request.model,
         layers_per_stage=request.layers_per_stage,
@@ -85,13 +93,14 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         offload=request.offload != "off",
         ranks=request.ranks,
         inside=request.inside,
-        host=True,
+        host=host,
+        z_loss=request.optimizer.z_weight > 0,
     )
 
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks:
+    if request.reruns_blocks or request.ranks > 1:
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
@@ -119,7 +128,8 @@ def give_back_at_once() -> None:
     """Let every larger tensor be memory of its own, which the system has back when it is freed.
 
     The worker's allocator keeps what was freed, which is faster (see `process`). Among the kept
-    inputs of blocks, what is left of their graphs would lie idle: as much as half of all.
+    inputs of blocks, what is left of their graphs would lie idle: as much as half of all. A rank
+    that has a part of each block and for a while the whole of it kept four times what it used.
     """
     _map_from(_MIB)
 

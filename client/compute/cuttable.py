@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
 from client.compute.requests import Inside
+from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.model import ModelSpec
+
+FUSED = re.compile(r"blocks\.\d+\.attn\.qkv\.(weight|bias)")
+"""Rows of queries, keys and values; a rank has those of its heads."""
+FIRST = re.compile(r"blocks\.\d+\.ffn\.(up|gate)\.(weight|bias)")
+"""A rank has some rows."""
+SECOND = re.compile(r"blocks\.\d+\.(attn\.out|ffn\.down)\.weight")
+"""A rank has some columns."""
 
 
 def why_not(
@@ -56,3 +68,41 @@ def _why_not_tensors(model: ModelSpec, ranks: int) -> str:
         if count % ranks:
             return f"its {count} {what} cannot be divided by {ranks}"
     return ""
+
+
+def held_parameters(
+    model: ModelSpec,
+    layers_per_stage: Sequence[int],
+    stage: int,
+    inside: Inside,
+    *,
+    ranks: int,
+    rank: int = 0,
+) -> int:
+    """Return how many parameters of a stage a rank holds; the first one holds most.
+
+    Args:
+        model: the whole model.
+        layers_per_stage: the cut into stages.
+        stage: index of the stage.
+        inside: how it is cut over the ranks.
+        ranks: over which.
+        rank: the rank.
+    """
+
+    def held(tensors: Tensors) -> int:
+        return sum(
+            _held(name, tuple(shape), inside, ranks, rank) for name, shape in tensors.items()
+        )
+
+    count = layers_per_stage[stage] * held(model.layer_tensors(0))
+    count += held(model.embedding_tensors) if stage == 0 else 0
+    return count + (held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0)
+
+
+def _held(name: str, shape: tuple[int, ...], inside: Inside, ranks: int, rank: int) -> int:
+    if inside == "fsdp":
+        most = -(-shape[0] // ranks)
+        return min(most, max(0, shape[0] - rank * most)) * math.prod(shape[1:])
+    divided = inside == "tp" and any(each.fullmatch(name) for each in (FUSED, FIRST, SECOND))
+    return math.prod(shape) // (ranks if divided else 1)

@@ -10,7 +10,8 @@ Source: Zhao et al., arXiv 2304.11277; PyTorch's `torch.distributed.fsdp`.
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -39,6 +40,7 @@ class FullShards:
             sharded = fully_shard(unit, mesh=self._mesh, reshard_after_forward=True)
             sharded.set_gradient_divide_factor(1.0)  # a sum over sequences, not a mean over ranks
             sharded.set_force_sum_reduction_for_comms(True)
+        _share_buffers(list(stage.units))
         return stage
 
     def parts(self, name: str, whole: Tensor, rank: int) -> list[Tensor]:
@@ -48,3 +50,14 @@ class FullShards:
     def counts(self, name: str, rank: int) -> bool:
         """Whether a rank's gradient is a part of the whole one: always."""
         return True
+
+
+def _share_buffers(units: list[nn.Module]) -> None:
+    """Let units free each other's buffers, as those of one model do.
+
+    Each is run by itself. Without this each keeps its whole gradient, as it is sent, until the pass
+    has ended: together as much as the stage.
+    """
+    share = getattr(fsdp, "share_comm_ctx", None)  # earlier versions have none
+    if share is not None:
+        share(units)

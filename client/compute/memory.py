@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from client.compute.cuttable import held_parameters
 from client.compute.payload import CodecName
 from client.compute.requests import Inside
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -21,9 +22,11 @@ from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precis
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
-# This rank's part of the parameters, of a pass's gradient and of the gradient sum.
-_SHARDS = 3
-# A unit that all ranks have whole for a while: parameters, gradient, and that as it is sent.
+# A rank's part of the parameters and of the gradient sum; that of a pass's gradient comes when its
+# graph is freed. The first rank's part of the sum is in the whole one, if both share memory.
+_SHARDS = 2
+# A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
+# or comes. As much was measured where a pass turns back and at its end.
 _WHOLE_UNITS = 3
 # Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
 # into norms and matrices of both halves.
@@ -33,7 +36,8 @@ _COPIED_WIDTHS = 4
 _SCRATCH_BUFFERS = 1
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
-# Logits, their log-softmax and the gradients of both.
+# Logits, their log-softmax and the gradients of both; without z-loss the logits go when they have
+# been normalised.
 _LOGIT_COPIES = 4
 OFFLOAD_WINDOW = 1 << 20
 """Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
@@ -86,6 +90,7 @@ def required_bytes(
     ranks: int = 1,
     inside: Inside = "fsdp",
     host: bool = False,
+    z_loss: bool = True,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -107,6 +112,7 @@ def required_bytes(
         inside: how it is cut.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
             offloaded and does not count here.
+        z_loss: whether the loss needs the logits once more; counts where the stage is cut.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
@@ -144,49 +150,47 @@ def required_bytes(
     if ranks == 1:
         return need
     alone = need.state_bytes + need.snapshot_bytes
-    boundaries = 2 * batch * model.width * NUMBER_BYTES  # of all sequences, in and out
+    boundaries = (stage > 0) + (not is_last)  # of all sequences
+    unit_bytes = last_unit_bytes = 0
     if inside == "fsdp":
-        held = _full_shard_bytes(model, layers_per_stage, stage, ranks)
+        *_, last_unit_bytes = units = _unit_bytes(model, layers_per_stage, stage)
+        unit_bytes = max(units)
         batch = -(-sequences // ranks) * tokens
         whole = _graph_bytes(model, layers, batch, parameters, precision)
     else:
-        held = _tensor_bytes(model, layers_per_stage, stage, ranks)
         copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
         whole = copied + max(0, whole - copied) // ranks
+    part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)
+    graph_bytes = layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole
+    copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
+    head_bytes = _head_bytes(model, batch, copies) if is_last else 0
+    # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
+    # these are freed and the gradients are there.
+    turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
+    ending_bytes = part_bytes + _WHOLE_UNITS * unit_bytes - graph_bytes
     return MemoryNeed(
-        state_bytes=held + boundaries,
-        snapshot_bytes=0 if host else -(-alone // ranks),
+        state_bytes=_SHARDS * part_bytes
+        + boundaries * sequences * tokens * model.width * NUMBER_BYTES
+        + max(turning_bytes, ending_bytes)
+        - head_bytes,
+        snapshot_bytes=0 if host else -(-(alone - part_bytes) // ranks),
         offloaded_bytes=alone if host else 0,
-        graph_bytes=layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole,
+        graph_bytes=graph_bytes,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
         graphs=need.graphs,
-        head_bytes=_head_bytes(model, batch) if is_last else 0,
+        head_bytes=head_bytes,
     )
 
 
-def _full_shard_bytes(
-    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
-) -> int:
-    """What a rank holds of a stage whose rows are dealt out: shards, and for a while a unit."""
-    parameters = stage_parameters(model, layers_per_stage, stage)
-    layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
-    uneven = (layers + 1) * model.width  # the rows of a parameter, by ranks
-    units = [
-        model.layer_parameter_count * bool(layers),
+def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:
+    """The parts of a stage, in order, that all ranks have whole for a while where rows are dealt
+    out."""
+    parts = [
         model.embedding_parameter_count * (stage == 0),
-        sum(map(math.prod, model.head_tensors.values())) * is_last,
+        model.layer_parameter_count * bool(layers_per_stage[stage]),
+        sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
     ]
-    shard = -(-parameters // ranks) + uneven
-    return NUMBER_BYTES * (_SHARDS * shard + _WHOLE_UNITS * max(units))
-
-
-def _tensor_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int) -> int:
-    """What a rank holds of a stage whose blocks are cut: its part of them, and the ends."""
-    layers = layers_per_stage[stage]
-    vectors = 6 * model.width * layers  # norms and biases are at each
-    blocks = -(-layers * model.layer_parameter_count // ranks) + vectors
-    ends = stage_parameters(model, layers_per_stage, stage) - layers * model.layer_parameter_count
-    return NUMBER_BYTES * _SHARDS * (blocks + ends)
+    return [NUMBER_BYTES * part for part in parts if part]
 
 
 def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
@@ -205,11 +209,11 @@ def _graph_bytes(
     return math.ceil(SAVED_SHARE[precision] * saved) + MATRIX_BYTES[precision] * parameters
 
 
-def _head_bytes(model: ModelSpec, batch: int) -> int:
+def _head_bytes(model: ModelSpec, batch: int, copies: int = _LOGIT_COPIES) -> int:
     """Logits and what is made of them for a batch of so many tokens; in pieces, the gradients of
     the hidden state and of the head's parameters are held beside them."""
     at_once = tokens_at_once(model.vocab)
-    pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
+    pieces = copies * NUMBER_BYTES * min(batch, at_once) * model.vocab
     if batch <= at_once:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))

@@ -341,8 +341,8 @@ def _cut_slots(
         )
     flat = FlatParameters(whole, vectors=home)
     stage = cutting.cut(request.model, part)
-    shards = Shards(stage, cutting, flat.layout)
     total = home.zeros(flat.values.numel())
+    shards = Shards(stage, cutting, flat.layout, total)
     return [ShardedSlot(stage, flat, total, home, shards=shards)], home
 
 

@@ -52,19 +52,31 @@ class Shards:
         stage: cut over the ranks.
         cutting: has cut it over the ranks.
         layout: the whole parameters' places in vectors (N,).
+        total: the whole sum (N,), at the first rank. On the device that computes this rank's part
+            of the sum is there, and nowhere else.
     """
 
-    def __init__(self, stage: CutStage, cutting: Cutting, layout: Sequence[Segment]) -> None:
+    def __init__(
+        self, stage: CutStage, cutting: Cutting, layout: Sequence[Segment], total: Tensor
+    ) -> None:
         self.stage, self._cutting, self._layout = stage, cutting, layout
         self._ring = ring = cutting.ring
         named = dict(stage.named_parameters())
         self._held = [(named[segment.name], segment) for segment in layout]
-        self._sums = [torch.zeros(local(each).shape, device=ring.device) for each, _ in self._held]
+        self._in_total = ring.leads and total.device == ring.device
+        self._sums = [self._sum_of(parameter, segment, total) for parameter, segment in self._held]
+
+    def _sum_of(self, parameter: Tensor, segment: Segment, total: Tensor) -> list[Tensor]:
+        """Where the gradients of a parameter that this rank holds are summed up."""
+        if self._in_total:
+            return self._parts(total, segment, self._ring.rank)
+        return [torch.zeros(local(parameter).shape, device=self._ring.device)]
 
     @property
     def nbytes(self) -> int:
-        """What this rank holds: parameters, gradients and their sum."""
-        return 3 * sum(total.nbytes for total in self._sums)
+        """What this rank holds beside vectors (N,): parameters, gradients and their sum."""
+        vectors = 2 if self._in_total else 3
+        return vectors * sum(local(parameter).nbytes for parameter, _ in self._held)
 
     def zero_gradients(self) -> None:
         """Free the gradients of the last pass."""
@@ -82,20 +94,26 @@ class Shards:
 
     def add(self, factor: int) -> None:
         """Add the pass's gradient to the sum, or take it out with -1."""
-        for total, own in zip(self._sums, self._gradients(), strict=True):
-            if own is not None:
-                total.add_(own, alpha=factor)
+        for totals, own in zip(self._sums, self._gradients(), strict=True):
+            if own is None:
+                continue
+            parts = torch.split(own, [len(total) for total in totals]) if totals else ()
+            for total, part in zip(totals, parts, strict=True):
+                total.add_(part, alpha=factor)
 
     def clear(self) -> None:
-        """Set the sum to zero."""
-        for total in self._sums:
-            total.zero_()
+        """Set the sum to zero, where it is not a part of the whole one."""
+        if self._in_total:
+            return
+        for totals in self._sums:
+            for total in totals:
+                total.zero_()
 
-    def copy(self) -> Shards:
-        """Return shards with the same parameters, and nothing accumulated."""
+    def copy(self, total: Tensor) -> Shards:
+        """Return shards with the same parameters and another sum; ``total`` (N,) is zero."""
         stage = self._cutting.cut(self.stage.spec, self.stage.part)
         stage.precision, stage.reruns_blocks = self.stage.precision, self.stage.reruns_blocks
-        copied = Shards(stage, self._cutting, self._layout)
+        copied = Shards(stage, self._cutting, self._layout, total)
         for (to, _), (own, _) in zip(copied._held, self._held, strict=True):
             local(to).copy_(local(own))
         return copied
@@ -123,8 +141,9 @@ class Shards:
 
     def gather(self, total: Tensor) -> None:
         """Add the sum to the first rank's ``total`` (N,) and empty it; all ranks do it together."""
-        for own, (_, segment) in zip(self._sums, self._held, strict=True):
+        for sums, (_, segment) in zip(self._sums, self._held, strict=True):
             if not self._ring.leads:
+                (own,) = sums
                 if own.numel() and self._cutting.counts(segment.name, self._ring.rank):
                     dist.send(own, LEADER)
                 continue
@@ -132,10 +151,14 @@ class Shards:
                 parts = self._parts(total, segment, rank)
                 if not parts or not self._cutting.counts(segment.name, rank):
                     continue
-                theirs = own
-                if rank != LEADER:
+                if rank == LEADER:
+                    if self._in_total:
+                        continue
+                    (theirs,) = sums
+                else:
                     rows = sum(len(part) for part in parts)
-                    theirs = own.new_empty(rows, *parts[0].shape[1:])
+                    shape = rows, *parts[0].shape[1:]
+                    theirs = torch.empty(shape, device=self._ring.device)
                     dist.recv(theirs, rank)
                 arrived = torch.split(theirs.to(total.device), [len(part) for part in parts])
                 for place, added in zip(parts, arrived, strict=True):
@@ -181,8 +204,8 @@ class ShardedSlot(Slot):
 
     def copy(self) -> ShardedSlot:
         """A slot of its own with the same parameters and nothing accumulated."""
-        shards = self.shards.copy()
         total = self.home.zeros(self.flat.values.numel())
+        shards = self.shards.copy(total)
         return ShardedSlot(shards.stage, self.flat, total, self.home, shards=shards)
 
     def clear(self) -> None:

@@ -25,14 +25,12 @@ from torch.distributed.tensor.parallel import (
 )
 
 from client.compute.cut_stage import CutStage, shapes_of
+from client.compute.cuttable import FIRST, FUSED, SECOND
 from client.compute.sharding import make_real
 from client.compute.team import LEADER, Ring
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 
-_FUSED = re.compile(r"blocks\.\d+\.attn\.qkv\.(weight|bias)")
-_FIRST = re.compile(r"blocks\.\d+\.ffn\.(up|gate)\.(weight|bias)")
-_SECOND = re.compile(r"blocks\.\d+\.(attn\.out|ffn\.down)\.weight")
 _OF_OWN_HEADS = re.compile(r"blocks\.\d+\.attn\.(q_norm|k_norm)\.weight")
 """At all ranks, and each has its gradient from its own heads."""
 
@@ -66,14 +64,14 @@ class TensorParallel:
     def parts(self, name: str, whole: Tensor, rank: int) -> list[Tensor]:
         """Return what a rank holds: queries, keys and values of its heads are three views."""
         size = self.ring.size
-        if _FUSED.fullmatch(name):
+        if FUSED.fullmatch(name):
             spec = self._spec
             keys = spec.kv_heads * spec.head_width
             groups = torch.split(whole, [len(whole) - 2 * keys, keys, keys])
             return [group.chunk(size)[rank] for group in groups]
-        if _FIRST.fullmatch(name):
+        if FIRST.fullmatch(name):
             return [whole.chunk(size)[rank]]
-        if _SECOND.fullmatch(name):
+        if SECOND.fullmatch(name):
             return [whole.chunk(size, dim=1)[rank]]
         return [whole]
 
@@ -81,5 +79,5 @@ class TensorParallel:
         """Whether a rank's gradient of a parameter is a part of the whole one, and no copy."""
         if rank == LEADER:
             return True
-        cut = (_FUSED, _FIRST, _SECOND, _OF_OWN_HEADS)
+        cut = (FUSED, FIRST, SECOND, _OF_OWN_HEADS)
         return any(pattern.fullmatch(name) for pattern in cut)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from client.plan.machines import Machine, StageWork
+from client.plan.machines import MEMORY_SHARE, Machine, StageWork
 from client.plan.model import Placement, Prediction, Run, predict
 from client.plan.placing import place
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STAGES
@@ -174,11 +174,26 @@ def _uncovered(machines: Sequence[Machine], stages: Sequence[StageWork]) -> str:
     if len(machines) < len(stages):
         return f"coverage: {len(stages)} stages need as many machines"
     dearest = max(stages, key=lambda work: work.cost.memory_bytes)
-    most = max(machine.memory_bytes for machine in machines)
-    if most < dearest.cost.memory_bytes:
-        what = ONE_LAYER if dearest.cost.layers == 1 else "memory: a stage"
-        return (
-            f"{what} needs {dearest.cost.memory_bytes / 1e9:.2f} GB, the largest machine "
-            f"lends {most / 1e9:.2f} GB"
-        )
-    return "coverage: too few machines have the memory of the larger stages"
+    if any(dearest.fits(machine) for machine in machines):
+        return "coverage: too few machines have the memory of the larger stages"
+    largest = max(machines, key=lambda machine: machine.memory_bytes)
+    what = ONE_LAYER if dearest.cost.layers == 1 else "memory: a stage"
+    lends = "device" if largest.devices > 1 else "machine"
+    return (
+        f"{what} needs {dearest.cost.memory_bytes / 1e9:.2f} GB, the largest {lends} "
+        f"lends {largest.memory_bytes / 1e9:.2f} GB{_cut_words(dearest, machines)}"
+    )
+
+
+def _cut_words(work: StageWork, machines: Sequence[Machine]) -> str:
+    """Say what the devices of the machine that comes closest to cutting a stage lack."""
+    able = [(cut, each) for each in machines if (cut := work.cut_by(each)) is not None]
+    if able:
+        cut, machine = min(able, key=lambda pair: pair[0].rerun_bytes / pair[1].memory_bytes)
+        each = (cut.rerun_bytes + cut.shared_bytes(machine)) / MEMORY_SHARE
+        host = f" and {cut.host_bytes / 1e9:.2f} GB of its host" if machine.host_bytes else ""
+        words = f"cut over {cut.devices} devices ({cut.inside}) it needs {each / 1e9:.2f} GB of"
+        return f"; {words} each{host}"
+    reasons = ((machine, work.why_uncut(machine)) for machine in machines)
+    found = next(((machine, why) for machine, why in reasons if why), None)
+    return f"; {found[0].devices} devices cannot cut it: {found[1]}" if found else ""

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.evaluating import checked_prompts, evaluation
-from client.cli.founding.fitting import check_stages, what_is_smaller
+from client.cli.founding.fitting import check_stages, devices_that_cut, what_is_smaller
 from client.cli.founding.importing import (
     check_vocabulary,
     imported_model,
@@ -506,6 +506,7 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         advice = "with more --stages each needs less"
         if largest.layers == 1:
             advice = what_is_smaller(manifest.model)
+        advice += devices_that_cut(manifest.model)
         found.append(
             f"a stage needs {human_bytes(largest.memory_bytes)} of memory, and this machine has "
             f"{human_bytes(here)}: {advice}"

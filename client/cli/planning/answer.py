@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from client.cli.founding.fitting import what_is_smaller
+from client.cli.founding.fitting import devices_that_cut, what_is_smaller
 from client.cli.founding.outlook import LONG_S
 from client.cli.founding.presets import BYTES
 from client.cli.planning.machines import Kind, ThisMachine, machines_of
@@ -16,7 +16,7 @@ from client.cli.terminal.output import human_duration
 from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms
-from client.plan.machines import Machine
+from client.plan.machines import Machine, StageWork
 from client.plan.model import COSTS_NOTHING, Placement, Prediction, StageTerms
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
@@ -35,6 +35,18 @@ WAYS_OUT = {
 """Advice by the limiting term, where machines and memory suffice."""
 
 
+class CutLine(Struct, frozen=True):
+    """How the devices of machines share a stage."""
+
+    machine: str
+    devices: int
+    inside: str
+    device_bytes: float
+    """Memory of each."""
+    host_bytes: float
+    """What the first keeps in its host's memory; 0 where it lies in the devices'."""
+
+
 class StageLine(Struct, frozen=True):
     """One stage of the best plan."""
 
@@ -43,6 +55,7 @@ class StageLine(Struct, frozen=True):
     parameters: int
     machines: list[str]
     memory_bytes: float
+    """Of a machine that has it, or of each of its devices."""
     frozen_bytes: int
     """Of weights beside adapters; 0 where everything is trained."""
     state_bytes: int
@@ -51,6 +64,8 @@ class StageLine(Struct, frozen=True):
     """Of a replica's contribution to a step."""
     terms: StageTerms
     bottleneck: bool
+    cuts: list[CutLine]
+    """One for each kind of machine that cuts it over its devices."""
 
 
 class Row(Struct, frozen=True):
@@ -147,7 +162,7 @@ def answer(
         UserError: the machines cannot train the model.
     """
     setting.fewest(sum(kind.count for kind in kinds))  # said before anything is measured
-    works = setting.works()
+    works = setting.works({kind.device_count(here) for kind in kinds})
     usual = setting.only_sequences or setting.sequences
     machines = machines_of(tuple(kinds), here, lambda: works.flops_per_token(usual))
     terms = Terms(
@@ -170,7 +185,7 @@ def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
     problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
     usual = "add machines or memory, allow more --stages, or choose a smaller model"
     if problem.startswith(compare.ONE_LAYER):
-        usual = f"{what_is_smaller(model)}; or add memory"
+        usual = f"{what_is_smaller(model)}; or add memory{devices_that_cut(model)}"
     words = f"these machines cannot train it together; {problem}"
     return UserError(words, WAYS_OUT.get(problem, usual))
 
@@ -197,6 +212,7 @@ def _tell(
             averaged_bytes=work.cost.parameters * WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
             terms=terms,
             bottleneck=number == best.prediction.bottleneck,
+            cuts=_cuts(work, members),
         )
         for number, (work, part, members, terms) in enumerate(
             zip(best.run.stages, parts, best.placement, best.prediction.stages, strict=True)
@@ -217,6 +233,20 @@ def _tell(
         cost=cost,
         notes=list(_notes(setting, len(machines) - used, best, cost, price)),
     )
+
+
+def _cuts(work: StageWork, members: Sequence[Machine]) -> list[CutLine]:
+    return [
+        CutLine(
+            machine=each.name,
+            devices=cut.devices,
+            inside=cut.inside,
+            device_bytes=work.taken_bytes(each),
+            host_bytes=cut.host_bytes if each.host_bytes else 0.0,
+        )
+        for each in dict.fromkeys(members)
+        if (cut := work.cut_by(each)) is not None
+    ]
 
 
 def _cost(setting: Setting, best: Alternative, tokens: int | None, price: float | None) -> Cost:
@@ -260,6 +290,8 @@ def _notes(
         if best.replicas < 3:
             yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
     yield from _second_stages(setting, best)
+    if any(work.cut_by(m) for work, ms in _placed(best) for m in ms):
+        yield "what devices of one machine send each other is not in the model"
     if idle:
         yield f"{idle} machines are not used: they are too small, or do not make it faster"
     if price is not None and cost.kwh is None:
@@ -325,6 +357,11 @@ def _second_stages(setting: Setting, best: Alternative) -> Iterator[str]:
 
 def _line(machine: Machine) -> Line:
     return Line(min(machine.upload_bytes_per_s, machine.download_bytes_per_s), machine.flop_per_s)
+
+
+def _placed(best: Alternative) -> Iterator[tuple[StageWork, Sequence[Machine]]]:
+    assert best.run is not None  # (best_of)
+    return zip(best.run.stages, best.placement, strict=True)
 
 
 def _all(placement: Placement) -> Iterator[Machine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter, validators
 
@@ -15,7 +15,7 @@ from client.cli.founding.options import (
     OptionalCount,
 )
 from client.cli.founding.presets import PresetName
-from client.cli.planning.machines import MAX_MACHINES
+from client.cli.planning.machines import MAX_DEVICES, MAX_MACHINES
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
 from protocol.manifest import Codec
@@ -39,11 +39,19 @@ class MachineChoices:
     ] = None
     """Number of machines (default: 4)."""
     gflops: Above0 = None
-    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it."""
+    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it; of all its devices."""
     tokens_per_s: Above0 = None
     """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
     memory: str | None = None
-    """Memory that one machine lends, such as 8GB."""
+    """Memory that one machine lends, such as 8GB; with --devices, each of them."""
+    devices: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_DEVICES))
+    ] = None
+    """Devices of one machine that share each stage (default: 1)."""
+    inside: Literal["auto", "replicas", "fsdp", "tp"] | None = None
+    """How they share it, as volunteer join has it (default: auto, which cuts what does not fit)."""
+    host_memory: str | None = None
+    """Memory beside the devices' own, such as 64GB (default: none)."""
     up: str | None = None
     """Upload of one machine, such as 20Mbit/s."""
     down: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,13 +81,16 @@ class Setting:
             )
         return fewest
 
-    def works(self) -> ModelWorks:
-        """Return the costs of stages, measured if need be."""
+    def works(self, devices: Iterable[int]) -> ModelWorks:
+        """Return the costs of stages, measured if need be.
+
+        ``devices`` are the numbers of devices that machines have.
+        """
         from client.cli.planning.work import ModelWorks  # imports torch, so it comes last
 
         if self.manifest is not None:
-            return ModelWorks.of(self.manifest, self.run)
-        return ModelWorks(self.model, self.run, {*self.sizes(), self.sequences})
+            return ModelWorks.of(self.manifest, self.run, devices)
+        return ModelWorks(self.model, self.run, {*self.sizes(), self.sequences}, devices)
 
 
 def chosen(run: PlanChoices, model: ModelChoices) -> Setting:

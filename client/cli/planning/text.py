@@ -97,6 +97,12 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
     ]
     yield from aligned(head, rows)
     for line in stages:
+        for cut in line.cuts:
+            host = f", and {human_bytes(cut.host_bytes)} of its host" if cut.host_bytes else ""
+            yield (
+                f"stage {line.stage}: {cut.machine} cuts it over {cut.devices} devices "
+                f"({cut.inside}), {human_bytes(cut.device_bytes)} of each{host}"
+            )
         if line.frozen_bytes:
             yield (
                 f"stage {line.stage}: {human_bytes(line.frozen_bytes)} of frozen weights, "

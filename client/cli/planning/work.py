@@ -7,16 +7,18 @@ stages; other cuts are counted and scaled to its total. Measuring takes some sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Literal
 
 from client.cli.founding.fitting import stage_too_large
 from client.cli.founding.manifest import GRAPHS_KEPT, stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import machine_speed, part_seconds
-from client.compute.memory import required_bytes
-from client.plan.machines import StageWork
+from client.compute.cuttable import why_not
+from client.compute.memory import MemoryNeed, required_bytes
+from client.plan.machines import Cut, StageWork
 from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
@@ -34,18 +36,26 @@ class ModelWorks:
         model: shape of the model.
         run: codecs, and whether to measure.
         sizes: sequences per microbatch to measure.
+        devices: the numbers of devices that may cut a stage.
     """
 
-    def __init__(self, model: ModelSpec, run: RunChoices, sizes: Iterable[int]) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        run: RunChoices,
+        sizes: Iterable[int],
+        devices: Iterable[int] = (),
+    ) -> None:
         self._spec, self._run = model, run
+        self._devices = sorted({count for count in devices if count > 1})
         self._scale = 1.0
         self._founded: Manifest | None = None
         self._parts = _measure(self, sorted(set(sizes))) if run.measure else {}
 
     @classmethod
-    def of(cls, manifest: Manifest, run: RunChoices) -> ModelWorks:
+    def of(cls, manifest: Manifest, run: RunChoices, devices: Iterable[int] = ()) -> ModelWorks:
         """Return the works of a founded swarm."""
-        works = cls(manifest.model, run, ())
+        works = cls(manifest.model, run, (), devices)
         sequences = manifest.sequences_per_microbatch
         counted = sum(works._flops(part, sequences) for part in slices(manifest.layers_per_stage))
         works._scale = sum(stage.flops for stage in manifest.stages) / max(counted, 1.0)
@@ -104,8 +114,55 @@ class ModelWorks:
         )
         need = reckon(graphs_kept=GRAPHS_KEPT)
         away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)
-        sizes = need.fixed_bytes, need.graph_bytes, need.total_bytes
-        return StageWork(cost, *map(float, (*sizes, away.total_bytes, away.offloaded_bytes)))
+        ways: tuple[Literal["fsdp", "tp"], ...] = "fsdp", "tp"
+        return StageWork(
+            cost,
+            float(need.fixed_bytes),
+            float(need.graph_bytes),
+            float(need.total_bytes),
+            float(away.total_bytes),
+            float(away.offloaded_bytes),
+            tuple(
+                self._cut(reckon, inside, devices, sequences, whole=len(layers) == 1)
+                for devices in self._devices
+                for inside in ways
+            ),
+        )
+
+    def _cut(
+        self,
+        reckon: Callable[..., MemoryNeed],
+        inside: Literal["fsdp", "tp"],
+        devices: int,
+        sequences: int,
+        *,
+        whole: bool,
+    ) -> Cut:
+        """Return what a stage needs that is cut over devices; ``reckon`` is `required_bytes` of
+        it."""
+        why = why_not(
+            self._spec,
+            inside,
+            ranks=devices,
+            sequences=sequences,
+            delayed=bool(self._run.delayed_update),
+            whole=whole,
+        )
+        if why:
+            return Cut(devices, inside, why)
+        reckon = partial(reckon, graphs_kept=0, ranks=devices, inside=inside)
+        with_host = reckon(host=True)
+        dealt = devices * -(-sequences // devices) / sequences if inside == "fsdp" else 1.0
+        return Cut(
+            devices,
+            inside,
+            fixed_bytes=float(with_host.fixed_bytes),
+            graph_bytes=float(with_host.graph_bytes),
+            rerun_bytes=float(reckon(reruns_blocks=True, host=True).total_bytes),
+            host_bytes=float(with_host.offloaded_bytes),
+            share_bytes=float(reckon().fixed_bytes - with_host.fixed_bytes),
+            work=dealt,
+        )
 
 
 def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import UNSET
@@ -18,6 +18,8 @@ from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
+_NUMBERS_OF_DEVICES = (2, 4, 8, 16)
+_OTHER_SWARM = "join a swarm with more stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def stage_need(
         ranks=ranks,
         inside=inside,
         host=host,
+        z_loss=manifest.optimizer.z_weight > 0,
     )
 
 
@@ -112,16 +115,52 @@ def fit_stage(
         if fit is not None:
             return fit
     least = _least(manifest, stage, ways[-1], offloading, grouping)
-    elsewhere = ""
+    elsewhere, each = "", " of each device" if ways[-1] != "replicas" else ""
     if least.offloaded_bytes:
         where = "disk" if offloading.places else "the host's memory"
         elsewhere = f" and {_mib(least.offloaded_bytes)} of {where}"
     raise UserError(
-        f"stage {stage} needs {_mib(least.total_bytes)} of memory{elsewhere}, "
+        f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
-        "raise --memory-limit, close other programs, or join a swarm with more stages",
+        _what_helps(manifest, stage, available_bytes, grouping, ways[-1]),
         ExitCode.CONFIG,
     )
+
+
+def _what_helps(
+    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping, tried: Inside
+) -> str:
+    """Say what lets a machine hold a stage that does not fit; ``tried`` is the last way to hold
+    it."""
+    usual = f"raise --memory-limit, close other programs, or {_OTHER_SWARM}"
+    if tried != "replicas":
+        host_bytes = _least(manifest, stage, tried, NOWHERE, grouping).offloaded_bytes
+        if host_bytes > grouping.host_bytes:
+            lacks = _mib(host_bytes - grouping.host_bytes)
+            return f"the host's memory lacks {lacks}: close other programs, or {_OTHER_SWARM}"
+    wider = _more_devices(manifest, stage, available_bytes, grouping)
+    if wider is not None:
+        return f"{wider} such devices hold it together (--devices, --inside auto); or {usual}"
+    if grouping.ranks > 1 and tried == "replicas" and grouping.inside == "auto":
+        return f"its devices cannot cut it: {grouping.why_not(manifest, stage, 'fsdp')}; {usual}"
+    return usual
+
+
+def _more_devices(
+    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping
+) -> int | None:
+    """Return the fewest devices like these that can hold a stage together; None: no number that is
+    looked at, or they are one processor, whose memory does not grow with them."""
+    if not grouping.host_bytes:
+        return None
+    for ranks in sorted({grouping.ranks, *_NUMBERS_OF_DEVICES}):
+        if ranks < grouping.ranks:
+            continue
+        wider = replace(grouping, ranks=ranks, inside="auto")
+        for inside in wider.ways(manifest, stage)[1:]:
+            if _fit_cut(manifest, stage, inside, available_bytes, wider) is not None:
+                return ranks
+    return None
 
 
 def _least(

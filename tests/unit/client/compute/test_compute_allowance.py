@@ -9,6 +9,7 @@ import torch
 import trio
 
 from client.compute import allowance
+from client.compute.cuttable import held_parameters
 from client.compute.errors import OutOfMemory
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import ForwardBackward, OpenStage, Probe
@@ -37,10 +38,12 @@ def test_delayed_updates_need_more() -> None:
 def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
     """The first one keeps more beside its shards, and gets what the others leave."""
     cut = {"inside": "fsdp", "ranks": 3}
-    shards = allowance.stage_need(limited(0, **cut)).total_bytes
-    beside = allowance.stage_need(limited(0, **cut)).offloaded_bytes
-    enough = 3 * shards + beside
+    shards = allowance.needed_bytes(limited(0, **cut, follows=True))
+    enough = allowance.needed_bytes(limited(0, **cut)) + 2 * shards
     first, other = limited(enough, **cut), limited(enough, **cut, follows=True)
+    beside = allowance.stage_need(limited(0, **cut)).offloaded_bytes
+    part = 4 * held_parameters(first.model, [4], 0, "fsdp", ranks=3)
+    assert 0 <= enough - (3 * shards + beside - part) < 3, "its sum is counted once"
     assert allowance.own_limit(first) + 2 * allowance.own_limit(other) == enough
     allowance.check_fits(first)
     allowance.check_fits(other)

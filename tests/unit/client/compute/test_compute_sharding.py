@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from client.compute import group as module
+from client.compute.cuttable import held_parameters
 from client.compute.group import open_group
 from client.compute.payload import Direction
 from client.compute.process import RequestFailed, Worker, WorkerDied
@@ -142,10 +143,12 @@ async def makes_the_same_versions(
     alone = LocalWorker()
     whole, _ = alone.call(request)
     opening, _ = await worker.call(replace(request, inside=inside))
-    shards_bytes = opening.state_bytes - whole.state_bytes
-    if inside == "fsdp":  # parameters, gradient and sum: 12 bytes a parameter, by all ranks
-        assert shards_bytes == 12 * opening.parameters
-    assert shards_bytes < 12 * len(worker.ranks) * opening.parameters
+    first, *others = (
+        held_parameters(request.model, [4], 0, inside, ranks=len(worker.ranks), rank=rank)
+        for rank in range(len(worker.ranks))
+    )
+    # parameters, gradient and sum; the first rank's sum is a part of the whole one
+    assert opening.state_bytes - whole.state_bytes == 8 * first + 12 * sum(others)
     assert opening.hash == alone.replica.state_hash(), "the same bits at version 0"
     assert (await worker.call(Measure(repeats=1)))[0].forward_s > 0
     for step in range(2):

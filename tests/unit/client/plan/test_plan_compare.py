@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from client.plan import compare
 from client.plan.compare import ONE_LAYER, Terms, alternatives, best_of
-from client.plan.machines import Machine, StageWork
+from client.plan.machines import Cut, Machine, StageWork
 from client.plan.placing import place
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_REPLICAS_IN_ROUND
 from protocol.manifest import StageCost
@@ -219,3 +219,73 @@ def test_better_lines_for_all_never_make_the_best_plan_slower(
         return found.prediction.tokens_per_s
 
     assert best(link * times) >= best(link) * compare.NEARLY * (1 - 1e-9)
+
+
+CUTS = (
+    Cut(
+        devices=4,
+        inside="fsdp",
+        fixed_bytes=2 * GB,
+        graph_bytes=GB,
+        rerun_bytes=2.5 * GB,
+        host_bytes=9 * GB,
+        share_bytes=3 * GB,
+        work=1.5,
+    ),
+    Cut(devices=4, inside="tp", why_not="its heads are odd"),
+    Cut(devices=2, inside="fsdp", why_not="too few sequences"),
+    Cut(devices=2, inside="tp", fixed_bytes=4 * GB, rerun_bytes=5 * GB, share_bytes=4 * GB),
+)
+CUTTABLE = replace(stage(memory=8 * GB), cuts=CUTS, usual_bytes=9 * GB)
+
+
+def several(devices: int, memory: float, **changes: object) -> Machine:
+    return replace(machine(memory=memory), devices=devices, **changes)  # type: ignore[arg-type]
+
+
+def test_devices_cut_what_does_not_fit_one_of_them() -> None:
+    whole = several(4, 8 * GB)
+    assert CUTTABLE.fits(whole)
+    assert CUTTABLE.cut_by(whole) is None
+    assert CUTTABLE.taken_bytes(whole) == 9 * GB
+    with_host = several(4, 7 * GB, host_bytes=9 * GB)
+    assert CUTTABLE.fits(with_host)
+    assert CUTTABLE.cut_by(with_host) is CUTS[0]
+    assert CUTTABLE.taken_bytes(with_host) == 2 * GB + 3 * GB, "three graphs"
+    assert CUTTABLE.graphs(with_host) == 2, "beside the one in use"
+    assert CUTTABLE.rate(with_host) == pytest.approx(CUTTABLE.rate(whole) / 1.5)
+    tight = several(4, 3 * GB, host_bytes=9 * GB)
+    assert CUTTABLE.taken_bytes(tight) == 2.5 * GB, "its blocks are run again"
+    assert CUTTABLE.rate(tight) < CUTTABLE.rate(with_host)
+    assert not CUTTABLE.fits(several(4, 7 * GB, host_bytes=8 * GB))
+    assert CUTTABLE.fits(several(4, 7 * GB)), "each has a share of what a host would have"
+    assert not CUTTABLE.fits(several(4, 6 * GB))
+
+
+def test_the_other_way_is_taken_where_one_is_impossible() -> None:
+    assert CUTTABLE.cut_by(several(2, 7 * GB)) is CUTS[3]
+    assert not CUTTABLE.fits(several(2, 100 * GB, inside="fsdp"))
+    assert CUTTABLE.why_uncut(several(2, 100 * GB, inside="fsdp")) == "too few sequences"
+    assert CUTTABLE.cut_by(several(4, 100 * GB, inside="fsdp")) is CUTS[0], "as the owner wants"
+    assert not CUTTABLE.fits(several(4, 7 * GB, inside="replicas"))
+    assert not CUTTABLE.fits(several(3, 7 * GB)), "nobody has said how"
+
+
+def test_each_device_with_the_whole_stage_keeps_graphs() -> None:
+    work = replace(stage(), fixed_bytes=GB, graph_bytes=GB)
+    assert work.graphs(several(3, 5 * GB)) == 3 * work.graphs(machine(memory=5 * GB))
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        (several(4, GB, host_bytes=9 * GB), "over 4 devices (fsdp) it needs 2.94 GB of each and 9"),
+        (several(2, 2 * GB, inside="fsdp"), "2 devices cannot cut it: too few sequences"),
+        (several(2, 2 * GB, inside="replicas"), "the largest device lends 2.00 GB"),
+        (machine(memory=2 * GB), "the largest machine lends 2.00 GB"),
+    ],
+)
+def test_what_devices_lack_is_said(group: Machine, words: str) -> None:
+    found = alternatives([group], lambda count, size: [CUTTABLE], Terms(64, 128, 1.0, 1), [1], [1])
+    assert [each.prediction for each in found] == [None]
+    assert words in found[0].why

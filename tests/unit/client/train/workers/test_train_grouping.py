@@ -72,6 +72,28 @@ def test_what_the_first_rank_keeps_lies_with_the_host_of_a_gpu() -> None:
         fit_stage(swarm, 0, shards, grouping=Grouping(RANKS, "fsdp", kept - 1))
 
 
+def said(available_bytes: int, group: Grouping, swarm: Manifest = LARGE) -> str:
+    with pytest.raises(UserError) as caught:
+        fit_stage(swarm, 0, available_bytes, grouping=group)
+    return f"{caught.value}; {caught.value.next_step}"
+
+
+def test_what_would_help_is_said() -> None:
+    plenty = 10**12
+    four = bytes_of(LARGE, ranks=4, host=True)
+    assert "4 such devices hold it together" in said(four, Grouping(1, host_bytes=plenty))
+    assert "4 such devices" in said(four, Grouping(4, "replicas", plenty))
+    assert "4 such devices" in said(four, Grouping(2, "fsdp", plenty)), "two are not enough"
+    assert "such devices" not in said(four, Grouping(1)), "a processor has one memory"
+    assert "such devices" not in said(1000, Grouping(1, host_bytes=plenty)), "nor are sixteen"
+    assert "MiB of memory of each device" in said(1000, Grouping(2, "fsdp", plenty))
+    kept = stage_need(LARGE, 0, ranks=4, host=True).offloaded_bytes
+    short = said(four, Grouping(4, "fsdp", kept - (5 << 20)))
+    assert "the host's memory lacks 5 MiB" in short
+    uncut = replace(LARGE, delayed_update=True)
+    assert "devices cannot cut it: updates are delayed" in said(four, Grouping(4), uncut)
+
+
 def test_more_ranks_need_less_each() -> None:
     needs = [bytes_of(LARGE, ranks=count) for count in (1, 2, 4)]
     assert needs == sorted(needs, reverse=True)

@@ -1,0 +1,119 @@
+"""What the ranks of a cut stage hold is counted exactly, and a rank has few of its units whole."""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+from torch.distributed import fsdp
+
+from client.compute.cuttable import held_parameters
+from client.compute.memory import MemoryNeed, required_bytes
+from client.compute.requests import Inside
+from client.compute.team import Ring
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices, stage_parameters, stage_tensors
+from model_zoo.specs.state import StateSpec
+from tests.support.compute_stages import MODELS
+
+CUT = [1, 2, 1]
+BLOCKS = 6
+WIDE = replace(MODELS["llama"], layers=BLOCKS + 2, vocab=64)
+
+
+def held(model: ModelSpec, stage: int, inside: Inside, ranks: int) -> list[int]:
+    return [
+        held_parameters(model, CUT, stage, inside, ranks=ranks, rank=rank) for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_rows_are_dealt_out_once(model: str, stage: int, ranks: int) -> None:
+    spec = MODELS[model]
+    found = held(spec, stage, "fsdp", ranks)
+    assert sum(found) == stage_parameters(spec, CUT, stage)
+    assert max(found) == found[0]
+    tensors = stage_tensors(spec, slices(CUT)[stage])
+    chunks = [torch.empty(shape, device="meta").chunk(ranks)[0] for shape in tensors.values()]
+    assert found[0] == sum(chunk.numel() for chunk in chunks)
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_matrices_of_blocks_are_divided_and_all_else_is_at_each_rank(stage: int) -> None:
+    spec, ranks = MODELS["llama"], 2
+    (each, same) = held(spec, stage, "tp", ranks)
+    assert each == same
+    tensors = stage_tensors(spec, slices(CUT)[stage])
+    divided = sum(
+        math.prod(shape)
+        for name, shape in tensors.items()
+        if name.startswith("blocks.") and len(shape) == 2
+    )
+    assert ranks * each == divided + ranks * (stage_parameters(spec, CUT, stage) - divided)
+
+
+def needed(inside: Inside, ranks: int, *, host: bool, **changes: object) -> MemoryNeed:
+    return required_bytes(
+        MODELS["gpt"],
+        layers_per_stage=CUT,
+        stage=1,
+        sequences=4,
+        tokens=16,
+        graphs_kept=2,
+        averaging_codec="s8",
+        state=StateSpec(),
+        ranks=ranks,
+        inside=inside,
+        host=host,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("inside", ["fsdp", "tp"])
+def test_the_first_ranks_sum_is_counted_once_where_it_shares_memory(inside: Inside) -> None:
+    beside, shared = needed(inside, 2, host=True), needed(inside, 2, host=False)
+    part = 4 * held(MODELS["gpt"], 1, inside, 2)[0]
+    assert 2 * shared.snapshot_bytes - (beside.offloaded_bytes - part) in (0, 1)
+    assert shared.total_bytes - beside.total_bytes == shared.snapshot_bytes
+    alone = needed(inside, 1, host=False)
+    assert beside.offloaded_bytes == alone.state_bytes + alone.snapshot_bytes
+
+
+@pytest.fixture
+def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def whole_buffers(at_least: int) -> int:
+    """Count the buffers of at least so many bytes that are alive, each once."""
+    storages = (each.untyped_storage() for each in gc.get_objects() if type(each) is torch.Tensor)
+    return len({each.data_ptr() for each in storages if each.nbytes() >= at_least})
+
+
+@pytest.mark.skipif(not hasattr(fsdp, "share_comm_ctx"), reason="newer versions of torch have it")
+@pytest.mark.usefixtures("group_of_one")
+def test_a_rank_frees_the_gradients_of_a_unit_when_the_next_ones_are_there() -> None:
+    """With buffers of their own, units keep all that they sent until the pass ends."""
+    from client.compute.full_shards import FullShards
+
+    part = slices([1, BLOCKS, 1])[1]
+    stage = FullShards(Ring(0, 1, 1, torch.device("cpu"))).cut(WIDE, part)
+    unit = 4 * WIDE.layer_parameter_count
+    before, alive = whole_buffers(unit), []
+    x = torch.randn(1, 16, WIDE.width, requires_grad=True)
+    x.register_hook(lambda _: alive.append(whole_buffers(unit)))
+    stage(x).sum().backward()
+    assert alive
+    gradients = BLOCKS  # the only rank's part of each unit's is all of it
+    assert alive[0] - before <= gradients + 3
