@@ -72,7 +72,7 @@ class Following:
             device=device,
             version=version,
         )
-        self._welcomed: Link | None = None
+        self._link: Link | None = None
         self._said = ""
 
     async def run(self, leave: trio.Event) -> int:
@@ -100,11 +100,11 @@ class Following:
     async def _leave(self, leave: trio.Event, life: trio.CancelScope) -> None:
         """Have the volunteer leave; end at once if it is not there."""
         await leave.wait()
-        if self._welcomed is None:
+        if self._link is None:
             life.cancel()
             return
         try:
-            await tell(self._welcomed, Leaving())
+            await tell(self._link, Leaving())
         except LinkBroken:
             life.cancel()
 
@@ -169,34 +169,26 @@ class Following:
 
     async def _serve(self) -> int | None:
         """Serve over one connection; return the volunteer's exit code, or None: it was lost."""
-        link = await self._dial(self._here)
+        self._link = link = await self._dial(self._here)
         try:
             with trio.fail_after(HANDSHAKE_S):
                 answer = await hear(link, FROM_LEADER)
-        except trio.TooSlowError as error:
-            await link.aclose()
-            raise LinkBroken("it does not answer") from error
-        except BaseException:
-            await link.aclose()
-            raise
-        match answer:
-            case Over():
-                await link.aclose()
-                return answer.code
-            case Refused():
-                await link.aclose()
-                raise _Refused(answer)
-            case Welcome():
-                at_rest.use(answer.file_key or None)
-        self._say(f"host {self._job.index} of {self._job.hosts}: computes for {self._place}")
-        self._welcomed = link
-        try:
+            match answer:
+                case Over():
+                    return answer.code
+                case Refused():
+                    raise _Refused(answer)
+                case Welcome():
+                    at_rest.use(answer.file_key or None)
+            self._say(f"host {self._job.index} of {self._job.hosts}: computes for {self._place}")
             async with trio.open_nursery() as nursery:
                 over = await self._obey(link, nursery)
                 nursery.cancel_scope.cancel()
             return over
+        except trio.TooSlowError as error:
+            raise LinkBroken("it does not answer") from error
         finally:
-            self._welcomed = None
+            self._link = None
             await link.aclose()
 
     async def _obey(self, link: Link, nursery: trio.Nursery) -> int | None:

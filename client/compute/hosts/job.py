@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.compute.hosts.link import KEY_BYTES
 from client.config import Settings
 from client.errors import ConfigError
 
+KEY_BYTES = 32
 MOST_HOSTS = 64
 KEY_VARIABLE = "VOLUNTEER_HOSTS_KEY"
 _COUNTS = ("NNODES", "GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")

@@ -30,9 +30,9 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-KEY_BYTES = 32
 HANDSHAKE_S = 10.0
 _MAGIC = b"VHL1"
+_POINT_BYTES = 32
 _TAG_BYTES = 16
 _CHUNK_BYTES = 256 << 10
 _LENGTH = struct.Struct("<I")
@@ -165,10 +165,10 @@ async def connect(stream: trio.SocketStream, key: bytes, *, dials: bool) -> Link
 
 async def _connect(stream: trio.SocketStream, key: bytes, *, dials: bool) -> Link:
     _keep_alive(stream)
-    secret = secrets.token_bytes(KEY_BYTES)
+    secret = secrets.token_bytes(_POINT_BYTES)
     ours = crypto_scalarmult_base(secret)
     await stream.send_all(_MAGIC + ours)
-    greeting = await _exactly(stream, len(_MAGIC) + KEY_BYTES)
+    greeting = await _exactly(stream, len(_MAGIC) + _POINT_BYTES)
     if not greeting.startswith(_MAGIC):
         raise LinkBroken("what answers there is no host of a job")
     theirs = greeting[len(_MAGIC) :]
@@ -178,7 +178,7 @@ async def _connect(stream: trio.SocketStream, key: bytes, *, dials: bool) -> Lin
         raise WrongKey("no public key") from error
     first, second = (ours, theirs) if dials else (theirs, ours)
     keys = blake2b(agreed + first + second, key=key, person=b"volunteer-hosts").digest()
-    to_acceptor, to_dialler = keys[:KEY_BYTES], keys[KEY_BYTES:]
+    to_acceptor, to_dialler = keys[:_POINT_BYTES], keys[_POINT_BYTES:]
     link = Link(stream, *((to_acceptor, to_dialler) if dials else (to_dialler, to_acceptor)))
     await link.prove(dials=dials)
     return link

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import trio
 from safetensors.numpy import load_file
 
 from client.compute.group import open_group
-from client.compute.hosts.leading import Hosts, HostsMissing
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.hosts.leading import Hosts
+from client.compute.process import Worker
 from client.compute.requests import (
     ApplyLocal,
-    Contribute,
     ForwardBackward,
     Inside,
-    Load,
-    Probe,
     Save,
 )
 from client.errors import ExitCode
@@ -64,7 +58,8 @@ async def trained(worker: Worker, steps: range) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("inside", "device"), [("replicas", "cpu:0,cpu:1"), ("fsdp", "cpu"), ("tp", "cpu")]
+    ("inside", "device"),
+    [("replicas", "cpu:0,cpu:1"), ("fsdp", "cpu"), ("tp", "cpu")],
 )
 async def test_two_hosts_make_the_versions_of_one_process(
     inside: Inside, device: str, tmp_path: Path

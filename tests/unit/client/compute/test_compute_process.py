@@ -25,6 +25,7 @@ from client.compute.requests import (
     Save,
 )
 from tests.support.compute_stages import open_request, tokens_of
+from tests.support.echo_worker import ECHO_WORKER
 
 pytestmark = pytest.mark.slow
 
@@ -56,30 +57,6 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
                 assert (reply.tokens, payloads) == (48, [])
 
 
-ECHO = """
-    import argparse, socket
-    from client.compute.channel import Channel, NodeGone
-    from client.compute.replies import Dropped
-    from client.compute.ring import RingReader, RingWriter
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fd", type=int)
-    parser.add_argument("--rings", type=int, nargs=2)
-    parser.add_argument("--parent", type=int)
-    arguments = parser.parse_args()
-    incoming, outgoing = arguments.rings
-    channel = Channel(
-        socket.socket(fileno=arguments.fd), RingReader(incoming), RingWriter(outgoing)
-    )
-    try:
-        while True:
-            received = channel.receive()
-            channel.send(received.id, Dropped(graphs=received.id), received.payloads)
-            channel.release(received)
-    except NodeGone:
-        pass
-"""
-ECHO_WORKER = (sys.executable, "-c", textwrap.dedent(ECHO))  # starts without torch, quickly
 NOTHING = Drop(microbatches=[])
 
 
