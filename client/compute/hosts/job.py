@@ -25,7 +25,7 @@ _AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """Below those from which systems take ports of connections."""
 _OTHERS_READ = 0o007
-_ADDRESS = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[\w.-]+)):(?P<port>\d{1,5})")
+_ADDRESS = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.]+(%\w+)?)\]|(?P<host>[\w.-]+)):(?P<port>\d{1,5})")
 _NODE = re.compile(r"(?P<name>[^,\[]+)(\[(?P<number>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
 
 
@@ -75,7 +75,7 @@ def job_of(settings: Settings, environ: Mapping[str, str]) -> Job | None:
 def _number(environ: Mapping[str, str], names: tuple[str, ...], what: str, hint: str) -> int:
     for name in names:
         if (text := environ.get(name)) is not None:
-            if not re.fullmatch(r"\d{1,6}", text):
+            if not re.fullmatch(r"\d{1,10}", text):
                 raise ConfigError(f"{name} is {text!r}, which is no number", hint)
             return int(text)
     raise ConfigError(f"no variable of a cluster job tells {what}", hint)

@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import trio
 from safetensors.numpy import load_file
 
 from client.compute.group import open_group
 from client.compute.hosts.leading import Hosts
-from client.compute.process import Worker
+from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
     ApplyLocal,
     ForwardBackward,
@@ -86,4 +87,41 @@ async def test_two_hosts_make_the_versions_of_one_process(
     assert kept.keys() == right.keys()
     for name in kept:
         np.testing.assert_allclose(kept[name], right[name], rtol=1e-3, atol=1e-5)
+    assert ended(other)[0] == ExitCode.OK
+
+
+async def test_a_killed_host_is_a_death_and_the_group_forms_anew() -> None:
+    place, said = job(), list[str]()
+    other = follow(place)
+    with trio.fail_after(TIMEOUT_S):
+        async with leading(place, explain=said.append) as hosts:
+            async with group(hosts) as worker:
+                await worker.call(open_request(0, [4]))
+                await trained(worker, range(1))
+                ranks = psutil.Process(other.pid).children()
+                worker.submit(learn(1, of_step(1)[0]))
+                other.kill()
+                death = await worker.wait_death()
+                assert "it was rank 1 of 2, on cpu of" in str(death)
+                assert "is gone" in str(death)
+                with pytest.raises(WorkerDied):
+                    await worker.call(learn(1, of_step(1)[1]))
+            assert not any(map(psutil.pid_exists, worker.pids))
+            other.communicate()
+            assert not psutil.wait_procs(ranks, TIMEOUT_S)[1]
+            again = follow(place)
+            async with group(hosts) as worker:
+                await worker.call(open_request(0, [4]))
+                assert len(await trained(worker, range(1))) == len(of_step(0))
+    assert said.count("waiting for host 1 of 2 (numbered from 0)") == 2
+    assert ended(again)[0] == ExitCode.OK
+
+
+async def test_a_host_that_does_not_see_a_file_says_so() -> None:
+    place = job()
+    other = follow(place)
+    with trio.fail_after(TIMEOUT_S):
+        async with leading(place) as hosts, group(hosts) as worker:
+            with pytest.raises(RequestFailed, match="does not see /nowhere/text"):
+                await worker.call(open_request(0, [4], corpus="/nowhere/text"))
     assert ended(other)[0] == ExitCode.OK
