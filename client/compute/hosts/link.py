@@ -55,6 +55,8 @@ class Link:
 
     def __init__(self, stream: trio.SocketStream, sends: bytes, receives: bytes) -> None:
         self._stream = stream
+        name = stream.socket.getsockname()
+        self._address = str(name[0]) if isinstance(name, tuple) else ""
         self._sends, self._receives = sends, receives
         self._sent = self._received = 0
         self._unread = b""
@@ -97,7 +99,7 @@ class Link:
     @property
     def interface(self) -> str:
         """Name of the network interface that leads to the other end; empty: not known."""
-        return interface_of(str(self._stream.socket.getsockname()[0]))
+        return interface_of(self._address)
 
     async def prove(self, *, dials: bool) -> None:
         """Show that this end holds the key, and see that the other does; the dialler shows first.
@@ -155,7 +157,7 @@ async def connect(stream: trio.SocketStream, key: bytes, *, dials: bool) -> Link
     except trio.TooSlowError as error:
         await trio.aclose_forcefully(stream)
         raise LinkBroken(f"no handshake within {HANDSHAKE_S:.0f} s") from error
-    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+    except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
         await trio.aclose_forcefully(stream)
         raise LinkBroken("the connection broke") from error
     except BaseException:

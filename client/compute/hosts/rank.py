@@ -7,8 +7,8 @@ of one host is replaced there: the interface that leads to the others, and the p
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from client.compute.process import (
     open_worker,
 )
 from client.compute.replies import Failed, Reply
-from client.compute.requests import AnyRequest, JoinGroup, OpenStage
+from client.compute.requests import AnyRequest, JoinGroup, LoadStart, OpenStage
 
 _DEATH = -1
 """Number of the frame that tells of a death: no request has it."""
@@ -154,7 +154,7 @@ class ServedRank:
             if isinstance(request, JoinGroup) and request.store_port:
                 port = await self._open_store(request.store_port, nursery)
                 request = replace(request, store_port=port, interface=self._link.interface)
-            if isinstance(request, OpenStage) and (missing := _missing(request)):
+            if missing := _missing(request):
                 await self._send(envelope.id, missing, ())
                 continue
             answer = partial(self._answer, envelope.id, worker.submit(request, payloads))
@@ -192,11 +192,17 @@ class ServedRank:
                 pass  # whoever reads sees it, too
 
 
-def _missing(request: OpenStage) -> Failed | None:
-    """Return why a stage cannot be opened here; None: it can."""
-    if request.corpus and not Path(request.corpus).exists():
+def _missing(request: AnyRequest) -> Failed | None:
+    """Return which file of the first host is not seen here; None: there is no such."""
+    path = ""
+    match request:
+        case OpenStage():
+            path = request.corpus
+        case LoadStart():
+            path = request.path
+    if path and not Path(path).exists():
         words = (
-            f"{os.uname().nodename} does not see {request.corpus}: the hosts of a job need one "
+            f"{socket.gethostname()} does not see {path}: the hosts of a job need one "
             "folder that all of them see, in VOLUNTEER_HOME or --data-dir"
         )
         return Failed(kind="shape", message=words)
