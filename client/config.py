@@ -258,7 +258,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_index: Annotated[
         int,
         Meta(ge=-1, le=63),
-        About("This host's place among them, from 0, which leads; -1: as the job's variables say."),
+        About(
+            "This host's place among them, from 0, which leads; -1: as the job's variables say.",
+            zero="the first, which leads",
+        ),
     ] = -1
     hosts_address: Annotated[
         str,
