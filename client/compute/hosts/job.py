@@ -25,7 +25,10 @@ _AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """Below those from which systems take ports of connections."""
 _OTHERS_READ = 0o007
-_ADDRESS = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.]+(%\w+)?)\]|(?P<host>[\w.-]+)):(?P<port>\d{1,5})")
+_HOST = r"(?P<host>[\w-]{1,63}(\.[\w-]{1,63})*\.?)"
+_ADDRESS = re.compile(
+    rf"(\[(?P<six>[0-9A-Fa-f:.]+(%\w+)?)\]|{_HOST}):(?P<port>\d{{1,5}})", re.ASCII
+)
 _NODE = re.compile(r"(?P<name>[^,\[]+)(\[(?P<number>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
 
 

@@ -112,7 +112,9 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
-@pytest.mark.parametrize("text", ["", "n1:", "n1:0", "n1:65536", "n1 n2:5", ":5", "[n1]:5", "n1:a"])
+@pytest.mark.parametrize(
+    "text", ["", "n1:", "n1:0", "n1:65536", "n1 n2:5", ":5", "[n1]:5", "n1:a", "a..b:5"]
+)
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_place(text)
