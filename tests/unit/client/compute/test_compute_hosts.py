@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from client.compute.group import open_group
 from client.compute.hosts.leading import Hosts
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.process import Worker, WorkerDied
 from client.compute.requests import (
     ApplyLocal,
     ForwardBackward,
@@ -115,13 +115,3 @@ async def test_a_killed_host_is_a_death_and_the_group_forms_anew() -> None:
                 assert len(await trained(worker, range(1))) == len(of_step(0))
     assert said.count("waiting for host 1 of 2 (numbered from 0)") == 2
     assert ended(again)[0] == ExitCode.OK
-
-
-async def test_a_host_that_does_not_see_a_file_says_so() -> None:
-    place = job()
-    other = follow(place)
-    with trio.fail_after(TIMEOUT_S):
-        async with leading(place) as hosts, group(hosts) as worker:
-            with pytest.raises(RequestFailed, match="does not see /nowhere/text"):
-                await worker.call(open_request(0, [4], corpus="/nowhere/text"))
-    assert ended(other)[0] == ExitCode.OK

@@ -33,9 +33,10 @@ from client.compute.hosts.messages import (
     hear,
     tell,
 )
-from client.compute.process import Worker, WorkerDied, open_worker, running
-from client.compute.requests import Drop
+from client.compute.process import RequestFailed, Worker, WorkerDied, open_worker, running
+from client.compute.requests import Drop, LoadStart, OpenStage
 from client.errors import ExitCode, UserError
+from tests.support.compute_stages import open_request
 from tests.support.echo_worker import ECHO_WORKER
 from tests.support.hosts import HOST, KEY, VERSION, job, leading
 
@@ -348,6 +349,18 @@ async def test_payloads_of_any_size_come_back_from_another_host(
     async with echoing(monkeypatch) as (worker, _), trio.open_nursery() as nursery:
         for number in range(12):
             nursery.start_soon(echo, worker, number)
+
+
+@pytest.mark.parametrize("kind", [LoadStart, OpenStage])
+async def test_a_file_that_another_host_does_not_see_is_named(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = LoadStart(path="/nowhere/start", digest="ab")
+    request = start if kind is LoadStart else open_request(0, [4], corpus="/nowhere/text")
+    async with echoing(monkeypatch) as (worker, _):
+        with pytest.raises(RequestFailed, match="does not see /nowhere/") as caught:
+            await worker.call(request)
+        assert caught.value.kind == "shape", "no fault of the file, which would be fetched again"
 
 
 async def test_a_killed_process_of_another_host_is_a_death(
