@@ -77,6 +77,18 @@ async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
                 nursery.start_soon(echo, number)
 
 
+async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
+    """A cluster sends SIGTERM to every process of a job; the node still has to hand over."""
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            await worker.call(open_request(0, [4]))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(worker.pid, number)
+            request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
+            reply, _ = await worker.call(request)
+            assert reply.tokens == 48
+
+
 async def test_a_killed_worker_fails_all_calls() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_worker(command=ECHO_WORKER) as worker:
