@@ -39,7 +39,7 @@ from client.compute.hosts.rank import ServedRank
 from client.errors import ExitCode, UserError
 
 _AGAIN_S = 1.0
-_WRONG_KEYS = 3
+_WRONG_KEYS = 3  # in succession
 """A connection may also be closed because the first host ends just then."""
 _REFUSALS_S = 60.0
 """The first host notices within this time that a process with our index has gone."""
@@ -117,7 +117,7 @@ class Following:
                 over = await self._serve()
                 if over is not None:
                     return over
-                last_seen, refused_since = trio.current_time(), None
+                last_seen, refused_since, wrong_keys = trio.current_time(), None, 0
             except WrongKey as error:
                 wrong_keys += 1
                 if wrong_keys == _WRONG_KEYS:
