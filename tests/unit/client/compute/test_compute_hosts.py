@@ -60,7 +60,11 @@ async def trained(worker: Worker, steps: range) -> list[float]:
 
 @pytest.mark.parametrize(
     ("inside", "device"),
-    [("replicas", "cpu:0,cpu:1"), ("fsdp", "cpu"), ("tp", "cpu")],
+    [
+        ("fsdp", "cpu"),
+        pytest.param("tp", "cpu", marks=pytest.mark.long),
+        pytest.param("replicas", "cpu:0,cpu:1", marks=pytest.mark.long),
+    ],
 )
 async def test_two_hosts_make_the_versions_of_one_process(
     inside: Inside, device: str, tmp_path: Path
