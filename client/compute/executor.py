@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 import torch
@@ -24,7 +24,7 @@ from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
-from client.compute.ranks import Ranks
+from client.compute.ranks import Ranks, prepare
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
     CompiledTold,
@@ -60,6 +60,7 @@ from client.compute.requests import (
     Measure,
     OpenStage,
     PrepareData,
+    PrepareGroup,
     Probe,
     Recompute,
     Reduce,
@@ -122,6 +123,8 @@ class Executor:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._ranks: Ranks | None = None
+        self._store: Any = None
+        """By which ranks on several hosts meet, if this one has opened it."""
         self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
@@ -235,8 +238,11 @@ class Executor:
                 return ThreadsSet(), ()
             case AskCompiled():
                 return self._ask_compiled(), ()
+            case PrepareGroup():
+                self._store, prepared = prepare(request)
+                return prepared, ()
             case JoinGroup():
-                self._ranks = Ranks(request)
+                self._ranks = Ranks(request, self._store)
                 return GroupJoined(), ()
             case GatherSum():
                 found = self._stage.auditor.slot if request.audited else self._stage.replica.at

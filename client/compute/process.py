@@ -23,7 +23,8 @@ import trio
 
 from client import at_rest
 from client.compute.errors import ComputeError, FailureKind, FrameError
-from client.compute.frames import HEADER, pack, payload_views, unpack_body, unpack_header
+from client.compute.frame_stream import FrameReader, Stream
+from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
 from client.compute.replies import AnyReply, Failed, Reply
 from client.compute.requests import Request, reply_type
@@ -47,8 +48,6 @@ _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
 _STDERR_LINES = 20
 _STDERR_LINE_BYTES = 4096
-_INLINE_CHUNK_BYTES = 1 << 20
-_READ_AHEAD_BYTES = 4096  # a frame without inline payloads comes in one read
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -138,11 +137,15 @@ def _spawn(
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a worker that is a group; `passes` are the ones that it has answered."""
+    """One process of a worker that is a group; `passes` are the ones that it has answered.
+
+    `pid` is 0 on another host; `host` is empty where all are on this one.
+    """
 
     device: str
     pid: int
     passes: int
+    host: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -171,7 +174,7 @@ class Worker(ABC):
     @property
     @abstractmethod
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the worker, the one that leads first."""
+        """Process ids of the worker on this host, the one that leads first."""
 
     @property
     def pid(self) -> int:
@@ -247,53 +250,45 @@ class Worker(ABC):
         self._unsent.clear()
 
 
-class WorkerProcess(Worker):
-    """A worker that is one process; made by `open_worker`."""
+class FramedWorker(Worker):
+    """A worker at the other end of a stream of frames.
 
-    def __init__(self, launched: Launched) -> None:
+    Args:
+        outgoing, incoming: memory shared with it; None: all payloads go through the stream.
+    """
+
+    def __init__(self, outgoing: RingWriter | None, incoming: RingReader | None) -> None:
         super().__init__()
-        self._process = launched.process
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
-        self._outgoing = launched.outgoing
-        self._incoming = launched.incoming
-        self._output = trio.lowlevel.FdStream(launched.stderr)
+        self._outgoing, self._incoming = outgoing, incoming
         self._talking = trio.CancelScope()
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._stderr_rest = b""
-        self._unread = bytearray()
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process."""
-        return (self._process.pid,)
-
-    async def _send_frames(self) -> None:
+    async def _send_frames(self, stream: Stream) -> None:
         while True:
             while self._unsent:
                 call = self._unsent.popleft()
                 if call.abandoned:
                     del self._waiting[call.id]
                 else:
-                    await self._send(call)
+                    await self._send(call, stream)
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    async def _send(self, call: Pending) -> None:
-        buffers = pack(
-            call.id, call.request, call.payloads, self._outgoing, self._incoming.read_up_to
-        )
+    async def _send(self, call: Pending, stream: Stream) -> None:
+        read_up_to = 0 if self._incoming is None else self._incoming.read_up_to
+        buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
         call.payloads = ()
         for buffer in buffers:
-            await self._stream.send_all(memoryview(buffer))
+            await stream.send_all(memoryview(buffer))
 
-    async def _receive_frames(self) -> None:
+    async def _receive_frames(self, stream: Stream) -> None:
+        reader = FrameReader(stream)
         while True:
-            header = unpack_header(await self._exactly(HEADER.size))
-            self._outgoing.reclaim(header.read_up_to)
-            envelope = unpack_body(await self._exactly(header.body_bytes), header)
-            inline = memoryview(await self._exactly(header.inline_bytes))
+            header, envelope, inline = await reader.read()
+            if self._outgoing is not None:
+                self._outgoing.reclaim(header.read_up_to)
             payloads = [bytes(v) for v in payload_views(envelope, inline, self._incoming)]
-            self._incoming.release(header.written)
+            if self._incoming is not None:
+                self._incoming.release(header.written)
             self._answer(envelope.id, bytes(envelope.message), payloads)
 
     def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
@@ -309,19 +304,22 @@ class WorkerProcess(Worker):
         call.answer = (reply, payloads)
         call.done.set()
 
-    async def _exactly(self, size: int) -> bytearray:
-        while (missing := size - len(self._unread)) > 0:
-            most = max(_READ_AHEAD_BYTES, min(missing, _INLINE_CHUNK_BYTES))
-            piece = await self._stream.receive_some(most)
-            if not piece:
-                raise trio.EndOfChannel
-            self._unread += piece
-        if len(self._unread) == size:  # mostly, and then nothing is copied
-            data, self._unread = self._unread, bytearray()
-        else:
-            data = self._unread[:size]
-            del self._unread[:size]
-        return data
+
+class WorkerProcess(FramedWorker):
+    """A worker that is one process; made by `open_worker`."""
+
+    def __init__(self, launched: Launched) -> None:
+        super().__init__(launched.outgoing, launched.incoming)
+        self._process = launched.process
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
+        self._output = trio.lowlevel.FdStream(launched.stderr)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_rest = b""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process."""
+        return (self._process.pid,)
 
     def close(self) -> None:
         """Close the connection to the worker; it is then ended, and waiting calls raise
@@ -345,9 +343,9 @@ class WorkerProcess(Worker):
                 await self._output.aclose()
             self._die(WorkerDied(exit_code, self._stderr))
 
-    async def _until_broken(self, talk: Callable[[], Awaitable[None]]) -> None:
+    async def _until_broken(self, talk: Callable[[Stream], Awaitable[None]]) -> None:
         try:
-            await talk()
+            await talk(self._stream)
         except FrameError as error:
             self._stderr.append(f"node: {error}")
             self._process.terminate()  # it cannot be reached

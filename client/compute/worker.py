@@ -90,7 +90,9 @@ def main() -> int:
     faulthandler.enable()
     faults.arm(os.environ)
     at_rest.use(sys.stdin.buffer.read() or None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the node, which decides
+    # Ctrl-C, and the SIGTERM of a cluster, reach the node as well, which decides.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         die_with_parent(arguments.parent)
         incoming, outgoing = arguments.rings

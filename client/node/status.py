@@ -446,7 +446,13 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
     ranks = [
-        RankView(device=rank.device, pid=rank.pid, rss_bytes=_rss(rank.pid), passes=rank.passes)
+        RankView(
+            device=rank.device,
+            pid=rank.pid,
+            rss_bytes=_rss(rank.pid) if rank.pid else 0,
+            passes=rank.passes,
+            host=rank.host,
+        )
         for rank in worker.ranks
     ]
     rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)

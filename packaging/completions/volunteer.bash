@@ -9,7 +9,7 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compile --compute-dtype --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --devices --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --from-step --gflops --gpu --heads --host --host-memory --hours --idle-after-minutes --include --inside --instance --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --no-port-mapping --not-on-battery --offload --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --prompt --purpose --python --reason --record --redundancy --relay --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
+  local options_with_values='--aggregation --announce --architecture --audit --averaging-codec --base --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compile --compute-dtype --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-cache --data-cache-bytes --data-dir --decay-from --decay-steps --delayed-update --device --devices --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dtype --dual-homing --evaluate-every --every --faults --ffn-width --field --file --for --from --from-step --gflops --gpu --heads --host --host-index --host-memory --hosts --hosts-address --hosts-key-file --hours --idle-after-minutes --include --inside --instance --kv-heads --layers --learning-rate --length --level --limit --lines --listen-host --listen-port --log-dir --log-format --log-level --log-to --lora --lora-alpha --lora-base --lora-targets --lr --machines --max-links --max-tokens --member --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --nickname --no-port-mapping --not-on-battery --offload --only --only-when-idle --optimizer --out --plot --policy --power-limit --power-limit-w --preset --price --prompt --purpose --python --reason --record --redundancy --relay --rtt-ms --samples --schedule --seats --seed --since --socket --speed --stages --steps --swarm --system --table --tasks --temperature --text --threads --timeout-s --tokenizer --tokens --tokens-per-s --top-k --top-p --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --vocab --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width --workers --z-loss -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='amend attach bench build cache chaos chat checkpoint completion config create credit data demo doctor edit encrypt eval events evidence expel export extend finish get identity install invite join leaderboard list logs ls matches members mix name path pause peers plan prune relay replay report restore resume rotate sample save service set show simulate stages start status stop uninstall unset validate verify version'
@@ -939,7 +939,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--hosts" "--host-index" "--hosts-address" "--hosts-key-file" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1021,6 +1021,18 @@ _volunteer() {
                 for _x in "${_c[@]}"; do
                   [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
                 done
+                ;;
+              --hosts)
+                COMPREPLY=()
+                ;;
+              --host-index)
+                COMPREPLY=()
+                ;;
+              --hosts-address)
+                COMPREPLY=()
+                ;;
+              --hosts-key-file)
+                COMPREPLY=()
                 ;;
               --threads)
                 COMPREPLY=()
@@ -1475,7 +1487,7 @@ _volunteer() {
           ;;
         "relay")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--quiet" "--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--quiet" "--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--hosts" "--host-index" "--hosts-address" "--hosts-key-file" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1551,6 +1563,18 @@ _volunteer() {
                 for _x in "${_c[@]}"; do
                   [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
                 done
+                ;;
+              --hosts)
+                COMPREPLY=()
+                ;;
+              --host-index)
+                COMPREPLY=()
+                ;;
+              --hosts-address)
+                COMPREPLY=()
+                ;;
+              --hosts-key-file)
+                COMPREPLY=()
                 ;;
               --threads)
                 COMPREPLY=()
@@ -2110,7 +2134,7 @@ _volunteer() {
           ;;
         "config show")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
+            local -a _c=("--listen-host" "--listen-port" "--announce" "--no-port-mapping" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--relay" "--daily-quota-bytes" "--daily-quota" "--control-group" "--nickname" "--data-dir" "--device" "--devices" "--inside" "--hosts" "--host-index" "--hosts-address" "--hosts-key-file" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--offload" "--compile" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--data-cache-bytes" "--data-cache" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-dir" "--log-to" "--samples" "--log-level" "--log-format" "--config" "--origin" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2183,6 +2207,18 @@ _volunteer() {
                 for _x in "${_c[@]}"; do
                   [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
                 done
+                ;;
+              --hosts)
+                COMPREPLY=()
+                ;;
+              --host-index)
+                COMPREPLY=()
+                ;;
+              --hosts-address)
+                COMPREPLY=()
+                ;;
+              --hosts-key-file)
+                COMPREPLY=()
                 ;;
               --threads)
                 COMPREPLY=()

@@ -26,6 +26,26 @@ SCONTROL = """#!/bin/sh
 echo "scontrol $*" >>"{notes}"
 [ "$1" != show ] || echo "   JobState=$(cat "{folder}/job-state") Reason=None"
 """
+SRUN = """#!/bin/sh
+echo "srun $*" >>"{notes}"
+# Like srun, it kills its tasks at SIGTERM; its tasks are one here.
+trap 'echo "killed by srun" >>"{notes}"; kill -KILL "$task"; exit 137' TERM
+while [ "$1" != volunteer ]; do shift; done
+"$@" &
+task=$!
+wait "$task"
+"""
+SCANCEL = """#!/bin/sh
+echo "scancel $*" >>"{notes}"
+kill -TERM "$(cat "{folder}/pid")"
+"""
+
+PROGRAMS = (
+    ("volunteer", CLIENT),
+    ("scontrol", SCONTROL),
+    ("srun", SRUN),
+    ("scancel", SCANCEL),
+)
 
 
 class StandIns:
@@ -38,7 +58,7 @@ class StandIns:
         self.notes.touch()
         self.programs.mkdir()
         self.job_state("RUNNING")
-        for name, script in (("volunteer", CLIENT), ("scontrol", SCONTROL)):
+        for name, script in PROGRAMS:
             program = self.programs / name
             program.write_text(script.format(notes=self.notes, folder=folder))
             program.chmod(0o755)

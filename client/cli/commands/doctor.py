@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from client.cli.diagnosis import checks
 from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
+from client.cli.diagnosis.check_hosts import check_hosts
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.checks_services import check_services
@@ -84,6 +86,8 @@ def examine(home: Home) -> Iterator[Check]:
     yield outside.check_clock()
     yield outside.check_descriptors()
     yield check_gpu(home.settings, find_volunteers())
+    if (hosts := check_hosts(home.settings, os.environ)) is not None:
+        yield hosts
     yield outside.check_reachability(home.settings)
     yield from outside.check_swarms(home)
     yield from outside.check_node(home)

@@ -18,6 +18,7 @@ from client.control.snapshot import (
     WHEN_DONE,
     CardView,
     LimitsView,
+    RankView,
     ReplicaView,
     Snapshot,
     StageView,
@@ -153,10 +154,15 @@ def human_flops(flop_per_s: float) -> str:
 def _rank_lines(now: Snapshot) -> list[str]:
     """Return what each device of a worker with several has done."""
     return [
-        f"devices   {', '.join(f'{rank.device} {rank.passes:,} passes' for rank in worker.ranks)}"
+        f"devices   {', '.join(map(_rank_words, worker.ranks))}"
         for worker in now.workers
         if worker.ranks and worker.stage is not None
     ]
+
+
+def _rank_words(rank: RankView) -> str:
+    place = f"{rank.host} {rank.device}" if rank.host else rank.device
+    return f"{place} {rank.passes:,} passes"
 
 
 def _reach_lines(now: Snapshot) -> list[str]:

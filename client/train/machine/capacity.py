@@ -55,6 +55,8 @@ class Capacity(Struct, frozen=True):
     """FLOP/s of the best product of matrices in each type of numbers."""
     measurement: int = 0
     """What was measured; an earlier measurement has less, and is made again."""
+    hosts: int = 1
+    """Hosts with these devices."""
 
     def peak_flops(self, precision: Precision, threads: int) -> float:
         """Return the FLOP/s that the device reaches in a type of numbers; 0: not measured.
@@ -124,7 +126,8 @@ async def measured_capacity(
     """
     known = _load(folder / FILE_NAME)
     wanted = (settings.device, threads)
-    if known and (known.device, known.threads, known.measurement) == (*wanted, MEASUREMENT):
+    measured = known and (known.device, known.threads, known.measurement, known.hosts)
+    if known and measured == (*wanted, MEASUREMENT, settings.hosts):
         return known
     request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
@@ -147,6 +150,7 @@ async def measured_capacity(
         to_host_bytes_per_s=reply.to_host_bytes_per_s,
         peaks=best,
         measurement=MEASUREMENT,
+        hosts=settings.hosts,
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity

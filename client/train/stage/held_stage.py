@@ -422,7 +422,7 @@ class HeldStageDriver:
             bucketed=manifest.bucketed,
             evaluation=manifest.evaluated,
             amendments=terms.amendments(),
-            at_once=(self._fit or Fit(0, 0)).at_once(len(terms.settings.devices)),
+            at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:

@@ -85,7 +85,7 @@ class HeldStages:
             owner,
             terms,
             self.workers,
-            TaskScheduler(len(terms.settings.devices)),
+            TaskScheduler(terms.settings.ranks),
             memory_budget,
             self.counters,
             self.audit_log,

@@ -143,7 +143,7 @@ def _offloads(stage: int, fit: Fit) -> str:
 
 
 def _cut_words(stage: int, settings: Settings) -> str:
-    count = len(settings.devices)
+    count = settings.ranks
     return f"stage {stage} is cut over {count} devices: each holds a part of its parameters"
 
 

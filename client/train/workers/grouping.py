@@ -69,7 +69,7 @@ def grouping(settings: Settings, *, has_host: bool) -> Grouping:
         has_host: whether GPUs compute, and their host has memory of its own.
     """
     free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
-    return Grouping(len(settings.devices), settings.inside, free_bytes)
+    return Grouping(settings.ranks, settings.inside, free_bytes)
 
 
 def check_inside(settings: Settings) -> None:
@@ -78,7 +78,7 @@ def check_inside(settings: Settings) -> None:
     Raises:
         UserError: there is only one.
     """
-    if settings.inside in ("fsdp", "tp") and len(settings.devices) == 1:
+    if settings.inside in ("fsdp", "tp") and settings.ranks == 1:
         words = f"--inside {settings.inside} needs several devices, and only one is chosen"
         hint = "name them, as in --devices 0,1, or leave --inside out"
         raise UserError(words, hint, ExitCode.CONFIG)

@@ -54,7 +54,7 @@ def offloading(settings: Settings, folder: Path, *, has_host: bool) -> Offloadin
         folder: where files may lie; it need not exist yet.
         has_host: whether a GPU computes, and its host has memory of its own.
     """
-    if settings.offload == "off" or len(settings.devices) > 1:
+    if settings.offload == "off" or settings.ranks > 1:
         return NOWHERE
     places = []
     if has_host:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from client.compute import group as module
-from client.compute.group import WorkerGroup
+from client.compute.group import Spread, WorkerGroup
 from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
 from client.compute.replies import (
     Applied,
@@ -20,6 +20,7 @@ from client.compute.replies import (
     Dropped,
     Failed,
     GroupJoined,
+    GroupPrepared,
     LossComputed,
     Recomputed,
     Reply,
@@ -38,6 +39,7 @@ from client.compute.requests import (
     GatherSum,
     JoinGroup,
     OpenStage,
+    PrepareGroup,
     Recompute,
     Request,
     Save,
@@ -55,7 +57,7 @@ class FakeRank(Worker):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Request[Any]] = []
-        self.digest, self.closed = "same", False
+        self.digest, self.closed, self.kind = "same", False, "cuda"
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -65,6 +67,7 @@ class FakeRank(Worker):
         submitted = super().submit(request, payloads)
         self.asked.append(request)
         at_once: dict[type, Reply] = {
+            PrepareGroup: GroupPrepared(kind=self.kind, store_port=7),
             JoinGroup: GroupJoined(),
             OpenStage: OPENED,
             GatherSum: SumGathered(),
@@ -94,9 +97,11 @@ class FakeRank(Worker):
 
 
 @asynccontextmanager
-async def group_of(count: int) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank]]]:
+async def group_of(
+    count: int, spread: Spread | None = None
+) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank]]]:
     ranks = [FakeRank() for _ in range(count)]
-    group = WorkerGroup(ranks, [f"cuda:{n}" for n in range(count)], Path("meet"), 5)
+    group = WorkerGroup(ranks, [f"cuda:{n}" for n in range(count)], Path("meet"), 5, spread)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(group.run)
         yield group, ranks
@@ -121,6 +126,28 @@ async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
         assert {(each.threads, each.most_threads, each.memory_bytes) for each in asked} == {
             (2, 3, 30)
         }
+
+
+async def test_hosts_share_a_store_and_each_its_own_threads_and_memory() -> None:
+    spread = Spread(["a", "b"], "eth0", set())
+    async with group_of(4, spread) as (group, ranks):
+        await group.call(open_request(0, [4], threads=8, memory_bytes=80))
+        joined = [next(r for r in rank.asked if isinstance(r, JoinGroup)) for rank in ranks]
+        assert {(each.store_port, each.interface) for each in joined} == {(7, "eth0")}
+        asked = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
+        assert {(each.threads, each.memory_bytes) for each in asked} == {(4, 40)}
+        assert [rank.host for rank in group.ranks] == ["a", "a", "b", "b"]
+        prepared = [next(r for r in rank.asked if isinstance(r, PrepareGroup)) for rank in ranks]
+        assert [each.opens_store for each in prepared] == [True, False, False, False]
+        assert spread.stores == {7}
+
+
+async def test_ranks_on_devices_of_different_kinds_are_no_group() -> None:
+    async with group_of(2, Spread(["a", "b"], "eth0", set())) as (group, ranks):
+        ranks[1].kind = "cpu"
+        with pytest.raises(RequestFailed, match="rank 1 of b computes on cpu, and the first rank"):
+            await group.call(open_request(0, [4]))
+        assert "JoinGroup" not in ranks[0].kinds()
 
 
 async def test_the_least_busy_rank_gets_a_microbatch() -> None:

@@ -25,6 +25,7 @@ from client.compute.requests import (
     Save,
 )
 from tests.support.compute_stages import open_request, tokens_of
+from tests.support.echo_worker import ECHO_WORKER
 
 pytestmark = pytest.mark.slow
 
@@ -56,30 +57,6 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
                 assert (reply.tokens, payloads) == (48, [])
 
 
-ECHO = """
-    import argparse, socket
-    from client.compute.channel import Channel, NodeGone
-    from client.compute.replies import Dropped
-    from client.compute.ring import RingReader, RingWriter
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fd", type=int)
-    parser.add_argument("--rings", type=int, nargs=2)
-    parser.add_argument("--parent", type=int)
-    arguments = parser.parse_args()
-    incoming, outgoing = arguments.rings
-    channel = Channel(
-        socket.socket(fileno=arguments.fd), RingReader(incoming), RingWriter(outgoing)
-    )
-    try:
-        while True:
-            received = channel.receive()
-            channel.send(received.id, Dropped(graphs=received.id), received.payloads)
-            channel.release(received)
-    except NodeGone:
-        pass
-"""
-ECHO_WORKER = (sys.executable, "-c", textwrap.dedent(ECHO))  # starts without torch, quickly
 NOTHING = Drop(microbatches=[])
 
 
@@ -98,6 +75,18 @@ async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
         ):
             for number in range(20):
                 nursery.start_soon(echo, number)
+
+
+async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
+    """A cluster sends SIGTERM to every process of a job; the node still has to hand over."""
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            await worker.call(open_request(0, [4]))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(worker.pid, number)
+            request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
+            reply, _ = await worker.call(request)
+            assert reply.tokens == 48
 
 
 async def test_a_killed_worker_fails_all_calls() -> None:
