@@ -217,9 +217,9 @@ class Engine:
             if signed is None:
                 return
             message = signed
-        if isinstance(message, Records) and self._slow_news.keeps(peer, message):
+        if self._slow_news.keeps(peer, message):
             return
-        if isinstance(message, Heartbeat) and (news := self._slow_news.take(peer)) is not None:
+        if (news := self._slow_news.along(peer, message)) is not None:
             self._outbox.put(peer, news, b"")  # in the same write
         if self._outbox.put(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())

@@ -16,7 +16,7 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
 from protocol.membership.progress import PROGRESS
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Records
+from protocol.wire.messages import Heartbeat, Message, Records
 
 
 class SlowNews:
@@ -30,9 +30,11 @@ class SlowNews:
         self._is_new = is_new
         self._waiting: dict[PeerId, dict[str, Envelope]] = {}
 
-    def keeps(self, peer: PeerId, message: Records) -> bool:
+    def keeps(self, peer: PeerId, message: Message) -> bool:
         """Keep a message for later, in place of what it supersedes; False: it is to be sent now."""
-        if any(record.kind != PROGRESS for record in message.records) or not self._is_new(peer):
+        if not isinstance(message, Records) or not self._is_new(peer):
+            return False
+        if any(record.kind != PROGRESS for record in message.records):
             return False
         waiting = self._waiting.get(peer, {}) | {one.signer: one for one in message.records}
         if len(waiting) > MAX_RECORDS_PER_MESSAGE:
@@ -40,8 +42,10 @@ class SlowNews:
         self._waiting[peer] = waiting
         return True
 
-    def take(self, peer: PeerId) -> Records | None:
-        """Return what is sent along with a heartbeat; None: nothing waits."""
+    def along(self, peer: PeerId, message: Message) -> Records | None:
+        """Return what is sent along with a message, if that is a heartbeat; None: nothing."""
+        if not isinstance(message, Heartbeat):
+            return None
         waiting = self._waiting.pop(peer, None)
         return None if waiting is None else Records(list(waiting.values()))
 

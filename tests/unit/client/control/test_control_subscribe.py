@@ -28,6 +28,27 @@ from tests.support.control_fakes import FakeProvider
 
 CYCLES = 1000
 STATUS_AND_STOP = rpc.encode_request("status", {}, 1) + rpc.encode_request("stop", {}, 2)
+LOOK_AND_STOP = """
+import os, socket, sys
+path, group, forbidden = sys.argv[1:]
+asked = sys.stdin.buffer.read()
+os.setgroups([])
+os.setgid(int(group))
+os.setuid(54322)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(10)
+    try:
+        connection.connect(path)
+    except OSError:
+        sys.exit(9)
+    connection.sendall(asked)
+    said = b""
+    while said.count(b"\\n") < 2:
+        said += connection.recv(65536)
+sys.exit(0 if b'"result"' in said and f'"code":{forbidden}'.encode() in said else 1)
+"""
+"""Asks, as somebody of the group, for the state and for the end; 0: the first was answered and the
+second refused; 9: nobody lets it in. A program of its own: it becomes somebody else for good."""
 MANY = {"events_since": 0, "matches": True, "hz": 4.0}
 
 
@@ -265,23 +286,14 @@ async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 async def test_somebody_of_the_group_may_look_and_no_more(path: Path) -> None:
     provider, group = FakeProvider(), 54321
     path.parent.parent.chmod(0o755)
 
     def ask_as_member() -> int:
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        code = 9
-        try:
-            os.setgroups([])
-            os.setgid(group)
-            os.setuid(54322)
-            code = _look_and_stop(path)
-        finally:
-            os._exit(code)
+        command = [sys.executable, "-c", LOOK_AND_STOP, str(path), str(group), str(rpc.FORBIDDEN)]
+        asked = subprocess.run(command, input=STATUS_AND_STOP, timeout=60, check=False)
+        return asked.returncode
 
     async with serve_control(path, provider, group=group):
         assert await trio.to_thread.run_sync(ask_as_member) == 0
@@ -289,15 +301,3 @@ async def test_somebody_of_the_group_may_look_and_no_more(path: Path) -> None:
     path.parent.chmod(0o700)
     async with serve_control(path, provider):  # without a group nobody else even connects
         assert await trio.to_thread.run_sync(ask_as_member) == 9
-
-
-def _look_and_stop(path: Path) -> int:
-    """Ask for the state and for the end; 0 if the first was answered and the second refused."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
-        connection.connect(str(path))
-        connection.sendall(STATUS_AND_STOP)
-        said = b""
-        while said.count(b"\n") < 2:
-            said += connection.recv(65536)
-    return 0 if b'"result"' in said and f'"code":{rpc.FORBIDDEN}'.encode() in said else 1

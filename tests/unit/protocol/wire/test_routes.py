@@ -32,6 +32,7 @@ MAY_LOOK = {
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
     "client/node/greeting.py": "whether a member greets us, before we are anything to it",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
+    "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
     "client/train/recovery/buddies.py": "whether a blob is one of its copies",
     "client/train/stage/failpoints.py": "where a test wants a process to die",
     "client/train/stage/held_stage.py": "an Admit is for the attempt that asked for it",
