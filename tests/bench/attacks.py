@@ -206,7 +206,7 @@ class Course(Scene):
         if self.attack.stages > 1:
             super()._start()
             return
-        first = self._swarm.start("v1", self._flags())
+        first = self._swarm.start("v1", self._flags("v1"))
         first.wait_until_it_answers(START_S)
         kept = home_folders(first.home).data / CAPACITY_FILE
         self._until(kept.exists, "a measured machine")
@@ -216,7 +216,7 @@ class Course(Scene):
             if name in liars:
                 self._start_liar(name)
             else:
-                self._swarm.start(name, self._flags())
+                self._swarm.start(name, self._flags(name))
         self._until(self._all_serve, "everybody serving")
 
     def _follow(self, manifest: Manifest, lied_from: int) -> Row:
