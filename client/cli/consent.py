@@ -43,7 +43,7 @@ WIRE_BYTES: dict[AveragingCodec, float] = {
 }
 """Bytes of an element of a gradient."""
 NODE_BYTES = 100_000_000
-WORKER_BYTES = 250_000_000
+WORKER_BYTES = 350_000_000
 """What our processes hold before they train, most of it torch: the node, and a worker a stage."""
 _INDENT = " " * 13
 

@@ -19,7 +19,6 @@ from client.cli.logging.crash import keep_traceback
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
-from client.cli.serving.cluster import lead
 from client.cli.serving.supervision import Notifier, Supervised
 from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
@@ -173,6 +172,8 @@ async def _run(
         if job is None:
             code = await run(ready)
         else:
+            from client.cli.serving.cluster import lead
+
             code = await lead(job, ready, write, stop, run)
         nursery.cancel_scope.cancel()
     return code

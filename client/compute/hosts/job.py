@@ -61,14 +61,14 @@ def job_of(settings: Settings, environ: Mapping[str, str]) -> Job | None:
     """
     if settings.hosts == 1:
         return None
-    hosts = settings.hosts or _number(environ, _COUNTS, "hosts", "name their number: --hosts 2")
+    hosts = settings.hosts or _number(environ, _COUNTS, "number of hosts", "name it: --hosts 2")
     if hosts == 1:
         return None
     if not 2 <= hosts <= MOST_HOSTS:
         raise ConfigError(f"{hosts} hosts are no group", f"2 to {MOST_HOSTS} hosts may be one")
     index = settings.host_index
     if index < 0:
-        index = _number(environ, _INDICES, "this host's index", "name it: --host-index 0 and so on")
+        index = _number(environ, _INDICES, "index of this host", "name it: --host-index 0, 1, …")
     if index >= hosts:
         raise ConfigError(f"there is no host {index} of {hosts}", "indices begin with 0")
     address, port = _place(settings, environ)
@@ -81,7 +81,7 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...], what: str, hint:
             if not re.fullmatch(r"\d{1,10}", text):
                 raise ConfigError(f"{name} is {text!r}, which is no number", hint)
             return int(text)
-    raise ConfigError(f"no variable of a cluster job tells {what}", hint)
+    raise ConfigError(f"the {what} is unknown: no variable of a cluster job gives it", hint)
 
 
 def _place(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -89,15 +89,15 @@ def _place(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int]:
         return parse_place(settings.hosts_address)
     if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
         hint = "MASTER_PORT is a free port of the first host"
-        port = _number(environ, ("MASTER_PORT",), "the port", hint)
+        port = _number(environ, ("MASTER_PORT",), "port", hint)
         if environ.get(_AGENT) == "True":  # torchrun has a store of its own on that port
             port += 1
         return parse_place(f"{environ['MASTER_ADDR']}:{port}")
     for name in _NODE_LISTS:
         if environ.get(name):
-            of_job = _number(environ, ("SLURM_JOB_ID",), "the job", "set SLURM_JOB_ID")
+            of_job = _number(environ, ("SLURM_JOB_ID",), "job", "set SLURM_JOB_ID")
             return first_node(environ[name]), _FIRST_PORT + of_job % _PORTS
-    words = "no variable of a cluster job tells where the first host is"
+    words = "the first host is unknown: no variable of a cluster job gives its address"
     raise ConfigError(words, "name a free port of it: --hosts-address node1:29400")
 
 

@@ -58,8 +58,8 @@ def test_ranks_are_named_by_their_host() -> None:
 @pytest.mark.parametrize(
     ("flags", "words", "code"),
     [
-        (("--hosts", "2"), "tells this host's index", ExitCode.CONFIG),
-        (("--hosts", "2", "--host-index", "1"), "where the first host is", ExitCode.CONFIG),
+        (("--hosts", "2"), "the index of this host is unknown", ExitCode.CONFIG),
+        (("--hosts", "2", "--host-index", "1"), "the first host is unknown", ExitCode.CONFIG),
         (
             ("--hosts", "2", "--host-index", "1", "--hosts-address", f"{HOST}:9"),
             "need a key",

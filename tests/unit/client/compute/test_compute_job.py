@@ -74,12 +74,12 @@ def test_a_job_is_nothing_unless_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "environ", "words"),
     [
-        (ALL, WITH_KEY, "tells hosts"),
+        (ALL, WITH_KEY, "the number of hosts is unknown"),
         (ALL, {**SLURM, "SLURM_NNODES": "many"}, "'many', which is no number"),
         (ALL, {**SLURM, "SLURM_NNODES": "65"}, "65 hosts are no group"),
         (ALL, {**SLURM, "SLURM_NODEID": "3"}, "no host 3 of 3"),
-        (Settings(hosts=2), WITH_KEY, "tells this host's index"),
-        (Settings(hosts=2, host_index=0), WITH_KEY, "where the first host is"),
+        (Settings(hosts=2), WITH_KEY, "the index of this host is unknown"),
+        (Settings(hosts=2, host_index=0), WITH_KEY, "the first host is unknown"),
         (Settings(hosts=2, host_index=0, hosts_address="n1"), WITH_KEY, "no host and port"),
         (ALL, SLURM, "need a key that they share"),
         (ALL, {**SLURM, "VOLUNTEER_HOSTS_KEY": "short"}, "no key of 32 bytes"),
