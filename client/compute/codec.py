@@ -52,6 +52,7 @@ def encode(
     direction: Direction,
     out: bytearray | None = None,
     like: Buffer | None = None,
+    waits: bool = True,
 ) -> memoryview:
     """Return the payload of a tensor, unsealed.
 
@@ -62,6 +63,8 @@ def encode(
         out: buffer to write into, grown as needed; None: a new one.
         like: a payload that another replica has made of the same tensor: where the last bits of the
             numbers decide how they are conditioned, as there. What is no such payload is ignored.
+        waits: until the bytes are there; else, from a GPU, they are after its lane's `mark`. The
+            numbers are good either way, and the payload's memory must be kept until then.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
@@ -71,15 +74,15 @@ def encode(
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype}")
     numbers = tensor.detach().contiguous()
     if codec == "s8":
-        return _encode_s8(numbers, direction, out, like)
+        return _encode_s8(numbers, direction, out, like, waits=waits)
     header = Header(codec, direction, tuple(tensor.shape))
     payload = _prepare(header, out, tensor.device)
     if not on_host(tensor.device):
-        _encode_plain_there(numbers.view(-1), payload[header.body_start :], _PLAIN_DTYPES[codec])
+        body = payload[header.body_start :]
+        _encode_plain_there(numbers.view(-1), body, _PLAIN_DTYPES[codec], waits=waits)
         return payload
     _refuse_poison(numbers.view(-1))
-    body = _view(payload[header.body_start :], _PLAIN_DTYPES[codec])
-    body.copy_(numbers.view(-1))
+    _view(payload[header.body_start :], _PLAIN_DTYPES[codec]).copy_(numbers.view(-1))
     return payload
 
 
@@ -125,7 +128,12 @@ def _decode_here(buffer: Buffer, header: Header, result: Tensor) -> None:
 
 
 def _encode_s8(
-    numbers: Tensor, direction: Direction, out: bytearray | None, like: Buffer | None
+    numbers: Tensor,
+    direction: Direction,
+    out: bytearray | None,
+    like: Buffer | None,
+    *,
+    waits: bool,
 ) -> memoryview:
     rows = numbers.view(-1, numbers.shape[-1])
     flags, factors = 0, None
@@ -148,7 +156,9 @@ def _encode_s8(
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
     if not on_host(numbers.device):
-        _encode_s8_there(rows, _view(body, torch.uint8), reciprocals, rotated=header.rotated)
+        waits = waits or factors is not None  # its bytes are looked at below
+        there = _view(body, torch.uint8)
+        _encode_s8_there(rows, there, reciprocals, rotated=header.rotated, waits=waits)
     elif not (native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated)):
         rows = _padded_rows(numbers)  # torch refuses the same as the C kernel, with the reason
         if reciprocals is not None:
@@ -186,7 +196,7 @@ def on_host(device: torch.device) -> bool:
 
 
 def _encode_s8_there(
-    rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, rotated: bool
+    rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, rotated: bool, waits: bool
 ) -> None:
     """Encode rows (R, C) where they are; each piece is copied while the next one is computed."""
     lane, largest = lane_to(rows.device), []
@@ -194,12 +204,15 @@ def _encode_s8_there(
         lane.to_host(piece, body[place])
         largest.append(scale)
     sane = bool(torch.stack(largest).amax() <= s8.LARGEST_SCALE)  # false for NaN as well
-    lane.wait()
+    if waits or not sane:
+        lane.wait()
     if not sane:
         raise PoisonedTensor(POISON)
 
 
-def _encode_plain_there(numbers: Tensor, body: memoryview, dtype: torch.dtype) -> None:
+def _encode_plain_there(
+    numbers: Tensor, body: memoryview, dtype: torch.dtype, *, waits: bool
+) -> None:
     """Encode numbers (N,) where they are, in a type of torch."""
     lane, target = lane_to(numbers.device), _view(body, torch.uint8)
     peak = numbers.new_zeros(())
@@ -209,7 +222,8 @@ def _encode_plain_there(numbers: Tensor, body: memoryview, dtype: torch.dtype) -
         peak = torch.maximum(peak, piece.abs().amax())
         lane.to_host(piece.to(dtype).view(torch.uint8), place)
     sane = bool(peak <= _LARGEST)
-    lane.wait()
+    if waits or not sane:
+        lane.wait()
     if not sane:
         raise PoisonedTensor(POISON)
 

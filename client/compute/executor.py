@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
@@ -20,6 +21,7 @@ from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.compiling import Compiling
+from client.compute.departures import Departures
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
@@ -80,6 +82,8 @@ Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
 
 
+_DEPARTING = Forward | ForwardBackward | Backward
+"""Requests whose payloads may leave while the next one is executed."""
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
 _AUDITS = KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
@@ -110,17 +114,19 @@ class _Opened:
     averager: Averager
     auditor: Auditor
     compiling: Compiling
+    departures: Departures | None
 
 
 class Executor:
     """Executes requests against the stage it holds.
 
     With ``owns_process`` this process does nothing else, and is held to the owner's memory limit;
-    without, a stage's request is only compared with the limit.
+    without, a stage's request is only compared with the limit. ``departs`` says whether boundaries
+    leave while the next task is computed; None: those of a GPU do.
     """
 
-    def __init__(self, *, owns_process: bool = False) -> None:
-        self._owns_process = owns_process
+    def __init__(self, *, owns_process: bool = False, departs: bool | None = None) -> None:
+        self._owns_process, self._departs = owns_process, departs
         self._opened: _Opened | None = None
         self._ranks: Ranks | None = None
         self._store: Any = None
@@ -136,14 +142,35 @@ class Executor:
         elif isinstance(request, HashVersion):
             self._guarded(lambda: self._start_hash(request, answer), answer)
         else:
-            self._guarded(lambda: self._run_within_limit(request, payloads), answer)
+            self._execute(request, payloads, answer)
 
     def close(self) -> None:
         """Wait until a save or a hash under way is complete."""
         self._saver.wait()
         self._hasher.wait()
+        self._close_stage()
+
+    def _close_stage(self) -> None:
         if self._opened is not None:
             self._opened.compiling.close()
+            if self._opened.departures is not None:
+                self._opened.departures.close()
+
+    def _execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
+        """Answer in the order of the requests, though boundaries may leave later."""
+        departures = None if self._opened is None else self._opened.departures
+
+        def run() -> _Result:
+            if departures is None or not isinstance(request, _DEPARTING):
+                return self._run_within_limit(request, payloads)
+            with departures.gathering():
+                return self._run_within_limit(request, payloads)
+
+        def leave(reply: Reply, sent: Sequence[Buffer]) -> None:
+            if departures is None or not departures.send(partial(answer, reply, sent)):
+                answer(reply, sent)
+
+        self._guarded(run, leave)
 
     def _guarded(self, run: Callable[[], _Result | None], answer: Answer) -> None:
         start = time.perf_counter()
@@ -270,8 +297,7 @@ class Executor:
 
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)
-        if self._opened is not None:
-            self._opened.compiling.close()
+        self._close_stage()
         self._opened = None  # first free the memory of the previous stage
         allowance.check_fits(request)
         if self._owns_process:
@@ -279,12 +305,16 @@ class Executor:
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         with allowance.giving_back(request) if self._owns_process else nullcontext():
-            replica = open_replica(request, chosen, self._cutting(request, chosen))
+            departs = chosen.type == "cuda" if self._departs is None else self._departs
+            departures = Departures() if departs else None
+            cutting = self._cutting(request, chosen)
+            replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
         compiling = Compiling(request, replica, chosen)
-        self._opened = _Opened(replica, averager, Auditor(replica, averager), compiling)
+        auditor = Auditor(replica, averager)
+        self._opened = _Opened(replica, averager, auditor, compiling, departures)
         return StageOpened(
             parameters=replica.size,
             state_bytes=replica.held_bytes + averager.residual_bytes,

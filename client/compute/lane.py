@@ -7,6 +7,7 @@ processor and on Apple's GPUs copies are plain. State: a stream for each device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -62,6 +63,16 @@ class Lane:
         """Wait until everything that was copied to the host is there."""
         if self._stream is not None:
             self._stream.synchronize()
+
+    def mark(self) -> Callable[[], None]:
+        """Return what waits, in any thread, until everything that was copied to the host by now is
+        there."""
+        if self._stream is None:
+            return lambda: None
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        waits: Callable[[], None] = event.synchronize
+        return waits
 
 
 @cache

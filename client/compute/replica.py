@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from client.compute.departures import Departures
 from client.compute.errors import ShapeError, StaleRequest
 from client.compute.followed import Followed
 from client.compute.offload import vectors_for
@@ -261,9 +262,18 @@ class Replica:
 
 
 def open_replica(
-    request: OpenStage, device: torch.device, cutting: Cutting | None = None
+    request: OpenStage,
+    device: torch.device,
+    cutting: Cutting | None = None,
+    departures: Departures | None = None,
 ) -> Replica:
-    """A replica at version 0; ``cutting`` says how it is cut over ranks, if it is.
+    """A replica at version 0.
+
+    Args:
+        request: describes it.
+        device: where it is.
+        cutting: how it is cut over ranks, if it is.
+        departures: by which its boundaries leave, if not at once.
 
     Raises:
         ShapeError: the request contradicts itself; says how.
@@ -291,6 +301,7 @@ def open_replica(
         device,
         masked=request.masked,
         packed=request.packed,
+        departures=departures,
     )
     parameters = flat.values.clone() if request.delayed else flat.values
     make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
@@ -378,16 +389,24 @@ def squared_norm(vector: Tensor, home: Vectors | None = None) -> float:
     """Sum of squares of a vector, in fp64; ``home`` is where it lies, if it is offloaded."""
     stretches = iter([(vector,)]) if home is None else home.stretches(vector)
     return math.fsum(
-        torch.dot(wide, wide).item()
+        part
         for (stretch,) in stretches
-        for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
+        for part in _listed(
+            torch.dot(wide, wide) for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
+        )
     )
 
 
 def inner_product(one: Tensor, other: Tensor) -> float:
     """Sum of the products of two vectors, in fp64."""
     pairs = zip(torch.split(one, _NORM_CHUNK), torch.split(other, _NORM_CHUNK), strict=True)
-    return math.fsum(torch.dot(a.double(), b.double()).item() for a, b in pairs)
+    return math.fsum(_listed(torch.dot(a.double(), b.double()) for a, b in pairs))
+
+
+def _listed(numbers: Iterable[Tensor]) -> list[float]:
+    """Numbers of a device, waited for once."""
+    found = list(numbers)
+    return torch.stack(found).tolist() if found else []
 
 
 def host_bytes(tensor: Tensor) -> memoryview:

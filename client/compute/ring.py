@@ -14,6 +14,7 @@ import mmap
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 
 from client.compute.errors import FrameError
 from client.compute.payload import Buffer
@@ -37,11 +38,17 @@ def create_shared_file(size_bytes: int) -> int:
 
 
 class RingWriter:
-    """Places payloads one behind the other; `reclaim` frees their space."""
+    """Places payloads one behind the other; `reclaim` frees their space.
 
-    def __init__(self, descriptor: int) -> None:
+    ``copy`` fills memory (the first) with as many bytes (the second); None: as Python does, while
+    no other thread runs.
+    """
+
+    def __init__(
+        self, descriptor: int, copy: Callable[[memoryview, Buffer], object] | None = None
+    ) -> None:
         self._memory = mmap.mmap(descriptor, 0)
-        self._capacity = len(self._memory)
+        self._capacity, self._copy = len(self._memory), copy
         self.written = 0
         self._reclaimed = 0
 
@@ -56,7 +63,10 @@ class RingWriter:
         if size > self._capacity or start + size - self._reclaimed > self._capacity:
             return None
         offset = start % self._capacity
-        self._memory[offset : offset + size] = payload
+        if self._copy is None or not size:
+            self._memory[offset : offset + size] = payload
+        else:
+            self._copy(memoryview(self._memory)[offset : offset + size], payload)
         self.written = start + size
         return offset
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from client.compute.codec import decode, encode
+from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
+from client.compute.lane import lane_to
 from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
@@ -34,6 +36,8 @@ class Wire:
     """Whether tokens say if they are learned."""
     packed: bool = False
     """Whether tokens say if a document begins with them."""
+    departures: Departures | None = None
+    """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
@@ -48,7 +52,7 @@ class Wire:
     def boundary_out(
         self, tensor: Tensor, direction: Direction, like: Buffer | None = None
     ) -> memoryview:
-        """Return a sealed payload of (B, T, C).
+        """Return a payload of (B, T, C): sealed, or once it leaves.
 
         Args:
             tensor: what is sent.
@@ -58,8 +62,13 @@ class Wire:
         Raises:
             PoisonedTensor: the tensor is not finite.
         """
-        payload = encode(tensor, self.boundary_codec, direction=direction, like=like)
-        seal(payload)
+        later = self.departures is not None and self.departures.gathers
+        codec = self.boundary_codec
+        payload = encode(tensor, codec, direction=direction, like=like, waits=not later)
+        if self.departures is not None and later:
+            self.departures.add(payload, lane_to(tensor.device).mark())
+        else:
+            seal(payload)
         return payload
 
     def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:

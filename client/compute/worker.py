@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from client import at_rest, faults
 from client.compute.channel import Channel, NodeGone, Received
@@ -68,6 +69,11 @@ def _serve_one(executor: Executor, channel: Channel, received: Received) -> None
     channel.release(received)
 
 
+def copy_beside(target: memoryview, source: Buffer) -> None:
+    """Copy bytes while other threads run: what leaves a GPU must not hold up who starts kernels."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing).
 
@@ -97,7 +103,8 @@ def main() -> int:
         die_with_parent(arguments.parent)
         incoming, outgoing = arguments.rings
         connection = socket.socket(fileno=arguments.fd)
-        serve(Channel(connection, RingReader(incoming), RingWriter(outgoing)))
+        outgoing_ring = RingWriter(outgoing, copy_beside)
+        serve(Channel(connection, RingReader(incoming), outgoing_ring))
     except NodeGone:
         return 0
     except FrameError as error:

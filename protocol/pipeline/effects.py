@@ -292,7 +292,7 @@ class Outcome:
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()
-    """BLAKE2b-256 of each payload the task yielded."""
+    """Of each payload the task yielded, as in its seal."""
     hash: str = ""
     """Of the version: from ``HashTask``, or with a small version itself."""
     grad_norm: float = 0.0

@@ -1,5 +1,6 @@
 """Small stages for the tests of the compute package, run in this process without a worker."""
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from model_zoo.stages import Stage
 from model_zoo.whole import build_whole
 
 SEQUENCES, TOKENS, SEED = 3, 16, 7
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
+"""Where small stages compute; tests that compare with a reference's bits need the processor."""
 MODELS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, TOKENS, 61),
@@ -32,8 +35,8 @@ OPTIMIZER = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, 
 class LocalWorker:
     """An executor that is called like a worker; replies are collected before it returns."""
 
-    def __init__(self) -> None:
-        self.executor = Executor()
+    def __init__(self, *, departs: bool | None = None) -> None:
+        self.executor = Executor(departs=departs)
 
     def ask(self, request: Request[Any], *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """The reply, which may be `Failed`, and its payloads."""
@@ -90,6 +93,7 @@ def open_request(
         averaging_codec=averaging,
         sequences=SEQUENCES,
         tokens=TOKENS,
+        device=DEVICE,
     )
     return msgspec.structs.replace(request, **changes)
 

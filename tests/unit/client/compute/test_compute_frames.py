@@ -25,15 +25,16 @@ from client.compute.frames import (
 from client.compute.replies import Reply
 from client.compute.requests import Drop, Request
 from client.compute.ring import RingReader, RingWriter, create_shared_file
+from client.compute.worker import copy_beside
 
 RING = 4096
 MESSAGE = Drop(microbatches=[1, 2])
 
 
-def ring_pair(size=RING):
+def ring_pair(size=RING, copy=None):
     descriptor = create_shared_file(size)
     try:
-        return RingWriter(descriptor), RingReader(descriptor)
+        return RingWriter(descriptor, copy), RingReader(descriptor)
     finally:
         os.close(descriptor)
 
@@ -47,9 +48,9 @@ def parse(data, reader):
     return envelope, [bytes(view) for view in views], header
 
 
-@given(st.lists(st.binary(max_size=3000), max_size=6))
-def test_frames_round_trip_through_ring_or_socket(payloads) -> None:
-    writer, reader = ring_pair()
+@given(st.lists(st.binary(max_size=3000), max_size=6), st.sampled_from([None, copy_beside]))
+def test_frames_round_trip_through_ring_or_socket(payloads, copy) -> None:
+    writer, reader = ring_pair(copy=copy)
     data = b"".join(pack(7, MESSAGE, payloads, writer, 0))
     envelope, received, _ = parse(data, reader)
     assert envelope.id == 7

@@ -1,0 +1,118 @@
+"""Boundaries leave while the next task is computed: same bytes, same order, nothing half sent."""
+
+from collections.abc import Callable, Sequence
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from client.compute import passes, wire
+from client.compute.payload import Buffer, check_seal
+from client.compute.replies import Failed, Reply
+from client.compute.requests import ApplyLocal, Backward, Drop, Forward, ForwardBackward
+from tests.support.compute_stages import LocalWorker, open_request, tokens_of
+
+PATIENCE_S = 60.0
+Answers = list[tuple[str, Reply, list[Buffer]]]
+
+
+def _opened(*, departs: bool, stage: int = 0) -> LocalWorker:
+    worker = LocalWorker(departs=departs)
+    worker.call(open_request(stage, (2, 2), boundary="s8"))
+    return worker
+
+
+def _gradient(worker: LocalWorker) -> bytes:
+    numbers = torch.ones(worker.replica.wire.boundary_shape) / 100
+    return bytes(_sealed(worker, numbers, "backward"))
+
+
+def _sealed(worker: LocalWorker, numbers: torch.Tensor, direction: Any) -> memoryview:
+    out: memoryview = worker.replica.wire.boundary_out(numbers, direction)
+    return out
+
+
+def _execute(worker: LocalWorker, answers: Answers, name: str, request: Any, *sent: Buffer) -> None:
+    def answer(reply: Reply, payloads: Sequence[Buffer]) -> None:
+        answers.append((name, reply, list(payloads)))
+
+    worker.executor.execute(request, sent, answer)
+
+
+def _held_up(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> None:
+    """Let the bytes of a boundary be there when ``wait`` returns."""
+    monkeypatch.setattr(wire, "lane_to", lambda device: SimpleNamespace(mark=lambda: wait))
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_what_leaves_later_is_what_leaves_at_once(stage: int) -> None:
+    sent: list[list[bytes]] = []
+    for departs in (False, True):
+        worker, payloads = _opened(departs=departs, stage=stage), []
+        numbers = torch.ones(worker.replica.wire.boundary_shape)
+        boundary = bytes(_sealed(worker, numbers, "forward"))
+        for number in range(3):
+            tokens = tokens_of(number)
+            if stage == 0:
+                payloads += worker.call(Forward(step=0, microbatch=number), tokens)[1]
+                back = Backward(step=0, microbatch=number)
+                payloads += worker.call(back, _gradient(worker), tokens)[1]
+            else:
+                both = ForwardBackward(step=0, microbatch=number, tokens=tokens)
+                payloads += worker.call(both, boundary)[1]
+        for payload in payloads:
+            check_seal(payload)
+        applied, _ = worker.call(ApplyLocal(step=0, tokens=100))
+        sent.append([*payloads, worker.replica.state_hash().encode()])
+        assert applied.version == 1
+    assert sent[0] == sent[1]
+
+
+def test_the_next_task_is_computed_before_a_boundary_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, answers, there = _opened(departs=True), Answers(), Event()
+    _held_up(monkeypatch, lambda: there.wait(PATIENCE_S))
+    for number in range(2):
+        _execute(
+            worker, answers, f"{number}", Forward(step=0, microbatch=number), tokens_of(number)
+        )
+    assert set(worker.replica.slots[0].graphs) == {0, 1}
+    assert not answers
+    there.set()
+    worker.executor.close()
+    assert [name for name, _, _ in answers] == ["0", "1"]
+    for _, _, (payload, *_) in answers:
+        check_seal(payload)
+
+
+def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, answers, dropped = _opened(departs=True), Answers(), Event()
+    _held_up(monkeypatch, lambda: dropped.wait(PATIENCE_S))
+
+    def drop(*given: Any) -> Any:
+        dropped.set()  # only now the boundary may leave
+        return real(*given)
+
+    real = passes.drop
+    monkeypatch.setattr(passes, "drop", drop)
+    _execute(worker, answers, "forward", Forward(step=0, microbatch=0), tokens_of(0))
+    _execute(worker, answers, "drop", Drop(microbatches=[0]))
+    assert dropped.is_set()
+    assert [name for name, _, _ in answers] == ["forward", "drop"]
+
+
+def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
+    worker, answers = _opened(departs=True), Answers()
+    _execute(worker, answers, "good", Forward(step=0, microbatch=0), tokens_of(0))
+    with torch.no_grad():
+        worker.replica.parameters.fill_(float("nan"))
+    _execute(worker, answers, "poisoned", Forward(step=0, microbatch=1), tokens_of(1))
+    _execute(worker, answers, "unknown", Backward(step=0, microbatch=7), b"")
+    worker.executor.close()
+    assert [name for name, _, _ in answers] == ["good", "poisoned", "unknown"]
+    assert [isinstance(reply, Failed) for _, reply, _ in answers] == [False, True, True]
+    assert not answers[1][2]
+    assert set(worker.replica.slots[0].graphs) == {0}
