@@ -205,7 +205,7 @@ def _graph_bytes(
     model: ModelSpec, layers: int, batch: int, parameters: int, precision: Precision
 ) -> int:
     """What autograd keeps of a forward of so many tokens through so many layers."""
-    saved = layers * batch * model.facts.saved_per_token(model) * NUMBER_BYTES
+    saved = layers * batch * model.facts.saved_per_token(model, precision) * NUMBER_BYTES
     return math.ceil(SAVED_SHARE[precision] * saved) + MATRIX_BYTES[precision] * parameters
 
 

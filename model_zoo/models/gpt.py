@@ -61,7 +61,13 @@ class Attention(nn.Module):
 
 
 def gelu_of_gpt2(x: Tensor) -> Tensor:
-    """GELU by a tangent, in GPT-2's own steps: its last bits differ from `tanh_gelu`'s."""
+    """GELU by a tangent, in GPT-2's own steps: its last bits differ from `tanh_gelu`'s.
+
+    In bf16 these bits are rounded away, and the steps would be most of a block's time on a GPU:
+    eight times through the widest tensor, in fp32 because of the power.
+    """
+    if x.dtype != torch.float32:
+        return tanh_gelu(x)
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
     return 0.5 * x * (1.0 + torch.tanh(inner))
 

@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+from model_zoo.specs.precision import DEFAULT, Precision
+
 Tensors = dict[str, tuple[int, ...]]
 """Shapes of parameters by name, in the order of the module's own parameters."""
 
@@ -365,8 +367,9 @@ class Architecture(ABC):
         return 0
 
     @abstractmethod
-    def saved_per_token(self, shape: Shape) -> int:
-        """Return how many fp32 numbers a layer keeps per token for its backward pass.
+    def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
+        """Return how many numbers a layer keeps per token for its backward pass, which computes in
+        ``precision``; what they take on average is `SAVED_SHARE`.
 
         Counted from what autograd keeps, rounded up.
         """

@@ -10,6 +10,7 @@ from model_zoo.specs.architecture import (
     norm,
     projection,
 )
+from model_zoo.specs.precision import DEFAULT, Precision
 
 
 class Gpt(Architecture):
@@ -62,9 +63,9 @@ class Gpt(Architecture):
         """See `Architecture`."""
         return {"attn.qkv.weight": fused_qkv(shape)}
 
-    def saved_per_token(self, shape: Shape) -> int:
+    def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Architecture`."""
-        spelt_out = 4 if shape.gelu == "new" else 0
+        spelt_out = 4 if shape.gelu == "new" and precision == "fp32" else 0
         return 9 * shape.width + (2 + spelt_out) * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:

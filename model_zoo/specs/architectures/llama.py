@@ -12,6 +12,7 @@ from model_zoo.specs.architecture import (
     norm,
     projection,
 )
+from model_zoo.specs.precision import DEFAULT, Precision
 
 
 class Llama(Architecture):
@@ -89,7 +90,7 @@ class Llama(Architecture):
         gate_up, down = (shape.ffn_width,) * 2 * count, (shape.width,) * count
         return {**found, "ffn.gate_up.weight": gate_up, "ffn.down.weight": down}
 
-    def saved_per_token(self, shape: Shape) -> int:
+    def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Architecture`."""
         wider = max(0, shape.joined_width - shape.width)
         normed = 0 if shape.qk_norm is UNSET else 2 * (shape.heads + shape.kv_heads)
