@@ -103,8 +103,7 @@ def enforce(request: OpenStage, device: torch.device) -> None:
     if request.reruns_blocks or request.ranks > 1:
         give_back_at_once()
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, index)
+        torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
     elif device.type == "mps":
         torch.mps.set_per_process_memory_fraction(request.vram_share / 100)
     elif request.memory_bytes:

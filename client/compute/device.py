@@ -31,14 +31,15 @@ _AS_FAST, _MUCH_SLOWER = 1.08, 1.2  # the node wants a core as well
 
 
 def select_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the first GPU that can train, else the CPU.
+    """The device of that name; `auto` is the first GPU that can train, else the CPU. An NVIDIA or AMD
+    GPU has its number, the first one if the name has none: parts of torch take no other.
 
     Raises:
         ShapeError: this machine has none of that name, or it cannot train; says why.
     """
     if name == "auto":
         usable = (kind for kind in _gpus() if not why_not(kind))
-        return torch.device(next(usable, "cpu"))
+        return _numbered(next(usable, "cpu"))
     kind, _, index = name.partition(":")
     if name == "cpu":
         return torch.device(name)
@@ -47,7 +48,11 @@ def select_device(name: str) -> torch.device:
         raise ShapeError(f"this machine has no device {name!r}{_builds(kind)}")
     if problem := why_not(name):
         raise ShapeError(f"{name} cannot train here: {problem}")
-    return torch.device(name)
+    return _numbered(name)
+
+
+def _numbered(name: str) -> torch.device:
+    return torch.device("cuda", 0) if name == "cuda" else torch.device(name)
 
 
 def _gpus() -> list[str]:

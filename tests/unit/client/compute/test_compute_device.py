@@ -14,7 +14,7 @@ from client.compute.requests import Probe
 from client.compute.slicing import is_out_of_memory
 from tests.support.compute_stages import open_request
 
-CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
+CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda:0", "mps"))
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,7 @@ def test_the_processor_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, cuda=2)
     assert device.select_device("auto") == CUDA
+    assert device.select_device("cuda") == CUDA  # parts of torch want its number
     assert device.select_device("cuda:1") == torch.device("cuda:1")
     assert device.platform_of(CUDA) == "cuda"
     with pytest.raises(ShapeError, match="no device 'cuda:2'"):
