@@ -33,7 +33,7 @@ _AS_FAST, _MUCH_SLOWER = 1.08, 1.2  # the node wants a core as well
 def select_device(name: str) -> torch.device:
     """The device of that name; `auto` is the first GPU that can train, else the CPU.
 
-    An NVIDIA or AMD GPU has its number, the first if the name has none: parts of torch take no other.
+    An NVIDIA or AMD GPU has its number, the first if the name has none: parts of torch want it.
 
     Raises:
         ShapeError: this machine has none of that name, or it cannot train; says why.
