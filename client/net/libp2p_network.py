@@ -49,7 +49,7 @@ from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop
+from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
 from protocol.relay.server import RelayLimits
 from protocol.wire.messages import (
     Goodbye,
@@ -561,7 +561,7 @@ class Libp2pNetwork:
         try:
             with trio.fail_after(RELAY_ASK_S):
                 message = await receive_message(stream)
-            if isinstance(message, Reserve | Connect):
+            if isinstance(message, Reserve | Connect | WhereIs):
                 await self.passing.serve(connection, stream, message)
             elif isinstance(message, Stop | Drain):
                 await self.reaching.serve(connection, stream, message)

@@ -21,6 +21,7 @@ from client.net.relay.exchange import (
     FAILURES,
     RELAY_PROTOCOL,
     Links,
+    ask,
     negotiable,
     receive_message,
     send_message,
@@ -31,7 +32,7 @@ from protocol.hosts import Outer, kind_of
 from protocol.ids import PeerId
 from protocol.punching.allowance import Allowance
 from protocol.punching.machine import Attempt, Meet, Over, PunchEffect, Tell
-from protocol.relay.messages import Punch, PunchRefused
+from protocol.relay.messages import Punch, PunchRefused, Status, WhereIs
 
 AGAIN_FIRST_S: Final = 2.0
 """Pause after an attempt that has failed: at first often only our own place is not known yet."""
@@ -127,6 +128,7 @@ class Punching:
         async with self._links.dialling(connection.peer):
             if self._links.direct(connection.peer) is not None:
                 return
+            await self._ask_relay(connection)
             try:
                 stream = await connection.session.open_stream()
             except FAILURES:
@@ -144,6 +146,21 @@ class Punching:
             finally:
                 with suppress(RemoteProtocolError):
                     stream.reset()
+
+    async def _ask_relay(self, connection: Connection) -> None:
+        """Ask the relay where it sees the peer, if it has not said so: when we asked for the
+        circuit, it may not have known yet that we are a member."""
+        relay = None if connection.relay is None else self._links.direct(connection.relay)
+        if connection.host_by_relay or relay is None:
+            return
+        try:
+            stream, answer = await ask(relay, WhereIs(connection.peer))
+        except FAILURES:
+            return
+        if isinstance(answer, Status):
+            connection.host_by_relay = answer.host
+        with suppress(RemoteProtocolError):
+            stream.reset()
 
     def _attempt(self, connection: Connection, *, begins: bool) -> Attempt:
         seen_at = connection.host_by_relay

@@ -32,6 +32,7 @@ Code = Literal[
     "own-circuit",  # the asker and the target are the same
     "too-often",  # the asker asks too often
     "unreachable",  # the target did not agree
+    "no-circuit",  # the asker has none to the target
 ]
 
 
@@ -59,6 +60,13 @@ class Connect(RelayWire, frozen=True):
     target: PeerText
 
 
+class WhereIs(RelayWire, frozen=True):
+    """Asks a relay where it sees a peer to which we have a circuit: whoever was no member yet when
+    it asked for the circuit was not told."""
+
+    target: PeerText
+
+
 class Stop(RelayWire, frozen=True):
     """A relay tells a peer with a reservation that ``asker`` wants a circuit to it."""
 
@@ -68,11 +76,11 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect and Stop, and the refusal of Reserve."""
+    """The answer to Connect, WhereIs and Stop, and the refusal of Reserve."""
 
     code: Code
     host: HostText = ""
-    """Where the relay sees the target of a Connect, if the asker is a member."""
+    """Where the relay sees the target of a Connect or WhereIs, if the asker is a member."""
 
 
 class Drain(RelayWire, frozen=True):
@@ -116,6 +124,7 @@ RelayMessage = (
     Reserve
     | Reserved
     | Connect
+    | WhereIs
     | Stop
     | Status
     | Drain

@@ -23,7 +23,16 @@ from typing import Final
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import Code, Connect, Drain, Reserve, Reserved, Status, Stop
+from protocol.relay.messages import (
+    Code,
+    Connect,
+    Drain,
+    Reserve,
+    Reserved,
+    Status,
+    Stop,
+    WhereIs,
+)
 
 MAX_ASKS: Final = 4096
 """Budgets of requests that are remembered; the one unused for longest is forgotten."""
@@ -89,7 +98,7 @@ class Asked:
 
     number: int
     peer: PeerId
-    message: Reserve | Connect
+    message: Reserve | Connect | WhereIs
     member: bool
     relayed: bool = False
     prefix: str = ""
@@ -306,6 +315,8 @@ class RelayServer:
             return [*refusal, Penalise(asked.peer, "relay-loop", 10)]
         if isinstance(asked.message, Reserve):
             return self._on_reserve(asked, now)
+        if isinstance(asked.message, WhereIs):
+            return self._on_where(asked, asked.message)
         return self._on_connect(asked, asked.message, now)
 
     def _on_reserve(self, asked: Asked, now: float) -> list[RelayEffect]:
@@ -328,6 +339,14 @@ class RelayServer:
 
     def _share(self, most: int) -> int:
         return max(1, int(self.limits.prefix_share * most))
+
+    def _on_where(self, asked: Asked, message: WhereIs) -> list[RelayEffect]:
+        if not asked.member:
+            return self._refuse(asked, "not-a-member")
+        ends = {(one.asker, one.target) for one in self._circuits.values() if one.open}
+        if (asked.peer, message.target) not in ends:
+            return self._refuse(asked, "no-circuit")
+        return [Answer(asked.number, Status("ok"))]
 
     def _on_connect(self, asked: Asked, message: Connect, now: float) -> list[RelayEffect]:
         asker, target = asked.peer, PeerId(message.target)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay.exchange import ask
 from protocol.hosts import Outer
 from protocol.relay.messages import Punch, PunchRefused
-from tests.support.circuits import circuit, until
+from tests.support.circuits import circuit, linked, reserve, until
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks
@@ -72,6 +73,22 @@ async def test_each_end_learns_from_the_relay_where_it_sees_the_other(networks: 
             assert connection is not None
             assert connection.host_by_relay == "127.0.0.1"
             assert connection.ip == ""
+
+
+async def test_who_was_no_member_when_it_dialled_asks_again_where_the_other_end_is(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with networks() as a, networks() as b, networks() as relay:
+        await reserve(b, relay)
+        monkeypatch.setattr(relay, "is_member", lambda peer: peer == b.peer_id)
+        await a.connect(b.reaching.addresses[0])
+        await until(lambda: linked(b, a))
+        connection = a._links[b.peer_id].connection
+        assert connection is not None
+        for member, host in ((False, ""), (True, "127.0.0.1")):
+            monkeypatch.setattr(relay, "is_member", lambda peer, known=member: known)
+            await a.punching._ask_relay(connection)
+            assert connection.host_by_relay == host
 
 
 async def test_who_is_reached_through_a_relay_is_known_of_our_own_links(networks: Networks) -> None:

@@ -34,7 +34,15 @@ from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
 from protocol.relay.lending import LOOK_S, Lending, Looked, Traffic
-from protocol.relay.messages import Connect, Drain, RelayMessage, Reserve, Reserved, Status
+from protocol.relay.messages import (
+    Connect,
+    Drain,
+    RelayMessage,
+    Reserve,
+    Reserved,
+    Status,
+    WhereIs,
+)
 from protocol.relay.server import (
     Admitted,
     Agreed,
@@ -139,7 +147,7 @@ class PassingOn:
         self._do(Admitted(peer))
 
     async def serve(
-        self, connection: Connection, stream: YamuxStream, message: Reserve | Connect
+        self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
     ) -> None:
         """Answer a request that came on a stream, and carry the circuit that it leads to."""
         with trio.CancelScope() as scope:
@@ -153,7 +161,11 @@ class PassingOn:
                 self._forget(number, request)
 
     async def _serve(
-        self, number: int, request: _Request, connection: Connection, message: Reserve | Connect
+        self,
+        number: int,
+        request: _Request,
+        connection: Connection,
+        message: Reserve | Connect | WhereIs,
     ) -> None:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
@@ -161,8 +173,9 @@ class PassingOn:
         if request.ask is not None:
             agrees = await self._ask_target(number, request, request.ask, connection.ip)
             self._do(Agreed(number, agrees))
-            if request.answer == Status("ok") and member:
-                request.answer = Status("ok", self._host_of(request.ask.target))
+        is_member = self._links.is_member(peer)  # perhaps since it has asked
+        if is_member and not isinstance(message, Reserve) and request.answer == Status("ok"):
+            request.answer = Status("ok", self._host_of(PeerId(message.target)))
         await send_message(request.stream, request.answer)
         if not request.joined or request.ask is None or request.target is None:
             request.stream.send_eof()

@@ -23,6 +23,7 @@ from protocol.relay.messages import (
     Reserved,
     Status,
     Stop,
+    WhereIs,
     decode_relay_message,
     encode_relay_message,
 )
@@ -37,6 +38,7 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
         Reserve(),
         Reserved(600, 1e6, 32),
         Connect(PEER),
+        WhereIs(PEER),
         Stop(PEER),
         Stop(PEER, "203.0.113.9"),
         Status("full"),

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
+from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop, WhereIs
 from protocol.relay.server import (
     MAX_ASKS,
     Admitted,
@@ -55,6 +55,26 @@ def test_a_circuit_comes_about() -> None:
     assert (machine.circuits, machine.passed_bytes) == (1, 1000)
     machine.receive(Ended(1), 4.0)
     assert machine.circuits == 0
+
+
+def test_a_member_is_told_where_the_other_end_of_its_circuit_is() -> None:
+    machine = relay()
+
+    def code(number: int, asker: PeerId, target: PeerId = B, *, member: bool = True) -> str:
+        answers = machine.receive(Asked(number, asker, WhereIs(target), member), 1.0)
+        (answer,) = [one for one in answers if isinstance(one, Answer)]
+        assert isinstance(answer.message, Status)
+        assert not answer.message.host  # the driver adds it
+        return answer.message.code
+
+    machine.receive(connect(1, A, member=False), 0.0)
+    assert code(2, A) == "no-circuit"  # not yet
+    machine.receive(Agreed(1, True), 0.0)
+    assert code(3, A, member=False) == "not-a-member"
+    assert code(4, A) == "ok"
+    assert code(5, B, A) == code(6, C) == "no-circuit"  # who was asked for knows it from `Stop`
+    machine.receive(Ended(1), 2.0)
+    assert code(7, A) == "no-circuit"
 
 
 def test_a_reservation_says_what_it_is_worth() -> None:
