@@ -96,7 +96,7 @@ def main() -> None:
         beside.append(steps.run(lambda: steps.ask_for_hash(took)))
     held, passes = (statistics.median(column) for column in zip(*beside, strict=True))
     one = figure(
-        "checkpoints",
+        "large models",
         f"the hash of a version of {size / 1e9:.2f} GB, {given.threads} threads",
         f"the worker goes on after **{held * 1e3:.1f} ms**; computed at once it waited "
         f"{statistics.median(before):.2f} s",
