@@ -52,7 +52,7 @@ class Wire:
     def boundary_out(
         self, tensor: Tensor, direction: Direction, like: Buffer | None = None
     ) -> memoryview:
-        """Return a payload of (B, T, C): sealed, or once it leaves.
+        """Return the payload of (B, T, C), sealed; where it leaves later, it is sealed then.
 
         Args:
             tensor: what is sent.

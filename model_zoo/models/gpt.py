@@ -63,8 +63,8 @@ class Attention(nn.Module):
 def gelu_of_gpt2(x: Tensor) -> Tensor:
     """GELU by a tangent, in GPT-2's own steps: its last bits differ from `tanh_gelu`'s.
 
-    In bf16 these bits are rounded away, and the steps would be most of a block's time on a GPU:
-    eight times through the widest tensor, in fp32 because of the power.
+    In bf16 these bits are rounded away. The steps would pass eight times over a block's widest
+    tensor, in fp32, because autocast computes powers in it.
     """
     if x.dtype != torch.float32:
         return tanh_gelu(x)

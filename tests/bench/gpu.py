@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ from client.compute.requests import (
 )
 from client.compute.worker import copy_beside
 from client.lab.bench.efficiency import found, median_interval
-from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.local_swarm import LocalSwarm, Member, environment, terminate_as_interrupt
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
@@ -234,30 +234,29 @@ def repeats(asked: argparse.Namespace) -> Found:
     one = replace(one, layers_per_stage=(layers // 2, layers - layers // 2), sequences=4)
     hidden = torch.randn(4, one.spec.context, one.spec.width, generator=_drawn(5))
     told: Found = {}
-    for compiled in ("off",):
-        hashes = []
-        for keep in (True, True, False):
-            worker = LocalWorker()
-            call(worker, one.opening(asked.device, compile=compiled))
-            there = hidden.to(asked.device) / 50
-            gradient = bytes(worker.replica.wire.boundary_out(there, "backward"))
-            outputs = []
-            for number in range(2):
-                _, (sent, *_) = call(
-                    worker, Forward(step=0, microbatch=number, keep_graph=keep), one.sample(number)
-                )
-                call(worker, Backward(step=0, microbatch=number), gradient, one.sample(number))
-                outputs.append(bytes(sent))
-            total = worker.replica.gradient_sum.double().cpu()
-            reply, _ = call(worker, ApplyLocal(step=0, tokens=2 * one.tokens))
-            hashes.append((outputs, total, reply.hash or worker.replica.state_hash()))
-        kept, again, rerun = hashes
-        told["two replicas: outputs equal"] = kept[0] == again[0]
-        told["two replicas: version equal"] = kept[2] == again[2]
-        told["two replicas: gradients apart"] = _apart(kept[1], again[1])
-        told["recomputed: outputs equal"] = kept[0] == rerun[0]
-        told["recomputed: version equal"] = kept[2] == rerun[2]
-        told["recomputed: gradients apart"] = _apart(kept[1], rerun[1])
+    hashes = []
+    for keep in (True, True, False):
+        worker = LocalWorker()
+        call(worker, one.opening(asked.device))
+        scaled = hidden.to(asked.device) / 50
+        gradient = bytes(worker.replica.wire.boundary_out(scaled, "backward"))
+        outputs = []
+        for number in range(2):
+            _, (sent, *_) = call(
+                worker, Forward(step=0, microbatch=number, keep_graph=keep), one.sample(number)
+            )
+            call(worker, Backward(step=0, microbatch=number), gradient, one.sample(number))
+            outputs.append(bytes(sent))
+        total = worker.replica.gradient_sum.double().cpu()
+        reply, _ = call(worker, ApplyLocal(step=0, tokens=2 * one.tokens))
+        hashes.append((outputs, total, reply.hash or worker.replica.state_hash()))
+    kept, again, rerun = hashes
+    told["two replicas: outputs equal"] = kept[0] == again[0]
+    told["two replicas: version equal"] = kept[2] == again[2]
+    told["two replicas: gradients apart"] = _apart(kept[1], again[1])
+    told["recomputed: outputs equal"] = kept[0] == rerun[0]
+    told["recomputed: version equal"] = kept[2] == rerun[2]
+    told["recomputed: gradients apart"] = _apart(kept[1], rerun[1])
     numbers = torch.randn(512, 768, generator=_drawn(6))
     for name in ("s8", "bf16", "fp32"):
         here = bytes(encode(numbers, name, direction="forward"))
@@ -615,7 +614,6 @@ def swarm(asked: argparse.Namespace) -> Found:
     from client.cli.founding.options import ModelChoices, RunChoices
     from tests.bench.gpt2 import made_up
 
-    told: Found = {}
     end = time.monotonic() + asked.limit - 25
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as name:
         folder = Path(name)
@@ -634,64 +632,72 @@ def swarm(asked: argparse.Namespace) -> Found:
             measure=False,
             evaluate_every=0,
         )
-        file = found(folder, run, ModelChoices())
-        threads = max(1, (os.cpu_count() or 1) // 4)
-        flags = ("--listen-host", "127.0.0.1", "--device", asked.device, "--threads", str(threads))
-        flags = (*flags, "--compile", asked.compile)
-        moments: list[float] = []
-        views: Found = {}
+        manifest = found(folder, run, ModelChoices()).manifest
         with LocalSwarm(folder / "bench.swarm", folder, folder / "logs") as processes:
-            first = processes.start("volunteer-1", flags)
-            first.wait_until_it_answers(90)
-            processes.start("volunteer-2", flags)
-            committed: dict[int, float] = {}
-            while len(committed) < asked.steps and time.monotonic() < end:
-                if not all(member.alive for member in processes.members):
-                    break
-                for event in first.new_events():
-                    step = event.data.get("step")
-                    if event.kind == "StepCommitted" and isinstance(step, int):
-                        committed.setdefault(step, event.time)
-                for member in processes.members:
-                    now = member.snapshot()
-                    if now is not None and len(committed) > 3:
-                        views[member.name] = [
-                            {
-                                "stage": getattr(worker, "stage", None),
-                                "mfu": worker.mfu,
-                                "mfu_computing": worker.mfu_computing,
-                            }
-                            for worker in now.workers
-                        ]
-                time.sleep(0.2)
-            moments = [committed[step] for step in sorted(committed)]
-            before = driver_mib()
-            command = [sys.executable, "-m", "client.cli.main", "pause"]
-            for member in processes.members:
-                from client.lab.local_swarm import environment
+            moments, views = trained(processes, asked, end)
+            told = paused(processes.members)
+            told["logs"] = {member.name: member.log_tail(12) for member in processes.members}
+    told |= {"steps": len(moments), "views": views}
+    told["intervals"] = [b - a for a, b in itertools.pairwise(moments)]
+    if len(moments) > 3:
+        spec, seconds = manifest.model, median_interval(moments)
+        tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+        whole = StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
+        told["tokens_s"] = tokens / seconds
+        told["mfu_of_989"] = flops_per_token(spec, whole) * tokens / seconds / H100_FLOPS
+    return told
 
-                done = subprocess.run(
-                    command, env=environment(member.home), capture_output=True, text=True
-                )
-                told[f"pause {member.name}"] = (done.stdout + done.stderr)[-200:]
-            end, after = time.monotonic() + 15, before
-            while time.monotonic() < end:
-                after = driver_mib()
-                if after is not None and before is not None and after < before / 10:
-                    break
-                time.sleep(0.5)
-            told["driver MiB before and after pausing"] = [before, after]
-            told["logs"] = {m.name: m.log_tail(12) for m in processes.members}
-        tokens = file.manifest.microbatches_per_step * file.manifest.tokens_per_microbatch
-        told["steps"] = len(moments)
-        told["views"] = views
-        told["intervals"] = [b - a for a, b in itertools.pairwise(moments)]
-        if len(moments) > 3:
-            seconds = median_interval(moments)
-            spec = file.manifest.model
-            whole = StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
-            told["tokens_s"] = tokens / seconds
-            told["mfu_of_989"] = flops_per_token(spec, whole) * tokens / seconds / H100_FLOPS
+
+def trained(
+    processes: LocalSwarm, asked: argparse.Namespace, end: float
+) -> tuple[list[float], Found]:
+    """Let two volunteers train until ``end`` (monotonic seconds), or so many steps; return when
+    each was committed, and what the volunteers say of their workers."""
+    threads = max(1, (os.cpu_count() or 1) // 4)
+    flags = ("--listen-host", "127.0.0.1", "--device", asked.device, "--threads", str(threads))
+    flags = (*flags, "--compile", str(asked.compile))
+    first = processes.start("volunteer-1", flags)
+    first.wait_until_it_answers(90)
+    processes.start("volunteer-2", flags)
+    committed: dict[int, float] = {}
+    views: Found = {}
+    while len(committed) < asked.steps and time.monotonic() < end:
+        if not all(member.alive for member in processes.members):
+            break
+        for event in first.new_events():
+            step = event.data.get("step")
+            if event.kind == "StepCommitted" and isinstance(step, int):
+                committed.setdefault(step, event.time)
+        for member in processes.members:
+            now = member.snapshot()
+            if now is not None and len(committed) > 3:
+                views[member.name] = [
+                    {"stage": each.stage, "mfu": each.mfu, "mfu_computing": each.mfu_computing}
+                    for each in now.workers
+                ]
+        time.sleep(0.2)
+    return [committed[step] for step in sorted(committed)], views
+
+
+def paused(members: Sequence[Member]) -> Found:
+    """Pause volunteers; return what they say, and the device's memory before and after."""
+    told: Found = {}
+    before = after = driver_mib()
+    for member in members:
+        done = subprocess.run(
+            [sys.executable, "-m", "client.cli.main", "pause"],
+            env=environment(member.home),
+            capture_output=True,
+            text=True,
+        )
+        told[f"pause {member.name}"] = (done.stdout + done.stderr)[-200:]
+    end = time.monotonic() + 15
+    while before and time.monotonic() < end:
+        after = driver_mib()
+        if after is not None and after < before / 10:
+            break
+        time.sleep(0.5)
+    told["driver MiB before and after pausing"] = [before, after]
     return told
 
 
