@@ -49,10 +49,16 @@ def volunteer(
     )
 
 
-def found(folder: Path, name: str, run: RunChoices, model: ModelChoices = TINY) -> SwarmFile:
+def found(
+    folder: Path,
+    name: str,
+    run: RunChoices,
+    model: ModelChoices = TINY,
+    optimizer: OptimizerChoices | None = None,
+) -> SwarmFile:
     """Found a swarm with ``folder/name`` as the founder's home; writes ``folder/x.swarm``."""
     signer = ensure_identity(make_private(home_folders(folder / name).data))
-    manifest = found_swarm(signer.peer, run, model, OptimizerChoices()).manifest
+    manifest = found_swarm(signer.peer, run, model, optimizer or OptimizerChoices()).manifest
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)
     return swarm
