@@ -244,7 +244,7 @@ def _read_info(file: BinaryIO) -> CheckpointInfo:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if len(raw) > MAX_TENSORS + 1 or any(len(name) > MAX_NAME_CHARS for name in raw):
             raise ValueError("it has too many tensors, or names that are too long")
-        metadata = msgspec.json.decode(raw.pop(METADATA, b"{}"), type=_Metadata)
+        metadata = _decode_metadata(raw.pop(METADATA, b"{}"))
         entries = [(name, _decode_entry(value)) for name, value in raw.items()]
         start = LENGTH_BYTES + length
         return _info(metadata, entries, start, size)
@@ -253,6 +253,7 @@ def _read_info(file: BinaryIO) -> CheckpointInfo:
 
 
 _decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_metadata = msgspec.json.Decoder(_Metadata).decode
 
 
 def _info(

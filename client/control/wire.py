@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from client.control import rpc
 from client.control.updates import Update
+from client.decoding import json_decoder
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 Answered = TypeVar("Answered")
@@ -52,6 +53,7 @@ class Received(Struct, frozen=True):
 
 
 _lines = msgspec.json.Decoder(Received)
+_updates = msgspec.json.Decoder(Update)
 
 
 class Wire:
@@ -133,7 +135,7 @@ def decode(received: Received, kind: type[Answered]) -> Answered:
     if received.error is not None:
         raise WireError(received.error.message)
     try:
-        return msgspec.json.decode(received.result, type=kind)
+        return json_decoder(kind).decode(received.result)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"the volunteer's answer is malformed: {error}") from error
 
@@ -141,6 +143,6 @@ def decode(received: Received, kind: type[Answered]) -> Answered:
 def decode_update(received: Received) -> Update:
     """Return the update that a notification carries; raises ``WireError``."""
     try:
-        return msgspec.json.decode(received.params, type=Update)
+        return _updates.decode(received.params)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"an update is malformed: {error}") from error

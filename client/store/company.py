@@ -16,6 +16,7 @@ from protocol.recovery.company import MAX_COMPANIONS, Companion
 
 FILE_NAME: Final = "company.bin"
 MAX_FILE_BYTES: Final = 256 * MAX_COMPANIONS
+_companions = msgspec.msgpack.Decoder(tuple[Companion, ...])
 
 
 def load_company(folder: Path) -> tuple[Companion, ...] | None:
@@ -23,7 +24,7 @@ def load_company(folder: Path) -> tuple[Companion, ...] | None:
     try:
         with (folder / FILE_NAME).open("rb") as file:
             data = file.read(MAX_FILE_BYTES)
-        return msgspec.msgpack.decode(data, type=tuple[Companion, ...])
+        return _companions.decode(data)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

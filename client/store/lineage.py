@@ -14,6 +14,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from client.decoding import packed_decoder
 from client.store.atomic import write_atomic
 from protocol.recovery.evidence import Kept
 from protocol.recovery.stored import HIGHEST_NUMBER, Lineage
@@ -113,7 +114,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return None
     if len(raw) > MAX_FILE_BYTES:
         raise ValueError("it is too large")
-    return msgspec.msgpack.decode(raw, type=kind)
+    return packed_decoder(kind).decode(raw)
 
 
 def _set_aside(path: Path, problem: str) -> str:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from client.decoding import packed_decoder
 from client.store.atomic import write_atomic
 from client.store.paths import create_folders
 
@@ -38,7 +39,7 @@ def load_packed(path: Path, kind: type[RecordT], max_bytes: int) -> RecordT | No
     if len(encoded) > max_bytes:
         raise DamagedFile(f"{path} is longer than {max_bytes} bytes")
     try:
-        return msgspec.msgpack.decode(encoded, type=kind)
+        return packed_decoder(kind).decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
 

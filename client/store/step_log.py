@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 import msgspec
 from msgspec import Struct
 
+from client.decoding import json_decoder
 from client.store.event_file import file_head, file_name, scalars, text
 
 NAME: Final = "metrics.jsonl"
@@ -214,5 +215,5 @@ def _tail(file: BinaryIO) -> list[LogRecord]:
 def _parsed(line: bytes) -> LogRecord | None:
     for kind in _KINDS:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return msgspec.json.decode(line, type=kind)
+            return json_decoder(kind).decode(line)
     return None

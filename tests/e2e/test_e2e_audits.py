@@ -20,6 +20,7 @@ from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from tests.hostile.member import LIES_FROM
+from tests.support.closed_steps import ClosedSteps
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,
@@ -41,6 +42,7 @@ LAST = 10
 """Steps over which the loss at the end is averaged."""
 WITH_LIES = 40
 """More steps than count anything of the liar's."""
+MICROBATCHES = 12
 SETTLES = 40
 """Steps after which the loss is near again."""
 NEAR = {"contribution-zero": 1.05, "contribution-x-minus-1": 1.05, "false-sum": 1.4}
@@ -58,7 +60,7 @@ RUN = RunChoices(
     stages=1,
     steps=LONGEST,
     sequences=2,
-    microbatches=12,
+    microbatches=MICROBATCHES,
     redundancy=3,
     checkpoint_every=STEPS,
     measure=False,
@@ -72,34 +74,6 @@ OPTIMIZER = OptimizerChoices(warmup_steps=STEPS // 10, decay_steps=STEPS)
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vol") as name:
         yield Path(name)
-
-
-class Told:
-    """What members have told of the steps that they closed."""
-
-    def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
-        self._counted: dict[int, dict[str, int]] = {}
-
-    def hear(self, members: list[Member]) -> None:
-        """Take the members' events since the last call."""
-        for member in members:
-            for event in member.new_events():
-                if event.kind == "StepCommitted":
-                    self.losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
-                elif event.kind == "StageClosed":
-                    counted = self._counted.setdefault(int(str(event.data["version"])), {})
-                    counted[member.name] = int(str(event.data["counted"]))
-
-    def not_theirs(self, members: list[Member], since: int) -> list[int]:
-        """Return the later versions into which work of others than these members has gone."""
-        return [
-            version
-            for version, counted in self._counted.items()
-            if version > since
-            and len(counted) == len(members)
-            and sum(counted.values()) < RUN.microbatches
-        ]
 
 
 def _started(swarm: LocalSwarm, folder: Path, lie: str) -> tuple[list[Member], Path]:
@@ -186,7 +160,7 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
         assert not began.expelled
         begin.touch()
 
-        told = Told()
+        told = ClosedSteps()
 
         def expelled(member: Member) -> Snapshot | None:
             told.hear(honest)
@@ -201,7 +175,7 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
             assert "signed" in now.expelled[0].reason or "sum" in now.expelled[0].reason
             assert now.audits is not None
         liar = outs[0].expelled[0].peer
-        assert len(told.not_theirs(honest, began.step)) < WITH_LIES
+        assert len(told.with_others(honest, began.step, MICROBATCHES)) < WITH_LIES
         _everybody_can_see_why(folder, honest, liar, WHY[lie])
         end = max(STEPS, max(now.step for now in outs) + SETTLES)
 
@@ -211,8 +185,7 @@ def test_the_liar_is_expelled_and_the_run_ends_near_the_honest_one(folder: Path,
 
         wait_for(ended, f"{end} steps", honest)
         _a_restart_forgets_no_audit(swarm, honest[1])
-    by_end = [told.losses[step] for step in sorted(told.losses) if step < end]
-    reached = statistics.mean(by_end[-LAST:])
+    reached = statistics.mean(told.last_losses(LAST, end))
     plan = replace(training_plan(file.manifest), steps=end)
     alone = train_reference(plan, Corpus.from_stdlib(), threads=1)
     assert reached < NEAR[lie] * statistics.mean(alone.losses[-LAST:])

@@ -6,11 +6,12 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from client.cli.founding.options import RunChoices
+from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
@@ -18,11 +19,19 @@ from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
+from tests.support.closed_steps import ClosedSteps
 from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 STEPS = 100
+"""After so many the learning rate is at its last."""
+LONGEST = 5000
+"""The run goes on until the liar has lied for long: it may come late, or be set aside for a minute,
+on an overloaded machine."""
+LYING = 60
+"""Steps."""
+MICROBATCHES = 16
 LAST = 10
 """Steps over which the loss at the end is averaged."""
 
@@ -33,24 +42,26 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _found(folder: Path, aggregation: str) -> SwarmFile:
+def _found(folder: Path, aggregation: str, schedule: str | None = None) -> SwarmFile:
     run = RunChoices(
         name="liar",
         stages=1,
-        steps=STEPS,
+        steps=LONGEST,
         sequences=2,
-        microbatches=16,
+        microbatches=MICROBATCHES,
         redundancy=4,
         checkpoint_every=STEPS,
         measure=False,
         dual_homing=0,
         aggregation=aggregation,
     )
-    return found(folder, "honest-1", run)
+    optimizer = OptimizerChoices(schedule=schedule, warmup_steps=STEPS // 10, decay_steps=STEPS)
+    return found(folder, "honest-1", run, optimizer=optimizer)
 
 
-def _started(swarm: LocalSwarm, folder: Path, lie: str, lie_from: int) -> list[Member]:
-    """Start three honest volunteers, and a liar that is honest at first; return the honest.
+def _started(swarm: LocalSwarm, folder: Path, lie: str, lie_from: int) -> tuple[list[Member], int]:
+    """Start three honest volunteers, and a liar that is honest at first; return the honest, and the
+    step at which it begins to lie.
 
     It lies from a step on, or a little later, once all serve: before that two of them average
     alone, and two have no majority. All start at once, because the first one trains at once.
@@ -73,28 +84,13 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str, lie_from: int) -> list[M
     wait_for(all_serve, "four replicas", honest)
     now = wait_for(lambda: beyond(first, lie_from - 1), f"step {lie_from}", honest)
     begin.touch()
-    assert now.step < STEPS / 2, "too late to show anything"
-    return honest
+    return honest, now.step
 
 
-def _losses(members: list[Member]) -> list[float]:
-    """Follow the run to its end; return the losses of its last steps, as honest members tell."""
-    told: dict[int, float] = {}
-
-    def look() -> bool | None:
-        for member in members:
-            for event in member.new_events():
-                if event.kind == "StepCommitted":
-                    told[int(str(event.data["step"]))] = float(str(event.data["loss"]))
-        return True if max(told, default=0) >= STEPS - 1 else None
-
-    wait_for(look, f"{STEPS} steps", members)
-    return [told[step] for step in sorted(told)[-LAST:]]
-
-
-def _of_honest_ones(swarm: SwarmFile) -> float:
+def _of_honest_ones(swarm: SwarmFile, end: int) -> float:
     """The mean loss of the last steps where nobody lies."""
-    honest = train_reference(training_plan(swarm.manifest), Corpus.from_stdlib(), threads=1)
+    plan = replace(training_plan(swarm.manifest), steps=end)
+    honest = train_reference(plan, Corpus.from_stdlib(), threads=1)
     return statistics.mean(honest.losses[-LAST:])
 
 
@@ -103,16 +99,32 @@ def test_a_run_with_centred_clipping_learns_beside_a_liar(folder: Path, lie: str
     """Within 5 % of the loss of honest volunteers (1 and 2 % were seen): a quarter of each step's
     samples is lost."""
     swarm = _found(folder, "centred-clipping")
+    told = ClosedSteps()
     with killed_at_the_end(folder) as processes:
-        members = _started(processes, folder, lie, lie_from=35)
-        reached = statistics.mean(_losses(members))
-    assert reached < 1.05 * _of_honest_ones(swarm)
+        members, began = _started(processes, folder, lie, lie_from=35)
+        end = max(STEPS, began + LYING)
+
+        def ended() -> bool | None:
+            told.hear(members)
+            return True if max(told.losses, default=0) >= end - 1 else None
+
+        wait_for(ended, f"{end} steps", members)
+    reached = statistics.mean(told.last_losses(LAST, end))
+    assert reached < 1.05 * _of_honest_ones(swarm, end)
 
 
 def test_the_same_liar_ruins_the_exact_sum(folder: Path) -> None:
     """It ends at 4.9 to 8.1, where honest volunteers reach 2.9."""
-    swarm = _found(folder, "sum")
+    swarm = _found(folder, "sum", "constant")
+    told = ClosedSteps()
     with killed_at_the_end(folder) as processes:
-        members = _started(processes, folder, "contribution-x-minus-10", lie_from=0)
-        reached = statistics.mean(_losses(members))
-    assert reached > 1.3 * _of_honest_ones(swarm)
+        members, began = _started(processes, folder, "contribution-x-minus-10", lie_from=0)
+
+        def ruined() -> int | None:
+            told.hear(members)
+            with_lies = told.with_others(members, began, MICROBATCHES)
+            return max(with_lies) if len(with_lies) >= LYING else None
+
+        end = wait_for(ruined, f"{LYING} steps with lies", members)
+    reached = statistics.mean(told.last_losses(LAST, end))
+    assert reached > 1.3 * _of_honest_ones(swarm, end)

@@ -1,0 +1,71 @@
+"""Decoders of types that several threads use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client.decoding import json_decoder, packed_decoder
+
+REPOSITORY = Path(__file__).parents[3]
+AT_ONCE = """
+import sys, threading
+from typing import Annotated
+import msgspec
+from client.decoding import json_decoder
+
+sys.setswitchinterval(1e-6)
+for _ in range(60):
+    short = Annotated[str, msgspec.Meta(max_length=9)]
+    Inner = msgspec.defstruct("Inner", [("x", int), ("y", short)])
+    Outer = msgspec.defstruct(
+        "Outer", [("a", int), ("b", Inner), ("c", list[Inner]), ("d", dict[str, Inner])]
+    )
+    text = b'{"a":1,"b":{"x":1,"y":""},"c":[{"x":2,"y":""}],"d":{"e":{"x":3,"y":""}}}'
+    begin, found = threading.Barrier(8), []
+
+    def decode():
+        begin.wait()
+        found.append(DECODE)
+
+    threads = [threading.Thread(target=decode) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.d["e"].x for one in found] == [3] * 8
+print("all decoded")
+"""
+
+
+class Record(msgspec.Struct):
+    number: int
+
+
+def _decoded_by(how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", AT_ONCE.replace("DECODE", how)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120.0,
+        check=False,
+    )
+
+
+def test_threads_that_use_a_type_for_the_first_time_at_once_all_decode_it() -> None:
+    """Without the lock the process crashes, see ``client/decoding.py``."""
+    done = _decoded_by("json_decoder(Outer).decode(text)")
+    assert done.returncode == 0, done.stderr
+    assert "all decoded" in done.stdout
+
+
+def test_a_decoder_checks_the_type() -> None:
+    assert json_decoder(Record).decode(b'{"number": 2}') == Record(2)
+    assert packed_decoder(Record).decode(msgspec.msgpack.encode(Record(3))) == Record(3)
+    with pytest.raises(msgspec.ValidationError):
+        json_decoder(Record).decode(b'{"number": "2"}')
