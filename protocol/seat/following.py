@@ -6,6 +6,13 @@ it serves and the step was closed without it: with an attempt that it does not f
 the sibling is two versions ahead. One claim alone does not make us give up our state: another
 replica, of our stage or a neighbour, must be past the step as well. A claim queued while this
 process was suspended does not count, so we check again.
+
+Identities are free, so the word of a sibling that does not count yet (``probation.py``) is hearsay:
+it may be all that is left of those that went on without us, or an invention. It proves no commit.
+Had our step been closed, a majority of its electors would have done it. So hearsay ends nothing as
+long as we are in touch with a majority of them and none that counts is past the step; a neighbour
+is if it serves a version that takes one of ours. Without them we could close nothing anyway, and
+look for that state after ``HEARSAY_S``.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ from protocol.ids import PeerId
 from protocol.view import Replica, SwarmView
 
 BEHIND_S = 6.0
+HEARSAY_S = 60.0
 LOOK_S = 0.5
 """How often we look again while a sibling is ahead."""
 
@@ -26,6 +34,8 @@ class Following:
     def __init__(self, stage: int) -> None:
         self._stage = stage
         self._behind_since: float | None = None
+        self._told_since: float | None = None
+        """Since when hearsay alone is ahead of us, and we are out of touch."""
         self._look_at = 0.0
 
     @property
@@ -33,9 +43,14 @@ class Following:
         """Whether a sibling serves a later version than we do."""
         return self._behind_since is not None
 
+    @property
+    def looks_again(self) -> bool:
+        """Whether a sibling may serve a later version, by hearsay too."""
+        return self.behind or self._told_since is not None
+
     def caught_up(self) -> None:
         """Our version has risen."""
-        self._behind_since = None
+        self._behind_since = self._told_since = None
 
     def compare(
         self,
@@ -44,6 +59,9 @@ class Following:
         now: float,
         promised: int | None,
         heard: Container[PeerId],
+        hearsay: Container[PeerId] = (),
+        *,
+        in_touch: bool = True,
     ) -> Replica | None:
         """Return a serving sibling whose version our step's commit has made, or None.
 
@@ -54,11 +72,21 @@ class Following:
             promised: the attempt that we follow; None for an observer, which may be far behind and
                 has what it needs to catch up.
             heard: the siblings whose messages were not queued while this process was suspended.
+            hearsay: the peers of our stage and those beside it that do not count yet.
+            in_touch: whether we are, with a majority of the step's electors.
         """
-        newer = [replica for replica in view.serving(self._stage) if replica.version > step]
-        if not newer:
-            self._behind_since = None
+        said = [replica for replica in view.serving(self._stage) if replica.version > step]
+        if not said:
+            self.caught_up()
             return None
+        near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
+        near = tuple(replica for replica in near if replica.peer not in hearsay)
+        newer = [replica for replica in said if replica.peer not in hearsay]
+        if not newer and all(replica.version <= step + 1 for replica in near):
+            self._behind_since = None
+            self._hear(now, possible=not in_touch)
+            return None
+        self._told_since = None
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
@@ -66,21 +94,32 @@ class Following:
             return next((r for r in newer if r.version == step + 1 and r.digest), None)
         there = [replica for replica in newer if replica.peer in heard]
         left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
-        near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
         witnesses = {replica.peer for replica in (*there, *near) if replica.version > step}
         if left_out and len(witnesses) > 1:
             self._behind_since = now - BEHIND_S
         return next((r for r in there if r.version == step + 1 and r.digest), None)
 
+    def _hear(self, now: float, *, possible: bool) -> None:
+        """Hearsay alone is ahead of us; note whether it may be true."""
+        if not possible:
+            self._told_since = None
+        elif self._told_since is None:
+            self._told_since = now
+
     def is_lost(self, now: float) -> bool:
         """Whether we have been behind for too long; said once."""
-        if self._behind_since is None or now < self._behind_since + BEHIND_S:
+        lost_at = self._lost_at()
+        if lost_at is None or now < lost_at:
             return False
-        self._behind_since = None
+        self.caught_up()
         return True
 
     def next_deadline(self) -> float | None:
         """Return when to look again."""
-        if self._behind_since is None:
-            return None
-        return min(self._look_at, self._behind_since + BEHIND_S)
+        lost_at = self._lost_at()
+        return min(self._look_at, lost_at) if lost_at is not None and self.behind else lost_at
+
+    def _lost_at(self) -> float | None:
+        if self._behind_since is not None:
+            return self._behind_since + BEHIND_S
+        return None if self._told_since is None else self._told_since + HEARSAY_S

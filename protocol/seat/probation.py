@@ -73,6 +73,11 @@ class Probation:
         known = peer == self._place.me or self._quorum.names(peer)
         return self._proves is None or known or self._proves(peer)
 
+    @property
+    def left_out(self) -> frozenset[PeerId]:
+        """The replicas of the last view that do not count yet."""
+        return self._left_out
+
     def leaves_out(self, peer: PeerId) -> bool:
         """Whether a replica of the last view does not count yet."""
         return peer in self._left_out

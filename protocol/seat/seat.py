@@ -549,7 +549,7 @@ class Seat:
         if self.leader.leading and bool(self.may_train()):
             self.leasing.tick(self._view, self.leader.reports, now)
         effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
-        effects += self._follow_siblings(now) if self._following.behind else []
+        effects += self._follow_siblings(now) if self._following.looks_again else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
@@ -989,7 +989,8 @@ class Seat:
         heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
         proof = None
         if self.loaded:
-            proof = self._following.compare(seen, self.step, now, promised, heard)
+            what = seen, self.step, now, promised, heard, self.probation.left_out
+            proof = self._following.compare(*what, in_touch=bool(self.quorum.holds(now)))
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is

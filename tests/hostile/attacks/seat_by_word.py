@@ -12,8 +12,9 @@ from tests.hostile.attack import Attack
 from tests.hostile.stranger import Stranger
 
 
-async def boast(stranger: Stranger, stage: int) -> None:
-    """Say the seat that an honest replica of the stage has, whatever that is, as our own."""
+async def boast(stranger: Stranger, stage: int, ahead: int = 0) -> None:
+    """Say the seat that an honest replica of the stage has, whatever that is, as our own; so many
+    versions ``ahead`` of it."""
     stranger.pulse()
     await stranger.introduce()
     async for heard in stranger.heard:
@@ -21,7 +22,8 @@ async def boast(stranger: Stranger, stage: int) -> None:
             continue
         for seat in heard.message.seats:
             if seat.stage == stage and seat.state == "serving":
-                ours = msgspec.structs.replace(seat, rate=1e6, queue=0, missing=())
+                version = seat.version + ahead
+                ours = msgspec.structs.replace(seat, version=version, rate=1e6, queue=0, missing=())
                 await _say(stranger, ours)
 
 

@@ -11,7 +11,8 @@ from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
-from protocol.seat.following import BEHIND_S, LOOK_S, Following
+from protocol.seat.following import BEHIND_S, HEARSAY_S, LOOK_S, Following
+from protocol.seat.probation import Proves
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Commit, CommitAck, Plan, Reduced
@@ -73,6 +74,58 @@ def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
     assert following.is_lost(100.0 + BEHIND_S)
 
 
+class TestHearsay:
+    """Identities are free: the word of one that does not count yet ends nothing that goes on."""
+
+    def hear(self, following: Following, now: float, near: int = STEP + 1, **how: bool) -> object:
+        stages = [[Replica(OTHER, near, True)], [Replica(SIBLING, STEP + 1, True, 1, bytes(32))]]
+        return following.compare(SwarmView.of(stages), STEP, now, 1, {SIBLING}, {SIBLING}, **how)
+
+    def test_it_proves_no_commit_and_holds_nobody_up(self) -> None:
+        following = Following(STAGE)
+        assert self.hear(following, 100.0) is None
+        assert not following.behind
+        assert not following.is_lost(1e9)
+
+    def test_it_is_looked_into_where_we_can_close_nothing(self) -> None:
+        following = Following(STAGE)
+        self.hear(following, 100.0, in_touch=False)
+        self.hear(following, 130.0, in_touch=False)
+        assert not following.behind
+        assert following.next_deadline() == 100.0 + HEARSAY_S
+        assert not following.is_lost(100.0 + HEARSAY_S - 0.1)
+        assert following.is_lost(100.0 + HEARSAY_S)
+
+    def test_it_is_nothing_again_once_we_are_in_touch(self) -> None:
+        following = Following(STAGE)
+        self.hear(following, 100.0, in_touch=False)
+        self.hear(following, 130.0)
+        self.hear(following, 140.0, in_touch=False)
+        assert not following.is_lost(140.0 + HEARSAY_S - 0.1)
+
+    def test_it_is_believed_along_with_a_neighbour_that_needed_our_next_version(self) -> None:
+        following = Following(STAGE)
+        assert self.hear(following, 100.0, near=STEP + 2) is None, "no proof of the commit"
+        assert following.behind
+        assert following.is_lost(100.0 + BEHIND_S)
+
+    def test_it_is_over_with_who_said_it(self) -> None:
+        following = Following(STAGE)
+        self.hear(following, 100.0, in_touch=False)
+        following.compare(SwarmView.of([[], []]), STEP, 101.0, ATTEMPT, set())
+        assert following.next_deadline() is None
+        assert not following.is_lost(1e9)
+
+    def test_a_stage_goes_on_beside_a_stranger_that_names_a_version(self) -> None:
+        made = seat(None, proves=lambda peer: False)
+        made.quorum.settle([ME], [ME], 0.0)
+        stage = [Replica(ME, STEP, True), Replica(SIBLING, 10**6, True)]
+        made.update_view(SwarmView.of([[Replica(OTHER, STEP, True)], stage]), 1.0)
+        assert made.leader.leading
+        faults = [one for one in made.tick(2.0 + BEHIND_S) if isinstance(one, Fault)]
+        assert not faults
+
+
 def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
     contacts = Contacts()
     made = seat(contacts)
@@ -123,7 +176,7 @@ def test_who_was_left_behind_does_not_lead() -> None:
         assert leader(SwarmView.of([[], stage]), STAGE, STEP) == leads
 
 
-def seat(contacts: Contacts | None) -> Seat:
+def seat(contacts: Contacts | None, proves: Proves | None = None) -> Seat:
     return Seat(
         Place(ME, STAGE, 2, 4),
         size=64,
@@ -132,6 +185,7 @@ def seat(contacts: Contacts | None) -> Seat:
         step=STEP,
         serving=True,
         touch=contacts,
+        proves=proves,
     )
 
 
