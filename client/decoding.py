@@ -1,7 +1,7 @@
 """Decoders of typed records, each made by one thread at a time.
 
-msgspec (0.22) works a type out when it is first used, and the process crashes if another thread
-uses it meanwhile. So types that several threads may decode are decoded with these.
+msgspec (0.22) analyses a type when it is first used. If another thread uses the type meanwhile, the
+process crashes. So types that several threads may decode are decoded with these.
 """
 
 from __future__ import annotations

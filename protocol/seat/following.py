@@ -24,6 +24,7 @@ from protocol.view import Replica, SwarmView
 
 BEHIND_S = 6.0
 HEARSAY_S = 60.0
+"""How long hearsay alone may be ahead of a seat that is out of touch before it is believed."""
 LOOK_S = 0.5
 """How often we look again while a sibling is ahead."""
 

@@ -41,7 +41,7 @@ machine holds up, tells no lies before it is back."""
 LAST = 10
 """Steps over which the loss at the end is averaged."""
 WITH_LIES = 40
-"""More steps than count anything of the liar's."""
+"""Work of the liar goes into fewer steps than this."""
 MICROBATCHES = 12
 SETTLES = 40
 """Steps after which the loss is near again."""

@@ -30,7 +30,7 @@ LONGEST = 5000
 """The run goes on until the liar has lied for long: it may come late, or be set aside for a minute,
 on an overloaded machine."""
 LYING = 60
-"""Steps."""
+"""Steps for which the liar lies, at least."""
 MICROBATCHES = 16
 LAST = 10
 """Steps over which the loss at the end is averaged."""

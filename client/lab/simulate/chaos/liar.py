@@ -51,8 +51,9 @@ Lie = Literal[
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
 """The default lies, from which honest members are safe. Not ``versions``: a replica that hears of a
-version that nobody has made takes its stage again and again (``seat/following.py``), so a stage may
-stand still for as long as the lie lasts. What only audits find has runs of its own."""
+version that nobody has made, from a member that it has worked with, takes its stage again and again
+(``seat/following.py``), so a stage may stand still for as long as the lie lasts. What only audits
+find has runs of its own."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
