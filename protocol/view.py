@@ -58,7 +58,12 @@ class SwarmView:
 
     def __post_init__(self) -> None:
         serving = tuple(tuple(r for r in stage if r.serving) for stage in self.stages)
-        committed = tuple(max((r.version for r in stage), default=0) for stage in serving)
+        best: dict[PeerId, int] = {}
+        for replica in (r for stage in serving for r in stage):
+            best[replica.peer] = max(replica.version, best.get(replica.peer, 0))
+        most = next(iter(sorted(best.values(), reverse=True)[:2][-1:]), 0)
+        newest = (max((r.version for r in stage), default=0) for stage in serving)
+        committed = tuple(min(version, most) for version in newest)
         object.__setattr__(self, "_serving", serving)
         object.__setattr__(self, "_committed", committed)
 
@@ -82,7 +87,9 @@ class SwarmView:
         return tuple(frozenset(r.peer for r in serving) for serving in self._serving)
 
     def committed(self, stage: int) -> int:
-        """Return the newest version any live replica of a stage serves (0 if there is none)."""
+        """Return the newest version that a live replica of a stage serves (0 if there is none), as
+        far as it is borne out: two members at least serve that version or a later one, of whatever
+        stages. One alone may have invented it; an honest one is ahead of everybody for a moment."""
         return self._committed[stage] if 0 <= stage < len(self.stages) else 0
 
     def moved(self) -> tuple[int, ...]:

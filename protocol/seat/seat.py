@@ -990,7 +990,8 @@ class Seat:
         proof = None
         if self.loaded:
             what = seen, self.step, now, promised, heard, self.probation.left_out
-            proof = self._following.compare(*what, in_touch=bool(self.quorum.holds(now)))
+            in_touch = bool(self.quorum.holds(now))
+            proof = self._following.compare(*what, last=self._steps, in_touch=in_touch)
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is
