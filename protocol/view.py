@@ -58,12 +58,12 @@ class SwarmView:
 
     def __post_init__(self) -> None:
         serving = tuple(tuple(r for r in stage if r.serving) for stage in self.stages)
-        best: dict[PeerId, int] = {}
+        newest: dict[PeerId, int] = {}
         for replica in (r for stage in serving for r in stage):
-            best[replica.peer] = max(replica.version, best.get(replica.peer, 0))
-        most = next(iter(sorted(best.values(), reverse=True)[:2][-1:]), 0)
-        newest = (max((r.version for r in stage), default=0) for stage in serving)
-        committed = tuple(min(version, most) for version in newest)
+            newest[replica.peer] = max(replica.version, newest.get(replica.peer, 0))
+        borne_out = min(sorted(newest.values(), reverse=True)[:2], default=0)
+        said = (max((r.version for r in stage), default=0) for stage in serving)
+        committed = tuple(min(version, borne_out) for version in said)
         object.__setattr__(self, "_serving", serving)
         object.__setattr__(self, "_committed", committed)
 

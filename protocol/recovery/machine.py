@@ -336,15 +336,13 @@ class Recovery:
     def versions(self, view: SwarmView) -> tuple[int | None, ...]:
         """Return by stage the newest version that is served there (None: nobody does).
 
-        One that is alone far ahead of all others, and of what we have made ourselves, is not
-        believed: no stage is.
+        One that is borne out by what we have made ourselves if by nobody else: no stage is ahead.
         """
         view = self.evidence.vetted(view)
         said = {r.peer: r.version for stage in range(self._stages) for r in view.serving(stage)}
-        others = sorted((v for peer, v in said.items() if peer != self._me), reverse=True)
-        alone = len(others) < 2 and not self.evidence.worked
-        second = max(self.evidence.version, *others[1:2], said.get(self._me, 0))
-        most = MAX_STEP if alone else second + AHEAD_STEPS
+        alone = len(said) == 1 and self.evidence.worked
+        made = max(self.evidence.version, said.get(self._me, 0))
+        most = made + AHEAD_STEPS if alone else MAX_STEP
         return tuple(
             min(view.committed(stage), most) if view.serving(stage) else None
             for stage in range(self._stages)

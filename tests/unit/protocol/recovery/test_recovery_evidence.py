@@ -227,7 +227,12 @@ class TestForgedVersions:
         view = SwarmView.of(
             [[Replica(SIBLING, 27, serving=True)], [Replica(p, at[p], True) for p in at][1:]]
         )
-        assert made.versions(view) == (27, 27 + AHEAD_STEPS)
+        assert made.versions(view) == (27, 27)
+
+    def test_nor_is_the_only_one_that_is_left_further_ahead_than_we_can_have_left_it(self) -> None:
+        made = training(SIBLING, NEXT)
+        view = SwarmView.of([[], [Replica(NEXT, 1 << 39, serving=True)]])
+        assert made.versions(view) == (None, 27 + AHEAD_STEPS)
 
 
 class TestHealth:

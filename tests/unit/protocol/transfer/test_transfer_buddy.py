@@ -68,7 +68,11 @@ def test_versions_due() -> None:
     swarm = SwarmView.of(
         [
             [Replica(PeerId("a"), 49, True)],
-            [Replica(PeerId("b"), 50, True), Replica(PeerId("c"), 99, False)],
+            [
+                Replica(PeerId("b"), 50, True),
+                Replica(PeerId("c"), 50, True),
+                Replica(PeerId("d"), 99, False),
+            ],
         ]
     )
     assert [due_version(swarm, stage, 25, 1000) for stage in (0, 1)] == [25, 50]
