@@ -31,6 +31,8 @@ ONCE_BROKE = (
 """Seeds beyond the first hundred that showed a fault."""
 SEEDS = [*range(100), *ONCE_BROKE]
 """More of them: make seeds."""
+VERSIONS_BROKE = (4, 7, 13, 24, 27, 31, 32, 39, 43, 44, 49)
+"""Seeds in which one member that named versions stopped the others, or kept them awake for ever."""
 
 
 def test_a_liar_among_faults_breaks_nothing() -> None:
@@ -40,6 +42,13 @@ def test_a_liar_among_faults_breaks_nothing() -> None:
         assert not violation
         told += world.liar.told.total()
     assert told > 100, "in some runs there are always some who know nobody yet"
+
+
+@pytest.mark.parametrize("seed", VERSIONS_BROKE)
+def test_versions_that_nobody_made_stop_nobody(seed: int) -> None:
+    world, violation = run_once(drawn(seed, ("versions",)))
+    assert not violation
+    assert world.liar.told["versions"] > 20
 
 
 def test_the_same_seed_tells_the_same_lies() -> None:

@@ -119,7 +119,9 @@ class TestHearsay:
 
     def hear(self, following: Following, now: float, near: int = STEP + 1, **how: bool) -> object:
         stages = [[Replica(OTHER, near, True)], [Replica(SIBLING, STEP + 1, True, 1, bytes(32))]]
-        return following.compare(SwarmView.of(stages), STEP, now, 1, {SIBLING}, {SIBLING}, last=LAST, **how)
+        return following.compare(
+            SwarmView.of(stages), STEP, now, 1, {SIBLING}, {SIBLING}, last=LAST, **how
+        )
 
     def test_it_proves_no_commit_and_holds_nobody_up(self) -> None:
         following = Following(STAGE)
