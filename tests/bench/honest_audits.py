@@ -20,6 +20,10 @@ parameters. Neither run can be repeated; what such stages do has two causes, whi
 last bits, which other threads make, may tip how a boundary tensor is conditioned for S8: an auditor
 now conditions ours as the member did there. The rounding of a step ten times as large comes back in
 the next one: chance is allowed for twice as far. The older runs are counted apart.
+
+Since then 37 audits of the first 79,384 were doubtful, all of passes in bf16 on a processor that
+multiplies in bf16 itself, and all but two by kernels that do not; none of 39,784 in fp32. Not
+mended.
 """
 
 from __future__ import annotations
