@@ -87,9 +87,12 @@ class SwarmView:
         return tuple(frozenset(r.peer for r in serving) for serving in self._serving)
 
     def committed(self, stage: int) -> int:
-        """Return the newest version that a live replica of a stage serves (0 if there is none), as
-        far as it is borne out: two members at least serve that version or a later one, of whatever
-        stages. One alone may have invented it; an honest one is ahead of everybody for a moment."""
+        """Return the newest version that a live replica of a stage serves (0 if there is none).
+
+        It counts only up to the version that at least two members of the swarm serve or have
+        passed, in any stages: one alone may have invented it. An honest replica is ahead of all
+        others for a moment only. A member that is alone in the view is believed.
+        """
         return self._committed[stage] if 0 <= stage < len(self.stages) else 0
 
     def moved(self) -> tuple[int, ...]:

@@ -336,7 +336,8 @@ class Recovery:
     def versions(self, view: SwarmView) -> tuple[int | None, ...]:
         """Return by stage the newest version that is served there (None: nobody does).
 
-        One that is borne out by what we have made ourselves if by nobody else: no stage is ahead.
+        If only one member is left, its version counts up to ``AHEAD_STEPS`` past what we have made
+        ourselves: no stage is further ahead.
         """
         view = self.evidence.vetted(view)
         said = {r.peer: r.version for stage in range(self._stages) for r in view.serving(stage)}
