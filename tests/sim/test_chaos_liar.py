@@ -32,7 +32,7 @@ ONCE_BROKE = (
 SEEDS = [*range(100), *ONCE_BROKE]
 """More of them: make seeds."""
 VERSIONS_BROKE = (4, 7, 13, 27, 31, 32, 39, 43, 44, 49)
-"""Seeds in which one member that named versions stopped the others, or kept them busy after the end."""
+"""Seeds in which one member stopped others, or kept them busy after the end, by naming versions."""
 
 
 def test_a_liar_among_faults_breaks_nothing() -> None:
