@@ -468,7 +468,7 @@ class Seat:
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return list(self.standing.observe(self._seen, self._open.claims, now))
+        return list(self.standing.observe(self._seen, self._open.claims, now, self._steps))
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""

@@ -21,6 +21,13 @@ Only our own decisions are named: a followed decision lasts as long as its autho
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
 before. The last replica of a stage is never set aside.
 
+Two siblings that have set each other aside come back together: where the electors are few, neither
+can close the step while it does without the other one. So who lets a sibling back gives it time to
+hear of it, and who hears that it is let back does the same: after the first time at the earliest,
+and twice as late each time, for a liar would be back often otherwise.
+
+Who serves the run's last version waits for nobody: what it claims starts no dispute.
+
 A member that a majority of its stage has charged (``audit/charges.py``) is set aside for good.
 State: a bounded account per peer; times are monotonic seconds.
 """
@@ -33,6 +40,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from protocol import limits
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.pipeline.place import Place
@@ -52,6 +60,8 @@ longer."""
 UNMENDED_S: Final = 10.0
 """A stage that has not gone on for so long without one of two siblings may do better without the
 other: five of these seconds pass before the electors list anybody as lost."""
+TRUCE_S: Final = 4.0
+"""By then a sibling that we let back has heard of it and has let us back."""
 HALF_LIFE_S: Final = 30.0
 MUCH_LESS: Final = 4.0
 """A peer that did this many times less for us than a sibling has not been working; a peer that made
@@ -76,6 +86,8 @@ class _Account:
     """Disputes in which the other one went."""
     times: int = 0
     """How often it was set aside."""
+    made_up: int = 0
+    """How often it came back early, because it had let us back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class _Aside:
     look_at: float = float("inf")
     followed: bool = False
     """Others of our stage have set it aside, and we with them."""
+    since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -131,7 +144,9 @@ class Standing:
         """Members that are out for good, with their stage and why."""
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
-        self._view = SwarmView(((),) * place.stages)
+        self._truces: dict[PeerId, float] = {}
+        """Until when what a sibling says of us is from before it knew that we let it back."""
+        self._view, self._last = SwarmView(((),) * place.stages), limits.MAX_STEP
         self._paces = dict[int, _Pace]()
         self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
         self._shun()
@@ -183,27 +198,33 @@ class Standing:
         account = self._account(peer)
         account.work, account.worked_at = self._work(peer, now) + 1, now
 
-    def observe(self, view: SwarmView, claims: Iterable[PeerId], now: float) -> list[Explain]:
+    def observe(
+        self, view: SwarmView, claims: Iterable[PeerId], now: float, last: int = limits.MAX_STEP
+    ) -> list[Explain]:
         """Take the whole ``view`` and our own ``claims``: peers that our stage waits for.
 
         Args:
             view: the live replicas, also those set aside.
             claims: peers that our stage waits for.
             now: monotonic seconds.
+            last: the run's last version.
         """
         self._count_versions(view, now)
-        self._view = view
-        said = {frozenset((self._place.me, peer)) for peer in claims}
+        self._view, self._last = view, last
+        me = self._place.me
+        said = {frozenset((me, peer)) for peer in claims}
         said |= {
             frozenset((r.peer, missing))
             for stage in self._near
             for r in view.serving(stage)
-            for missing in r.missing
+            for missing in (r.missing if r.version < last else ())
             if missing != r.peer and any(other.peer == missing for other in view.serving(stage))
+            if missing != me or now >= self._truces.get(r.peer, now)
         }
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
-        return [*self._follow_judges(now), *self._follow_our_stage(now), *self.tick(now)]
+        judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
+        return [*self._make_up(now), *judged, *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set ``peer`` aside at ``now`` for our own observation ``why``."""
@@ -239,6 +260,7 @@ class Standing:
             if self._left_behind(peer, self._aside[peer].stage):
                 self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)
             else:
+                self._call_truce(peer, now)
                 said += self._back(peer, "its time is over")
         for peer, aside in list(self._aside.items()):
             # looking at another one may have brought this one back
@@ -251,6 +273,26 @@ class Standing:
             for pair in sorted(due, key=lambda pair: (pair.isdisjoint(known), sorted(pair))):
                 said += self._settle(pair, in_how_many, now)
         return said
+
+    def _make_up(self, now: float) -> list[Explain]:
+        """Let siblings back that have let us back."""
+        me, said = self._place.me, list[Explain]()
+        for replica in self._view.serving(self._place.stage):
+            aside = self._aside.get(replica.peer)
+            if aside is None or aside.other != me or me in replica.missing:
+                continue
+            account = self._account(replica.peer)
+            early = now < aside.since + _doubled(account.made_up)
+            if not early and not self._left_behind(replica.peer, aside.stage):
+                account.made_up += 1
+                self._call_truce(replica.peer, now)
+                said += self._back(replica.peer, "it has let us back")
+        return said
+
+    def _call_truce(self, peer: PeerId, now: float) -> None:
+        if self._aside[peer].other == self._place.me:
+            self._truces = {p: until for p, until in self._truces.items() if until > now}
+            self._truces[peer] = now + TRUCE_S
 
     # --- disputes --------------------------------------------------------------------------
 
@@ -363,6 +405,8 @@ class Standing:
         self._aside[peer] = replace(after, version=version, look_at=look_at)
         if version > aside.version or other is None or self.is_aside(other):
             return []
+        if version >= self._last:
+            return []  # there is nothing to go on with
         if self._left_behind(peer, aside.stage) or peer in self._spoilers():
             return []
         pair = frozenset((peer, other))
@@ -399,12 +443,11 @@ class Standing:
             if first is None:
                 return []
             said += self._back(first, f"stage {stage} has nobody else")
-        seconds = ASIDE_S * (1 << min(account.times, MOST_DOUBLINGS))
-        seconds = math.inf if for_good else seconds
+        seconds = math.inf if for_good else _doubled(account.times)
         account.times += not followed
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         version = self._view.committed(stage)
-        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed)
+        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed, now)
         self._disputes = {pair: t for pair, t in self._disputes.items() if peer not in pair}
         self._shun()
         long = "good" if for_good else f"{seconds:.0f} s"
@@ -464,3 +507,8 @@ class Standing:
             idle = [p for p in self._accounts if not self.is_aside(p)]
             del self._accounts[min(idle, key=lambda p: self._accounts[p].worked_at)]
         return self._accounts.setdefault(peer, _Account())
+
+
+def _doubled(times: int) -> float:
+    """Return how long a peer is set aside after so many times."""
+    return ASIDE_S * (1 << min(times, MOST_DOUBLINGS))

@@ -15,18 +15,21 @@ ONCE_BROKE = (
     118,
     125,
     142,
+    163,
     164,
     174,
     179,
     199,
     203,
     219,
+    233,
     412,
     438,
     558,
     1856,
     1858,
     1906,
+    2009,
 )
 """Seeds beyond the first hundred that showed a fault."""
 SEEDS = [*range(100), *ONCE_BROKE]

@@ -10,7 +10,14 @@ import pytest
 
 from protocol.ids import PeerId, rank
 from protocol.pipeline.place import Place
-from protocol.seat.standing import ASIDE_S, DISPUTE_S, LOOKING_S, UNMENDED_S, Standing
+from protocol.seat.standing import (
+    ASIDE_S,
+    DISPUTE_S,
+    LOOKING_S,
+    TRUCE_S,
+    UNMENDED_S,
+    Standing,
+)
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING = PeerId("me"), PeerId("sibling")
@@ -230,3 +237,79 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     assert made.is_aside(spoiler)
     made.observe(view(second=everybody), (), DISPUTE_S + UNMENDED_S)
     assert made.is_aside(spoiler), "its stage stands for another reason"
+
+
+def set_aside_again(standing: Standing, now: float) -> None:
+    """The sibling goes for the second time, by our own word: until ``now`` + two times."""
+    for at in (0.0, now):
+        standing.tick(at)
+        standing.observe(view(), [SIBLING], at)
+        standing.observe(view(), [SIBLING], at + DISPUTE_S)
+    standing.tick(now + DISPUTE_S + ASIDE_S)
+    assert standing.is_aside(SIBLING)
+
+
+def test_a_sibling_that_has_let_us_back_comes_back_too(standing: Standing) -> None:
+    began = 2 * ASIDE_S
+    set_aside_again(standing, began)
+    first_time_over = began + DISPUTE_S + ASIDE_S
+    standing.observe(view(), (), first_time_over - 1)
+    assert standing.is_aside(SIBLING), "not before the first time would be over"
+    standing.observe(view({SIBLING: (ME,)}), (), first_time_over)
+    assert standing.is_aside(SIBLING), "it does without us as well"
+    standing.observe(view(versions={SIBLING: 4}), (), first_time_over)
+    assert standing.is_aside(SIBLING), "we have gone on without it"
+    standing.observe(view(), (), first_time_over)
+    assert not standing.is_aside(SIBLING)
+
+
+def test_it_comes_back_early_after_twice_as_long_each_time(standing: Standing) -> None:
+    began = 2 * ASIDE_S
+    set_aside_again(standing, began)
+    standing.observe(view(), (), began + DISPUTE_S + ASIDE_S)
+    again = began + 2 * ASIDE_S
+    standing.observe(view(), [SIBLING], again)
+    standing.observe(view(), [SIBLING], again + DISPUTE_S)
+    assert standing.is_aside(SIBLING)
+    standing.observe(view(), (), again + DISPUTE_S + 2 * ASIDE_S - 1)
+    assert standing.is_aside(SIBLING)
+    standing.observe(view(), (), again + DISPUTE_S + 2 * ASIDE_S)
+    assert not standing.is_aside(SIBLING)
+
+
+def test_a_sibling_has_time_to_hear_that_it_is_back(standing: Standing) -> None:
+    names_us = view({SIBLING: (ME,)})
+    standing.observe(names_us, (), 0.0)
+    standing.observe(names_us, (), DISPUTE_S)
+    back = DISPUTE_S + ASIDE_S
+    standing.observe(names_us, (), back)
+    assert not standing.is_aside(SIBLING)
+    for at in (back + 0.5, back + TRUCE_S - 0.5, back + TRUCE_S):
+        standing.observe(names_us, (), at)
+        assert not standing.is_aside(SIBLING), "that may be from before"
+    standing.observe(names_us, (), back + TRUCE_S + DISPUTE_S)
+    assert standing.is_aside(SIBLING)
+
+
+def test_our_own_claims_know_no_truce(standing: Standing) -> None:
+    for at in (0.0, DISPUTE_S, DISPUTE_S + ASIDE_S):
+        standing.observe(view(), [SIBLING] if at < ASIDE_S else (), at)
+    back = DISPUTE_S + ASIDE_S
+    assert not standing.is_aside(SIBLING)
+    standing.observe(view(), [SIBLING], back)
+    standing.observe(view(), [SIBLING], back + DISPUTE_S)
+    assert standing.is_aside(SIBLING)
+
+
+def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> None:
+    claims = view({TWO: (ONE,)})
+    for at in (0.0, DISPUTE_S):
+        standing.observe(claims, (), at, last=5)
+    assert not standing.beside()
+    for at in (0.0, DISPUTE_S):
+        standing.observe(claims, (), at, last=6)
+    assert len(gone := standing.beside()) == 1
+    standing.observe(view(version=6), (), 2 * DISPUTE_S, last=6)
+    for at in (UNMENDED_S, 3 * UNMENDED_S):
+        standing.observe(view(version=6), (), DISPUTE_S + at, last=6)
+    assert standing.beside() == gone, "the other one did not hold anything up"
