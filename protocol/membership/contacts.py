@@ -3,7 +3,8 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats, and keeps from each to the next which replicas it knew. State, all bounded:
+It outlives our seats, and keeps from each to the next which replicas it knew, and whose word it
+gave up its state for. State, all bounded:
 one entry per peer ever heard, the peers each of them misses, the replicas of each stage that we
 held, and the send times of our own heartbeats. Times are monotonic seconds.
 """
@@ -18,6 +19,7 @@ from typing import Final
 
 from protocol import limits
 from protocol.ids import PeerId
+from protocol.membership.alarms import Alarms
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.wire.parts import SeatStatus
 
@@ -61,6 +63,7 @@ class Contacts:
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
         self._replicas: dict[int, frozenset[PeerId]] = {}
+        self.alarms = Alarms()
         self._spoke_at = self._woke_at = -math.inf
 
     def expel(self, peer: PeerId) -> None:

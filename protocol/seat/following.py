@@ -4,22 +4,27 @@ A sibling that serves a later version proves that our step was committed. A repl
 follow for some seconds has lost what it needs and must fetch the state again. It need not wait if
 it serves and the step was closed without it: with an attempt that it does not follow, or because
 the sibling is two versions ahead. One claim alone does not make us give up our state: another
-replica, of our stage or a neighbour, must be past the step as well. A claim queued while this
-process was suspended does not count, so we check again.
+replica, of our stage or a neighbour, must be past the step as well. A neighbour is if it serves a
+version that takes one of ours: that it has closed its own step says nothing of ours. A claim queued
+while this process was suspended does not count, so we check again.
 
 Identities are free, so the word of a sibling that does not count yet (``probation.py``) is hearsay:
 it may be all that is left of those that went on without us, or an invention. It proves no commit.
 Had our step been closed, a majority of its electors would have done it. So hearsay ends nothing as
-long as we are in touch with a majority of them and none that counts is past the step; a neighbour
-is if it serves a version that takes one of ours. Without them we could close nothing anyway, and
-look for that state after ``HEARSAY_S``.
+long as we are in touch with a majority of them and none that counts is past the step. Without them
+we could close nothing anyway, and look for that state after ``HEARSAY_S``.
+
+A sibling whose last alarms were false (``membership/alarms.py``) is believed alone only after twice
+as long for each of them. Until then we go on as if it had said nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
 from protocol.ids import PeerId
+from protocol.membership.alarms import Alarms
 from protocol.view import Replica, SwarmView
 
 BEHIND_S = 6.0
@@ -27,13 +32,23 @@ HEARSAY_S = 60.0
 """How long hearsay alone may be ahead of a seat that is out of touch before it is believed."""
 LOOK_S = 0.5
 """How often we look again while a sibling is ahead."""
+MOST_DOUBLINGS: Final = 10
 
 
 class Following:
-    """Holds since when we are behind."""
+    """Holds since when we are behind.
 
-    def __init__(self, stage: int) -> None:
-        self._stage = stage
+    Args:
+        stage: ours.
+        alarms: whose word was false before.
+    """
+
+    def __init__(self, stage: int, alarms: Alarms) -> None:
+        self._stage, self._alarms = stage, alarms
+        self.ahead: frozenset[PeerId] = frozenset()
+        """Those that said last that our step is closed."""
+        self._doublings = 0
+        """Of the time for which we wait for somebody else to say so, too."""
         self._behind_since: float | None = None
         self._told_since: float | None = None
         """Since when hearsay alone is ahead of us, and we are out of touch."""
@@ -41,13 +56,13 @@ class Following:
 
     @property
     def behind(self) -> bool:
-        """Whether a sibling serves a later version than we do."""
-        return self._behind_since is not None
+        """Whether a sibling serves a later version than we do, as far as we believe it."""
+        return self._behind_since is not None and not self._doublings
 
     @property
     def looks_again(self) -> bool:
         """Whether a sibling may serve a later version, by hearsay too."""
-        return self.behind or self._told_since is not None
+        return self._behind_since is not None or self._told_since is not None
 
     def caught_up(self) -> None:
         """Our version has risen."""
@@ -86,19 +101,25 @@ class Following:
         near = tuple(replica for replica in near if replica.peer not in hearsay)
         newer = [replica for replica in said if replica.peer not in hearsay]
         if not newer and all(replica.version <= step + 1 for replica in near):
-            self._behind_since = None
+            self._behind_since, self.ahead = None, frozenset()
             self._hear(now, possible=not in_touch)
             return None
         self._told_since = None
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
+        past = [replica for replica in near if replica.version > step + 1]
+        self.ahead = frozenset(replica.peer for replica in (*newer, *past))
+        false = max(map(self._alarms.times, self.ahead)) if len(self.ahead) == 1 else 0
+        if false < self._doublings:
+            self._behind_since = now  # what one alone said until now counts for nothing
+        self._doublings = min(false, MOST_DOUBLINGS)
         if promised is None:
             return next((r for r in newer if r.version == step + 1 and r.digest), None)
         there = [replica for replica in newer if replica.peer in heard]
         left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
-        witnesses = {replica.peer for replica in (*there, *near) if replica.version > step}
-        if left_out and len(witnesses) > 1:
+        witnesses = {replica.peer for replica in (*there, *past)}
+        if left_out and len(witnesses) > 1 and not self._doublings:
             self._behind_since = now - BEHIND_S
         return next((r for r in there if r.version == step + 1 and r.digest), None)
 
@@ -120,9 +141,11 @@ class Following:
     def next_deadline(self) -> float | None:
         """Return when to look again."""
         lost_at = self._lost_at()
-        return min(self._look_at, lost_at) if lost_at is not None and self.behind else lost_at
+        if lost_at is None or self._behind_since is None:
+            return lost_at
+        return min(self._look_at, lost_at)
 
     def _lost_at(self) -> float | None:
         if self._behind_since is not None:
-            return self._behind_since + BEHIND_S
+            return self._behind_since + BEHIND_S * (1 << self._doublings)
         return None if self._told_since is None else self._told_since + HEARSAY_S

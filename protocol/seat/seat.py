@@ -29,6 +29,8 @@ from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
+from protocol.membership.alarms import Alarms
+from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
@@ -65,7 +67,7 @@ from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
-from protocol.rounds.quorum import Quorum, Touch
+from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
@@ -184,7 +186,7 @@ class Seat:
         step: int,
         serving: bool,
         era: int = 0,
-        touch: Touch | None = None,
+        touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         met: Met | None = None,
         promise: tuple[int, int] = (0, 0),
@@ -263,7 +265,8 @@ class Seat:
         )
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
-        self._following, self._obstruction = Following(place.stage), Obstruction()
+        self._alarms = Alarms() if touch is None else touch.alarms
+        self._following, self._obstruction = Following(place.stage, self._alarms), Obstruction()
         self.auditing = Auditing(
             place, audits, era, self._judges_of, self._commitments, self._umpires_of
         )
@@ -480,6 +483,7 @@ class Seat:
         state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
+        self._alarms.answered(self.place.stage, self.era, admit.version)
         self.quorum.settle(admit.roll, admit.electors, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
@@ -551,6 +555,7 @@ class Seat:
         effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
         effects += self._follow_siblings(now) if self._following.looks_again else []
         if self._following.is_lost(now):
+            self._alarms.raised(self.place.stage, self.era, self.step, self._following.ahead)
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
 

@@ -34,6 +34,7 @@ from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
+from protocol.membership.contacts import Contacts
 from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
@@ -43,7 +44,6 @@ from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
 from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.rounds.beginnings import Met
-from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
 
@@ -80,7 +80,7 @@ class History:
         me: PeerId,
         manifest: Manifest,
         swarm: SwarmId,
-        touch: Touch,
+        touch: Contacts,
         folder: CheckpointFolder,
         shelf: Shelf,
         met: Collection[PeerId] = (),

@@ -7,6 +7,7 @@ import pytest
 
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.membership.alarms import Alarms
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
@@ -39,9 +40,9 @@ ATTEMPT = 3
 def test_who_was_left_out_waits_for_nothing(
     ahead: int, attempt: int, promised: int | None, lost_after_s: float | None
 ) -> None:
-    following = Following(STAGE)
+    following = Following(STAGE, Alarms())
     sibling = Replica(SIBLING, STEP + ahead, True, attempt, bytes(32))
-    witness = Replica(OTHER, STEP + 1, True)
+    witness = Replica(OTHER, STEP + 2, True)
     view = SwarmView.of([[witness], [sibling]])
     following.compare(view, STEP, 100.0, promised, {SIBLING}, last=LAST)
     if lost_after_s is None:
@@ -54,11 +55,20 @@ def test_who_was_left_out_waits_for_nothing(
     assert following.is_lost(100.0 + lost_after_s)
 
 
+def test_that_a_neighbour_has_closed_its_own_step_says_nothing_of_ours() -> None:
+    following = Following(STAGE, Alarms())
+    neighbour, sibling = Replica(OTHER, STEP + 1, True), Replica(SIBLING, STEP + 2, True)
+    view = SwarmView.of([[neighbour], [sibling]])
+    following.compare(view, STEP, 100.0, ATTEMPT, {SIBLING}, last=LAST)
+    assert not following.is_lost(100.0 + BEHIND_S - 0.1)
+    assert following.is_lost(100.0 + BEHIND_S)
+
+
 @pytest.mark.parametrize("promised", [None, ATTEMPT])
 def test_only_the_next_version_with_its_digest_says_that_the_round_was_committed(
     promised: int | None,
 ) -> None:
-    following = Following(STAGE)
+    following = Following(STAGE, Alarms())
     for ahead, digest, said in ((2, bytes(32), False), (1, b"", False), (1, bytes(32), True)):
         sibling = Replica(SIBLING, STEP + ahead, True, ATTEMPT, digest)
         view = SwarmView.of([[], [sibling]])
@@ -67,7 +77,7 @@ def test_only_the_next_version_with_its_digest_says_that_the_round_was_committed
 
 
 def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
-    following = Following(STAGE)
+    following = Following(STAGE, Alarms())
     liar = Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))
     view = SwarmView.of([[Replica(OTHER, STEP, True)], [liar]])
     following.compare(view, STEP, 100.0, ATTEMPT, {SIBLING}, last=LAST)
@@ -76,7 +86,7 @@ def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
 
 
 def test_nothing_is_later_than_the_end_of_the_run() -> None:
-    following = Following(STAGE)
+    following = Following(STAGE, Alarms())
     view = SwarmView.of([[], [Replica(SIBLING, STEP + 9, True, ATTEMPT, bytes(32))]])
     assert following.compare(view, STEP, 100.0, ATTEMPT, {SIBLING}, last=STEP) is None
     assert not following.behind
@@ -93,13 +103,13 @@ class TestHearsay:
         return following.compare(seen, STEP, now, 1, said, said, last=LAST, **how)
 
     def test_it_proves_no_commit_and_holds_nobody_up(self) -> None:
-        following = Following(STAGE)
+        following = Following(STAGE, Alarms())
         assert self.hear(following, 100.0) is None
         assert not following.behind
         assert not following.is_lost(1e9)
 
     def test_it_is_looked_into_where_we_can_close_nothing(self) -> None:
-        following = Following(STAGE)
+        following = Following(STAGE, Alarms())
         self.hear(following, 100.0, in_touch=False)
         self.hear(following, 130.0, in_touch=False)
         assert not following.behind
@@ -108,20 +118,20 @@ class TestHearsay:
         assert following.is_lost(100.0 + HEARSAY_S)
 
     def test_it_is_nothing_again_once_we_are_in_touch(self) -> None:
-        following = Following(STAGE)
+        following = Following(STAGE, Alarms())
         self.hear(following, 100.0, in_touch=False)
         self.hear(following, 130.0)
         self.hear(following, 140.0, in_touch=False)
         assert not following.is_lost(140.0 + HEARSAY_S - 0.1)
 
     def test_it_is_believed_along_with_a_neighbour_that_needed_our_next_version(self) -> None:
-        following = Following(STAGE)
+        following = Following(STAGE, Alarms())
         assert self.hear(following, 100.0, near=STEP + 2) is None, "no proof of the commit"
         assert following.behind
         assert following.is_lost(100.0 + BEHIND_S)
 
     def test_it_is_over_with_who_said_it(self) -> None:
-        following = Following(STAGE)
+        following = Following(STAGE, Alarms())
         self.hear(following, 100.0, in_touch=False)
         following.compare(SwarmView.of([[], []]), STEP, 101.0, ATTEMPT, set(), last=LAST)
         assert following.next_deadline() is None
@@ -143,7 +153,7 @@ def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
     contacts.said(1, 1.0)
     contacts.heard(SIBLING, (), (STAGE,), 1, 1.0)
     view = [
-        [Replica(OTHER, STEP + 1, True)],
+        [Replica(OTHER, STEP + 2, True)],
         [Replica(ME, STEP, True), Replica(SIBLING, STEP + 2, True)],
     ]
     made.update_view(SwarmView.of(view), 1.0)
@@ -250,3 +260,65 @@ class TestTheAbsent:
         assert contacts.lost(10.0 + LOST_AFTER_S) == (OTHER, SIBLING)
         contacts.heard(OTHER, (), (STAGE,), 0, 15.5)
         assert contacts.lost(16.0) == (SIBLING,)
+
+
+# --- whose word was false before -----------------------------------------------------------
+
+
+def ahead(*more: Replica) -> SwarmView:
+    """The sibling serves a version that is two later than ours."""
+    return SwarmView.of([list(more), [Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))]])
+
+
+def liar_s(times: int) -> Alarms:
+    """The sibling has raised so many false alarms."""
+    alarms = Alarms()
+    for _ in range(times):
+        alarms.raised(STAGE, 0, STEP, {SIBLING})
+        alarms.answered(STAGE, 0, STEP)
+    return alarms
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_false_alarms_are_believed_alone_after_twice_as_long(times: int) -> None:
+    following = Following(STAGE, liar_s(times))
+    following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+    assert following.behind is (not times), "it stops nobody from leading"
+    assert following.looks_again
+    assert not following.is_lost(BEHIND_S * 2**times - 0.1)
+    assert following.is_lost(BEHIND_S * 2**times)
+    assert following.ahead == {SIBLING}
+
+
+def test_that_a_neighbour_has_closed_the_step_does_not_bear_it_out() -> None:
+    following = Following(STAGE, liar_s(1))
+    view = ahead(Replica(OTHER, STEP + 1, True))
+    following.compare(view, STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+    assert not following.is_lost(BEHIND_S)
+
+
+def test_another_one_bears_it_out_from_then_on() -> None:
+    following = Following(STAGE, liar_s(2))
+    following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+    now = 3 * BEHIND_S
+    other = Replica(OTHER, STEP + 2, True)
+    following.compare(ahead(other), STEP, now, None, {SIBLING}, last=LAST)
+    assert following.behind
+    assert not following.is_lost(now + BEHIND_S - 0.1)
+    assert following.is_lost(now + BEHIND_S)
+
+
+@pytest.mark.parametrize(
+    ("era", "version", "times"), [(0, STEP, 3), (0, STEP + 1, 0), (1, STEP, 2), (1, STEP + 1, 2)]
+)
+def test_what_the_stage_admits_us_at_says_whether_it_was_true(
+    era: int, version: int, times: int
+) -> None:
+    alarms = liar_s(2)
+    alarms.raised(STAGE, 0, STEP, {SIBLING})
+    alarms.answered(STAGE + 1, era, version)
+    assert alarms.times(SIBLING) == 2, "of another stage"
+    alarms.answered(STAGE, era, version)
+    assert alarms.times(SIBLING) == times
+    alarms.answered(STAGE, 0, STEP)
+    assert alarms.times(SIBLING) == times, "it is answered once"
