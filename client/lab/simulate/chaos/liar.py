@@ -50,8 +50,7 @@ Lie = Literal[
 ]
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
-"""The default lies, in about equal parts. ``versions``, and the lies that only audits find, have runs
-of their own."""
+"""The default lies. ``versions``, and the lies that only audits find, have runs of their own."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
