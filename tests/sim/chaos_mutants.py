@@ -310,7 +310,6 @@ MUTANTS = (
     Mutant(takes_a_lease_twice, 18, "I1"),
     Mutant(forgets_its_word, 67, "I9"),
     Mutant(takes_what_it_hears_for_contact, 49, "I5"),
-    Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(forgets_who_began, 36, "I5", hashes_later=True),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
@@ -318,6 +317,8 @@ MUTANTS = (
 )
 
 RARE: dict[Callable[[Patch], None], str] = {
+    rolls_back_like_it_closes: "rounds/test_rounds_quorum.py"
+    "::TestRollingBack::test_those_who_set_each_other_aside_are_within_reach",
     forgets_its_siblings: "rounds/test_rounds_quorum.py"
     "::test_a_seat_that_is_taken_anew_looks_around_for_siblings_of_the_last_one",
     believes_what_a_decision_names: "recovery/test_recovery_evidence.py"
