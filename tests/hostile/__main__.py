@@ -30,6 +30,11 @@ NICE = (
     "the machine busy, it gets no time at 19, and less shows what it does"
 )
 
+OWN_CORE = (
+    "a stranger gets the last core for itself and the honest ones share the others, before the "
+    "attack too: what is left of their rate is then what it does to them"
+)
+
 
 def main() -> int:
     """Read the arguments and do it; return the exit code: 1 if a bound does not hold."""
@@ -45,6 +50,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
     parser.add_argument("--times", type=int, default=1, help="runs of each; their middle counts")
     parser.add_argument("--nice", type=int, default=19, help=NICE)
+    parser.add_argument("--own-core", action="store_true", help=OWN_CORE)
     arguments = parser.parse_intermixed_args()
     try:
         return perform(arguments)
@@ -61,33 +67,34 @@ def perform(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.what == "table":
         chosen = [attack_named(name) for name in arguments.names] or list(all_attacks().values())
-        how = arguments.logs, arguments.nice
         runs = [attack for attack in chosen for _ in range(arguments.times)]
-        missed = [attack.name for attack in runs if not tried(attack, *how, keep=True)]
+        missed = [attack.name for attack in runs if not tried(attack, arguments, keep=True)]
         print(report.write(all_attacks()))
         return int(bool(missed))
     attack = attack_named(arguments.what)
     if arguments.swarm is not None:
         return by_hand(attack, arguments.swarm, arguments.seconds)
-    return int(not tried(attack, arguments.logs, arguments.nice, keep=False))
+    return int(not tried(attack, arguments, keep=False))
 
 
-def tried(attack: Attack, logs: Path | None, niceness: int, *, keep: bool) -> bool:
+def tried(attack: Attack, how: argparse.Namespace, *, keep: bool) -> bool:
     """Try an attack on a swarm of its own and print its row; return whether all bounds hold."""
     with terminate_as_interrupt():
-        result = played(attack, logs, niceness)
+        result = played(attack, how)
     if keep:
         report.keep(result)
     print(report.row_of(result, attack), flush=True)
     return not result.misses(attack)
 
 
-def played(attack: Attack, logs: Path | None, niceness: int) -> Result:
+def played(attack: Attack, how: argparse.Namespace) -> Result:
     """Play an attack, again with other identities while the attacker gets the wrong stage."""
+    logs: Path | None = how.logs
     while True:
         with tempfile.TemporaryDirectory(prefix="hst") as folder:
             try:
-                return Scene(attack, Path(folder), niceness).play()
+                scene = Scene(attack, Path(folder), how.nice, own_core=how.own_core)
+                return scene.play()
             except Misplaced:
                 print(f"{attack.name}: not in stage {attack.stage}; once more", file=sys.stderr)
             finally:

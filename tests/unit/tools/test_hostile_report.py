@@ -113,6 +113,11 @@ def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> 
     assert late.misses(attack) == ["the newcomer had no stage in time"]
     ran(1.0, "new", niceness=0)
     assert "| 0.50 | 1: 0.50 |" in report.write({"x": ATTACK}, tmp_path).read_text()
+    apart = {"rate_during": 1.2, "version": "new", "niceness": 0, "own_core": True}
+    report.keep(Result(**{**msgspec.to_builtins(HELD), **apart, "attacker": 0.2}), tmp_path)
+    text = report.write({"x": ATTACK}, tmp_path).read_text()
+    assert "| 0.60 | 1: 0.60 |" in text
+    assert "| 0.20 (nice 0) (own core) |" in text
 
 
 def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
