@@ -131,6 +131,8 @@ class RoundMember:
             self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
+        self._by_word = False
+        """Whether a sibling alone says so."""
         self._spoilt: dict[PeerId, set[int]] = {}
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
@@ -522,15 +524,22 @@ class RoundMember:
 
     # --- commit ----------------------------------------------------------------------------
 
-    def committed(self, attempt: int, digest: bytes) -> list[RoundEffect]:
-        """Learn that an attempt is committed (from its leader, or from a sibling that has applied
-        it); apply if we hold exactly what it commits."""
+    def committed(self, attempt: int, digest: bytes, *, by_word: bool = False) -> list[RoundEffect]:
+        """Learn that an attempt is committed (from its leader, or by the word of a sibling that has
+        applied it); apply if we hold exactly what it commits."""
         if self.progress is Progress.APPLYING or attempt < self.promised:
             return []  # having promised a later attempt, we must not apply this one
         if self._masking is not None and self._masking.opened not in (None, attempt):
             return []  # of one step, one sum is opened
-        self._commit = (attempt, digest)
+        if by_word and self._commit is not None and not self._by_word:
+            return []  # its leader knows better
+        self._commit, self._by_word = (attempt, digest), by_word
         return self.try_apply()
+
+    def forget_word(self) -> None:
+        """A sibling takes back that the step was committed; what a leader said stays."""
+        if self._by_word and self.progress is not Progress.APPLYING:
+            self._commit = None
 
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""

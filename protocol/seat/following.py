@@ -14,14 +14,14 @@ Had our step been closed, a majority of its electors would have done it. So hear
 long as we are in touch with a majority of them and none that counts is past the step. Without them
 we could close nothing anyway, and look for that state after ``HEARSAY_S``.
 
-A sibling whose last alarms were false (``membership/alarms.py``) is believed alone only after twice
-as long for each of them. Until then we go on as if it had said nothing.
+A sibling that has raised such an alarm alone lately, or has taken one back, is believed alone only
+after twice as long for each of them (``membership/alarms.py``). Until then we go on as if it had
+said nothing: it stops nobody from leading, and proves no commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
 
 from protocol.ids import PeerId
 from protocol.membership.alarms import Alarms
@@ -32,7 +32,6 @@ HEARSAY_S = 60.0
 """How long hearsay alone may be ahead of a seat that is out of touch before it is believed."""
 LOOK_S = 0.5
 """How often we look again while a sibling is ahead."""
-MOST_DOUBLINGS: Final = 10
 
 
 class Following:
@@ -40,16 +39,19 @@ class Following:
 
     Args:
         stage: ours.
-        alarms: whose word was false before.
+        alarms: who has said so alone before.
+        delayed: whether the run uses the one-step-delayed update: a neighbour may be two ahead.
     """
 
-    def __init__(self, stage: int, alarms: Alarms) -> None:
-        self._stage, self._alarms = stage, alarms
-        self.ahead: frozenset[PeerId] = frozenset()
-        """Those that said last that our step is closed."""
+    def __init__(self, stage: int, alarms: Alarms, *, delayed: bool = False) -> None:
+        self._stage, self._alarms, self._lag = stage, alarms, 2 if delayed else 1
+        self._alone: tuple[PeerId, int] | None = None
+        """The only one that says that a step is closed, and the step."""
         self._doublings = 0
         """Of the time for which we wait for somebody else to say so, too."""
         self._behind_since: float | None = None
+        self._believed_since: float | None = None
+        """Since when somebody is ahead whose word counts at once."""
         self._told_since: float | None = None
         """Since when hearsay alone is ahead of us, and we are out of touch."""
         self._look_at = 0.0
@@ -66,7 +68,21 @@ class Following:
 
     def caught_up(self) -> None:
         """Our version has risen."""
-        self._behind_since = self._told_since = None
+        self._behind_since = self._believed_since = self._told_since = None
+        self._doublings = 0
+
+    def takes_back(self, view: SwarmView, step: int, now: float) -> bool:
+        """Whether the only one that was ahead is not ahead any more, though the step is the same:
+        it has lied, for versions only rise. Its word of then counts for nothing."""
+        if self._alone is None or self._alone[1] != step:
+            return False
+        peer, _ = self._alone
+        here = (r.version for r in view.serving(self._stage) if r.peer == peer)
+        if next(here, step + 1) > step:
+            return False
+        self._alone = None
+        self._alarms.raised(peer, now)
+        return True
 
     def compare(
         self,
@@ -100,27 +116,29 @@ class Following:
         near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
         near = tuple(replica for replica in near if replica.peer not in hearsay)
         newer = [replica for replica in said if replica.peer not in hearsay]
-        if not newer and all(replica.version <= step + 1 for replica in near):
-            self._behind_since, self.ahead = None, frozenset()
+        if not newer and all(replica.version <= step + self._lag for replica in near):
+            self._behind_since = self._believed_since = self._alone = None
             self._hear(now, possible=not in_touch)
             return None
         self._told_since = None
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
-        past = [replica for replica in near if replica.version > step + 1]
-        self.ahead = frozenset(replica.peer for replica in (*newer, *past))
-        false = max(map(self._alarms.times, self.ahead)) if len(self.ahead) == 1 else 0
-        if false < self._doublings:
-            self._behind_since = now  # what one alone said until now counts for nothing
-        self._doublings = min(false, MOST_DOUBLINGS)
+        past = [replica for replica in near if replica.version > step + self._lag]
+        ahead = {replica.peer for replica in (*newer, *past)}
+        self._alone = (min(ahead), step) if len(ahead) == 1 else None
+        self._doublings = self._alarms.times(min(ahead), now) if self._alone else 0
+        if self._doublings:
+            return None
+        if self._believed_since is None:
+            self._believed_since = now
         if promised is None:
             return next((r for r in newer if r.version == step + 1 and r.digest), None)
         there = [replica for replica in newer if replica.peer in heard]
         left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
         witnesses = {replica.peer for replica in (*there, *past)}
-        if left_out and len(witnesses) > 1 and not self._doublings:
-            self._behind_since = now - BEHIND_S
+        if left_out and len(witnesses) > 1:
+            self._believed_since = now - BEHIND_S
         return next((r for r in there if r.version == step + 1 and r.digest), None)
 
     def _hear(self, now: float, *, possible: bool) -> None:
@@ -135,6 +153,8 @@ class Following:
         lost_at = self._lost_at()
         if lost_at is None or now < lost_at:
             return False
+        if self._behind_since is not None and self._alone is not None:
+            self._alarms.raised(self._alone[0], now)
         self.caught_up()
         return True
 
@@ -147,5 +167,6 @@ class Following:
 
     def _lost_at(self) -> float | None:
         if self._behind_since is not None:
-            return self._behind_since + BEHIND_S * (1 << self._doublings)
+            since = self._behind_since if self._doublings else self._believed_since
+            return None if since is None else since + BEHIND_S * (1 << self._doublings)
         return None if self._told_since is None else self._told_since + HEARSAY_S

@@ -265,8 +265,11 @@ class Seat:
         )
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
-        self._alarms = Alarms() if touch is None else touch.alarms
-        self._following, self._obstruction = Following(place.stage, self._alarms), Obstruction()
+        alarms = Alarms() if touch is None else touch.alarms
+        self._following, self._obstruction = (
+            Following(place.stage, alarms, delayed=delayed),
+            Obstruction(),
+        )
         self.auditing = Auditing(
             place, audits, era, self._judges_of, self._commitments, self._umpires_of
         )
@@ -316,7 +319,9 @@ class Seat:
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
         ones."""
-        named = (*self._open.claims, *self.quorum.missing, *self.standing.beside())
+        there = {r.peer for r in self._view.serving(self.place.stage)}  # some may be back since
+        missing = (peer for peer in self.quorum.missing if peer not in there)
+        named = (*self._open.claims, *missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
@@ -469,6 +474,7 @@ class Seat:
             waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
+        excused |= {self.place.me}  # as long as we are behind, we do not do what we have to
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
         return list(self.standing.observe(self._seen, self._open.claims, now, self._steps))
@@ -483,7 +489,6 @@ class Seat:
         state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        self._alarms.answered(self.place.stage, self.era, admit.version)
         self.quorum.settle(admit.roll, admit.electors, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
@@ -555,7 +560,6 @@ class Seat:
         effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
         effects += self._follow_siblings(now) if self._following.looks_again else []
         if self._following.is_lost(now):
-            self._alarms.raised(self.place.stage, self.era, self.step, self._following.ahead)
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
 
@@ -989,6 +993,8 @@ class Seat:
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
+        if self._following.takes_back(self._whole, self.step, now):
+            self.member.forget_word()
         lacks = self.serving and not self.member.knows_commit and not self._early
         seen, promised = self._whole, self.member.promised if lacks else None
         heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
@@ -997,7 +1003,7 @@ class Seat:
             what = seen, self.step, now, promised, heard, self.probation.left_out
             in_touch = bool(self.quorum.holds(now))
             proof = self._following.compare(*what, last=self._steps, in_touch=in_touch)
-        said = self.member.committed(proof.attempt, proof.digest) if proof else []
+        said = self.member.committed(proof.attempt, proof.digest, by_word=True) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is
         return list(said)

@@ -87,7 +87,7 @@ class _Account:
     times: int = 0
     """How often it was set aside."""
     made_up: int = 0
-    """How often it came back early, because it had let us back."""
+    """How often it came back after a dispute with us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +281,17 @@ class Standing:
             aside = self._aside.get(replica.peer)
             if aside is None or aside.other != me or me in replica.missing:
                 continue
-            account = self._account(replica.peer)
-            early = now < aside.since + _doubled(account.made_up)
-            if not early and not self._left_behind(replica.peer, aside.stage):
-                account.made_up += 1
+            if replica.peer in self._spoilers() or self._left_behind(replica.peer, aside.stage):
+                continue
+            if now >= aside.since + _doubled(self._account(replica.peer).made_up):
                 self._call_truce(replica.peer, now)
                 said += self._back(replica.peer, "it has let us back")
         return said
 
     def _call_truce(self, peer: PeerId, now: float) -> None:
+        """One that was set aside in a dispute with us comes back."""
         if self._aside[peer].other == self._place.me:
+            self._account(peer).made_up += 1
             self._truces = {p: until for p, until in self._truces.items() if until > now}
             self._truces[peer] = now + TRUCE_S
 

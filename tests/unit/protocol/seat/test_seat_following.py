@@ -7,7 +7,7 @@ import pytest
 
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.membership.alarms import Alarms
+from protocol.membership.alarms import MAX_PEERS, MAX_TIMES, WINDOW_S, Alarms
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
@@ -262,63 +262,119 @@ class TestTheAbsent:
         assert contacts.lost(16.0) == (SIBLING,)
 
 
-# --- whose word was false before -----------------------------------------------------------
+# --- who is ahead alone ---------------------------------------------------------------------
 
 
-def ahead(*more: Replica) -> SwarmView:
-    """The sibling serves a version that is two later than ours."""
-    return SwarmView.of([list(more), [Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))]])
+def ahead(*more: Replica, version: int = STEP + 2) -> SwarmView:
+    """The sibling serves a version that is later than ours, and so may others of our stage."""
+    return SwarmView.of([[], [Replica(SIBLING, version, True, ATTEMPT, bytes(32)), *more]])
 
 
-def liar_s(times: int) -> Alarms:
-    """The sibling has raised so many false alarms."""
+def raised(times: int) -> Alarms:
+    """The sibling has raised so many alarms alone."""
     alarms = Alarms()
     for _ in range(times):
-        alarms.raised(STAGE, 0, STEP, {SIBLING})
-        alarms.answered(STAGE, 0, STEP)
+        alarms.raised(SIBLING, 0.0)
     return alarms
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])
-def test_false_alarms_are_believed_alone_after_twice_as_long(times: int) -> None:
-    following = Following(STAGE, liar_s(times))
+def test_who_has_raised_alarms_alone_is_believed_alone_after_twice_as_long(times: int) -> None:
+    alarms = raised(times)
+    following = Following(STAGE, alarms)
     following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
     assert following.behind is (not times), "it stops nobody from leading"
     assert following.looks_again
     assert not following.is_lost(BEHIND_S * 2**times - 0.1)
     assert following.is_lost(BEHIND_S * 2**times)
-    assert following.ahead == {SIBLING}
+    assert alarms.times(SIBLING, BEHIND_S) == times + 1
 
 
-def test_that_a_neighbour_has_closed_the_step_does_not_bear_it_out() -> None:
-    following = Following(STAGE, liar_s(1))
-    view = ahead(Replica(OTHER, STEP + 1, True))
+@pytest.mark.parametrize("promised", [ATTEMPT, None])
+def test_its_word_proves_no_commit_then(promised: int | None) -> None:
+    view = ahead(version=STEP + 1)
+    for times in (0, 1):
+        following = Following(STAGE, raised(times))
+        proof = following.compare(view, STEP, 0.0, promised, {SIBLING}, last=LAST)
+        assert (proof is not None) is (not times)
+
+
+def test_that_a_neighbour_has_closed_its_step_does_not_bear_it_out() -> None:
+    following = Following(STAGE, raised(1))
+    view = SwarmView.of([[Replica(OTHER, STEP + 1, True)], ahead().serving(STAGE)])
     following.compare(view, STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
     assert not following.is_lost(BEHIND_S)
 
 
-def test_another_one_bears_it_out_from_then_on() -> None:
-    following = Following(STAGE, liar_s(2))
-    following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
-    now = 3 * BEHIND_S
-    other = Replica(OTHER, STEP + 2, True)
-    following.compare(ahead(other), STEP, now, None, {SIBLING}, last=LAST)
-    assert following.behind
-    assert not following.is_lost(now + BEHIND_S - 0.1)
-    assert following.is_lost(now + BEHIND_S)
-
-
-@pytest.mark.parametrize(
-    ("era", "version", "times"), [(0, STEP, 3), (0, STEP + 1, 0), (1, STEP, 2), (1, STEP + 1, 2)]
-)
-def test_what_the_stage_admits_us_at_says_whether_it_was_true(
-    era: int, version: int, times: int
+@pytest.mark.parametrize(("delayed", "version"), [(False, STEP + 2), (True, STEP + 3)])
+def test_a_neighbour_bears_it_out_with_a_version_that_takes_one_of_ours(
+    delayed: bool, version: int
 ) -> None:
-    alarms = liar_s(2)
-    alarms.raised(STAGE, 0, STEP, {SIBLING})
-    alarms.answered(STAGE + 1, era, version)
-    assert alarms.times(SIBLING) == 2, "of another stage"
-    alarms.answered(STAGE, era, version)
-    assert alarms.times(SIBLING) == times
-    alarms.answered(STAGE, 0, STEP)
-    assert alarms.times(SIBLING) == times, "it is answered once"
+    for neighbour, at_once in ((version - 1, False), (version, True)):
+        following = Following(STAGE, Alarms(), delayed=delayed)
+        view = SwarmView.of([[Replica(OTHER, neighbour, True)], ahead().serving(STAGE)])
+        following.compare(view, STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+        assert following.is_lost(0.0) is at_once
+
+
+def test_another_one_bears_it_out_from_then_on_though_it_comes_and_goes() -> None:
+    alarms = raised(2)
+    following = Following(STAGE, alarms)
+    both = ahead(Replica(OTHER, STEP + 2, True))
+    for now in range(40):
+        view = both if now % 2 else ahead()
+        following.compare(view, STEP, float(now), None, {SIBLING}, last=LAST)
+        if now < 1 + BEHIND_S:
+            assert not following.is_lost(now)
+    following.compare(both, STEP, 41.0, None, {SIBLING}, last=LAST)
+    assert following.is_lost(41.0)
+    assert alarms.times(SIBLING, 41.0) == 2, "it was not alone"
+
+
+def test_what_is_taken_back_was_an_alarm() -> None:
+    alarms = raised(0)
+    following = Following(STAGE, alarms)
+    following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+    assert not following.takes_back(ahead(), STEP, 1.0)
+    assert not following.takes_back(SwarmView.of([[], []]), STEP, 2.0), "it has left"
+    assert not following.takes_back(ahead(version=STEP), STEP + 1, 3.0), "we have caught up"
+    assert following.takes_back(ahead(version=STEP), STEP, 4.0)
+    assert not following.takes_back(ahead(version=STEP), STEP, 5.0), "once"
+    assert alarms.times(SIBLING, 5.0) == 1
+
+
+def test_a_seat_takes_nothing_for_committed_that_was_taken_back() -> None:
+    made = seat(None)
+    us, sibling = Replica(ME, STEP, True), Replica(SIBLING, STEP + 1, True, 2, bytes(32))
+    made.update_view(SwarmView.of([[], [us, sibling]]), 0.0)
+    assert made.member.knows_commit
+    made.update_view(SwarmView.of([[], [us, Replica(SIBLING, STEP, True)]]), 1.0)
+    assert not made.member.knows_commit
+    made.update_view(SwarmView.of([[], [us, sibling]]), 2.0)
+    assert not made.member.knows_commit, "not a second time"
+    assert made.leader.leading is (made.current_leader() == ME)
+
+
+def test_what_a_leader_has_said_stays() -> None:
+    made = seat(None)
+    us, sibling = Replica(ME, STEP, True), Replica(SIBLING, STEP, True)
+    made.update_view(SwarmView.of([[], [us, sibling]]), 0.0)
+    made.receive(SIBLING, Commit(STAGE, STEP, 1, bytes([1]) * 32, 0.0), 1.0)
+    later = Replica(SIBLING, STEP + 1, True, 2, bytes(32))
+    made.update_view(SwarmView.of([[], [us, later]]), 2.0)
+    assert made.member.applied == (1, bytes([1]) * 32)
+    made.update_view(SwarmView.of([[], [us, sibling]]), 3.0)
+    assert made.member.applied == (1, bytes([1]) * 32)
+
+
+def test_alarms_are_forgotten_and_bounded() -> None:
+    alarms = Alarms()
+    for now in range(2 * MAX_TIMES):
+        alarms.raised(SIBLING, float(now))
+    assert alarms.times(SIBLING, 0.0) == MAX_TIMES
+    assert alarms.times(SIBLING, WINDOW_S + 2 * MAX_TIMES - 2) == 1
+    assert alarms.times(SIBLING, WINDOW_S + 2 * MAX_TIMES) == 0
+    for number in range(MAX_PEERS):
+        alarms.raised(PeerId(f"peer {number}"), WINDOW_S)
+    assert alarms.times(SIBLING, 0.0) == 0
+    assert alarms.times(PeerId("peer 0"), WINDOW_S) == 1

@@ -240,11 +240,11 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
 
 
 def set_aside_again(standing: Standing, now: float) -> None:
-    """The sibling goes for the second time, by our own word: until ``now`` + two times."""
-    for at in (0.0, now):
-        standing.tick(at)
-        standing.observe(view(), [SIBLING], at)
-        standing.observe(view(), [SIBLING], at + DISPUTE_S)
+    """The sibling goes for the second time, in a first dispute with us: for two times."""
+    standing.accuse(SIBLING, "it sleeps", 0.0)
+    standing.tick(now)
+    standing.observe(view(), [SIBLING], now)
+    standing.observe(view(), [SIBLING], now + DISPUTE_S)
     standing.tick(now + DISPUTE_S + ASIDE_S)
     assert standing.is_aside(SIBLING)
 
