@@ -50,7 +50,9 @@ Lie = Literal[
 ]
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
-"""The default lies. ``versions``, and the lies that only audits find, have runs of their own."""
+"""The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
+of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
+three never finish the run. Lies that only audits find have runs of their own, too."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
