@@ -18,7 +18,8 @@ from protocol.ids import PeerId
 
 WINDOW_S: Final = 6 * 3600.0
 MAX_PEERS: Final = 256
-MAX_TIMES: Final = 10
+MAX_TIMES: Final = 6
+"""A replica that was really left behind waits six minutes at most."""
 
 
 class Alarms:

@@ -159,6 +159,11 @@ class RoundLeader:
         self._look_at: float | None = None
         """When to look again for a quorum, or to say the commit again."""
 
+    @property
+    def decided(self) -> tuple[int, bytes] | None:
+        """Attempt and digest of the commit that we have decided for our step."""
+        return None if self._decided is None else (self._decided.attempt, self._decided.digest)
+
     def start_step(
         self, step: int, now: float, state: bytes | None = b"", own: OwnPart = NO_PART
     ) -> list[Effect]:

@@ -16,7 +16,9 @@ we could close nothing anyway, and look for that state after ``HEARSAY_S``.
 
 A sibling that has raised such an alarm alone lately, or has taken one back, is believed alone only
 after twice as long for each of them (``membership/alarms.py``). Until then we go on as if it had
-said nothing: it stops nobody from leading, and proves no commit.
+said nothing: it stops nobody from leading, and proves no commit but the one that we have decided
+ourselves. While we are out of touch or look around, we could close nothing anyway, and believe it;
+whom we have once believed in a step we go on believing.
 """
 
 from __future__ import annotations
@@ -78,7 +80,10 @@ class Following:
             return False
         peer, _ = self._alone
         here = (r.version for r in view.serving(self._stage) if r.peer == peer)
-        if next(here, step + 1) > step:
+        version = next(here, None)
+        if version is None:
+            self._alone = None  # what is known of it without a link is old
+        if version is None or version > step:
             return False
         self._alone = None
         self._alarms.raised(peer, now)
@@ -95,6 +100,7 @@ class Following:
         *,
         last: int,
         in_touch: bool = True,
+        decided: tuple[int, bytes] | None = None,
     ) -> Replica | None:
         """Return a serving sibling whose version our step's commit has made, or None.
 
@@ -107,7 +113,8 @@ class Following:
             heard: the siblings whose messages were not queued while this process was suspended.
             hearsay: the peers of our stage and those beside it that do not count yet.
             last: the run's last version; nothing is later.
-            in_touch: whether we are, with a majority of the step's electors.
+            in_touch: whether we are, with a majority of the electors, and have looked around.
+            decided: attempt and digest, if we have decided as the step's leader.
         """
         said = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not said or step >= last:
@@ -127,9 +134,11 @@ class Following:
         past = [replica for replica in near if replica.version > step + self._lag]
         ahead = {replica.peer for replica in (*newer, *past)}
         self._alone = (min(ahead), step) if len(ahead) == 1 else None
-        self._doublings = self._alarms.times(min(ahead), now) if self._alone else 0
+        doubted = self._alone is not None and in_touch and self._believed_since is None
+        self._doublings = self._alarms.times(min(ahead), now) if doubted else 0
         if self._doublings:
-            return None
+            same = (r for r in newer if r.version == step + 1 and (r.attempt, r.digest) == decided)
+            return next(same, None)
         if self._believed_since is None:
             self._believed_since = now
         if promised is None:

@@ -319,7 +319,8 @@ class Seat:
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
         ones."""
-        there = {r.peer for r in self._view.serving(self.place.stage)}  # some may be back since
+        here = self._view.serving(self.place.stage)
+        there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}  # or back since
         missing = (peer for peer in self.quorum.missing if peer not in there)
         named = (*self._open.claims, *missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
@@ -1002,7 +1003,8 @@ class Seat:
         if self.loaded:
             what = seen, self.step, now, promised, heard, self.probation.left_out
             in_touch = bool(self.quorum.holds(now))
-            proof = self._following.compare(*what, last=self._steps, in_touch=in_touch)
+            decided, last = self.leader.decided, self._steps
+            proof = self._following.compare(*what, last=last, in_touch=in_touch, decided=decided)
         said = self.member.committed(proof.attempt, proof.digest, by_word=True) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is

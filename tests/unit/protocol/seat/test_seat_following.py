@@ -336,7 +336,6 @@ def test_what_is_taken_back_was_an_alarm() -> None:
     following = Following(STAGE, alarms)
     following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
     assert not following.takes_back(ahead(), STEP, 1.0)
-    assert not following.takes_back(SwarmView.of([[], []]), STEP, 2.0), "it has left"
     assert not following.takes_back(ahead(version=STEP), STEP + 1, 3.0), "we have caught up"
     assert following.takes_back(ahead(version=STEP), STEP, 4.0)
     assert not following.takes_back(ahead(version=STEP), STEP, 5.0), "once"
@@ -378,3 +377,43 @@ def test_alarms_are_forgotten_and_bounded() -> None:
         alarms.raised(PeerId(f"peer {number}"), WINDOW_S)
     assert alarms.times(SIBLING, 0.0) == 0
     assert alarms.times(PeerId("peer 0"), WINDOW_S) == 1
+
+
+def test_what_is_known_without_a_link_takes_nothing_back() -> None:
+    alarms = Alarms()
+    following = Following(STAGE, alarms)
+    following.compare(ahead(), STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
+    assert not following.takes_back(SwarmView.of([[], []]), STEP, 1.0)
+    assert not following.takes_back(ahead(version=STEP), STEP, 2.0), "its advert may be old"
+    assert not alarms.times(SIBLING, 2.0)
+
+
+def test_who_is_out_of_touch_believes_and_goes_on_believing() -> None:
+    following = Following(STAGE, raised(3))
+    for now, in_touch in ((0.0, False), (1.0, True)):
+        how = {"last": LAST, "in_touch": in_touch}
+        following.compare(ahead(), STEP, now, ATTEMPT, {SIBLING}, **how)
+        assert following.behind
+    assert following.is_lost(BEHIND_S)
+
+
+def test_what_we_have_decided_ourselves_is_proven_by_anybody() -> None:
+    view = ahead(version=STEP + 1)
+    for decided in ((ATTEMPT, bytes(32)), (ATTEMPT, bytes([1]) * 32), None):
+        following = Following(STAGE, raised(1))
+        how = {"last": LAST, "decided": decided}
+        proof = following.compare(view, STEP, 0.0, ATTEMPT, {SIBLING}, **how)
+        assert (proof is not None) is (decided == (ATTEMPT, bytes(32)))
+
+
+def test_a_sibling_that_is_ahead_alone_is_named_where_its_stage_needs_it() -> None:
+    """Nobody would set it aside otherwise, and the step could not be closed without it."""
+    made = seat(Contacts())
+    us = Replica(ME, STEP, True)
+    made.quorum.settle([ME, SIBLING], [ME, SIBLING], 0.0)
+    made.update_view(SwarmView.of([[], [us, Replica(SIBLING, STEP + 2, True)]]), 0.0)
+    made.quorum.missing = (SIBLING,)
+    assert SIBLING in made.status(1.0).missing
+    made.update_view(SwarmView.of([[], [us, Replica(SIBLING, STEP, True)]]), 1.0)
+    made.quorum.missing = (SIBLING,)
+    assert SIBLING not in made.status(1.0).missing, "it is back"
