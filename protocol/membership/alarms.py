@@ -1,11 +1,12 @@
 """Alarms: who has said lately, alone, that our stage had gone on without us.
 
 A replica that hears of a later version of its stage gives up its state and fetches that one. An
-honest sibling is seldom the only one ahead: if all of a stage goes on without a replica, so do
-several members. So each alarm that one peer raises alone, and each that it takes back, makes its
-word count alone only after twice as long, for ``WINDOW_S`` (``seat/following.py``). Whether the
-alarm was true is not asked: others would have to say so, and they may lie. A member that names
-versions that nobody made costs its siblings a few fetches in this time, and not all of it.
+honest sibling is seldom the only one ahead: when a stage goes on without a replica, several members
+are past the step. So for each alarm that one peer raised alone, or took back, in the last
+``WINDOW_S``, its word alone is believed only after twice as long (``seat/following.py``). Whether
+an alarm was true is not asked: others would have to say so, and they may lie. A member that names
+versions that nobody made can make a sibling fetch its state every six minutes in the end, and no
+longer every six seconds.
 
 It outlives our seats. State, bounded: by peer the times of its alarms. Times are monotonic seconds.
 """

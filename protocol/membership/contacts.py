@@ -3,8 +3,8 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats, and keeps from each to the next which replicas it knew, and whose word it
-gave up its state for. State, all bounded:
+It outlives our seats, and keeps from each to the next which replicas it knew, and who has said
+alone that our stage had gone on (``alarms.py``). State, all bounded:
 one entry per peer ever heard, the peers each of them misses, the replicas of each stage that we
 held, and the send times of our own heartbeats. Times are monotonic seconds.
 """

@@ -266,10 +266,8 @@ class Seat:
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         alarms = Alarms() if touch is None else touch.alarms
-        self._following, self._obstruction = (
-            Following(place.stage, alarms, delayed=delayed),
-            Obstruction(),
-        )
+        self._following = Following(place.stage, alarms, delayed=delayed)
+        self._obstruction = Obstruction()
         self.auditing = Auditing(
             place, audits, era, self._judges_of, self._commitments, self._umpires_of
         )
@@ -320,7 +318,8 @@ class Seat:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
         ones."""
         here = self._view.serving(self.place.stage)
-        there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}  # or back since
+        there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}
+        # whoever has come back since the quorum looked is missing no more
         missing = (peer for peer in self.quorum.missing if peer not in there)
         named = (*self._open.claims, *missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
@@ -475,7 +474,7 @@ class Seat:
             waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
-        excused |= {self.place.me}  # as long as we are behind, we do not do what we have to
+        excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
         return list(self.standing.observe(self._seen, self._open.claims, now, self._steps))

@@ -1,4 +1,4 @@
-"""The tests notice broken machines: what they find in nobody is not there."""
+"""The tests notice broken machines: a fault that they do not find is probably not there."""
 
 from __future__ import annotations
 
