@@ -527,14 +527,17 @@ class RoundMember:
     def committed(self, attempt: int, digest: bytes, *, by_word: bool = False) -> list[RoundEffect]:
         """Learn that an attempt is committed (from its leader, or by the word of a sibling that has
         applied it); apply if we hold exactly what it commits."""
+        again: list[RoundEffect] = []
+        if self._masking is not None and not by_word and self._commit == (attempt, digest):
+            again += self._masking.show_again()
         if self.progress is Progress.APPLYING or attempt < self.promised:
-            return []  # having promised a later attempt, we must not apply this one
+            return again  # having promised a later attempt, we must not apply this one
         if self._masking is not None and self._masking.opened not in (None, attempt):
             return []  # of one step, one sum is opened
         if by_word and self._commit is not None and not self._by_word:
             return []  # its leader knows better
         self._commit, self._by_word = (attempt, digest), by_word
-        return self.try_apply()
+        return [*again, *self.try_apply()]
 
     def forget_word(self) -> None:
         """A sibling takes back that the step was committed; what a leader said stays."""

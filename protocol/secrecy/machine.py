@@ -136,10 +136,19 @@ class Masking:
 
     def open(self) -> list[Effect]:
         """Our attempt is committed: show our shares to all, once."""
-        plan = self._followed()
         if self.opened is not None:
             return []
-        self.opened = plan.attempt
+        self.opened = self._followed().attempt
+        return self._show()
+
+    def show_again(self) -> list[Effect]:
+        """The commit is said again, so the step is still open: shares may have been lost with a
+        link."""
+        plan = self._plan
+        return self._show() if plan is not None and self.opened == plan.attempt else []
+
+    def _show(self) -> list[Effect]:
+        plan = self._followed()
         members = [PeerId(member.peer) for member in plan.members]
         if self._me not in members:
             return []
