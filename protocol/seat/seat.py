@@ -262,6 +262,7 @@ class Seat:
             self.pipeline.overdue,
             self._spoilers,
             lambda: self.umpire.looks_into,
+            least,
         )
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)

@@ -19,7 +19,8 @@ the stage makes no progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
-before. The last replica of a stage is never set aside.
+before. No stage is left with fewer replicas than a step of it needs: one, or three whose sums are
+secret. Where others fall silent meanwhile, the first to come back anyway comes back at once.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -124,6 +125,7 @@ class Standing:
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
         looks_into: the two of whom we judge a case, if there is one.
+        least: how many replicas a step of a stage needs.
     """
 
     def __init__(
@@ -134,8 +136,9 @@ class Standing:
         overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
         spoilers: Callable[[], Collection[PeerId]] = lambda: (),
         looks_into: Callable[[], Pair] = frozenset,
+        least: int = 1,
     ) -> None:
-        self._looks_into = looks_into
+        self._looks_into, self._least = looks_into, least
         self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
@@ -224,7 +227,7 @@ class Standing:
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
         judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
-        return [*self._make_up(now), *judged, *self.tick(now)]
+        return [*self._make_up(now), *judged, *self._let_enough_back(), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set ``peer`` aside at ``now`` for our own observation ``why``."""
@@ -372,7 +375,7 @@ class Standing:
         overdue = self._overdue(now) if named else ()
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stage = self._stage_of(peer)
-            if stage in (None, self._place.stage) or self._is_last(peer, stage):
+            if stage in (None, self._place.stage) or self._is_needed(peer, stage):
                 continue
             if peer != self._place.me and not self.is_aside(peer):
                 words, seen = "others of our stage have set it aside", peer in overdue
@@ -439,11 +442,11 @@ class Standing:
         for_good: bool = False,
     ) -> list[Explain]:
         account, said = self._account(peer), list[Explain]()
-        if self._is_last(peer, stage):  # somebody has to do
-            first = min(self._of_stage(stage), key=lambda p: self._aside[p].until, default=None)
-            if first is None:
+        if self._is_needed(peer, stage, least=1 if for_good else self._least):
+            waiting = self._come_back_to(stage)
+            if not waiting:
                 return []
-            said += self._back(first, f"stage {stage} has nobody else")
+            said += self._back(waiting[0], _too_few(stage))
         seconds = math.inf if for_good else _doubled(account.times)
         account.times += not followed
         look_at = math.inf if other is None else now + self._unmended_s(stage)
@@ -463,17 +466,39 @@ class Standing:
         self._shun()
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
 
-    def _is_last(self, peer: PeerId, stage: int) -> bool:
-        """Whether the others of a stage are all set aside."""
-        return [r.peer for r in self._view.serving(stage) if not self.is_aside(r.peer)] == [peer]
+    def _let_enough_back(self) -> list[Explain]:
+        """Let back whom a stage needs again because others have fallen silent."""
+        said: list[Explain] = []
+        for stage in self._near:
+            for peer in self._come_back_to(stage):
+                if 0 < self._count(stage) < self._least and not self._left_behind(peer, stage):
+                    said += self._back(peer, _too_few(stage))
+        return said
+
+    def _is_needed(self, peer: PeerId, stage: int, least: int | None = None) -> bool:
+        """Whether a stage has no more than ``least`` (what a step of it needs) that are not set
+        aside, this one among them."""
+        count = self._count(stage)
+        counts = any(r.peer == peer for r in self._view.serving(stage)) and not self.is_aside(peer)
+        return counts and count <= (self._least if least is None else least)
+
+    def _count(self, stage: int) -> int:
+        """Return how many replicas of a stage are not set aside."""
+        return sum(not self.is_aside(r.peer) for r in self._view.serving(stage))
 
     def _shun(self) -> None:
         if self._touch is not None:
             self._touch.shun(self._place.stage, self._aside)
 
-    def _of_stage(self, stage: int) -> list[PeerId]:
+    def _come_back_to(self, stage: int) -> list[PeerId]:
+        """Return those that a stage has for a while set aside, the first to come back first."""
         there = {r.peer for r in self._view.serving(stage)}
-        return [p for p, aside in self._aside.items() if aside.stage == stage and p in there]
+        until = {
+            peer: aside.until
+            for peer, aside in self._aside.items()
+            if aside.stage == stage and peer in there and aside.until < math.inf
+        }
+        return sorted(until, key=until.__getitem__)
 
     # --- accounts --------------------------------------------------------------------------
 
@@ -508,6 +533,10 @@ class Standing:
             idle = [p for p in self._accounts if not self.is_aside(p)]
             del self._accounts[min(idle, key=lambda p: self._accounts[p].worked_at)]
         return self._accounts.setdefault(peer, _Account())
+
+
+def _too_few(stage: int) -> str:
+    return f"stage {stage} has too few others"
 
 
 def _doubled(times: int) -> float:

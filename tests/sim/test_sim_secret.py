@@ -99,6 +99,27 @@ def test_replicas_die_in_a_phase(lab: Lab, phase: type, replicas: int, lost: int
     losses_are_near(lab, world)
 
 
+@pytest.mark.parametrize("kind", [Commit, Opening])
+@pytest.mark.parametrize("replicas", [3, 4])
+def test_what_opens_a_sum_is_said_again(lab: Lab, kind: type, replicas: int) -> None:
+    """It was lost with a link, or its receiver slept: nobody else can take that one's place."""
+    world, lost = secret(lab, replicas), dict[tuple[PeerId, PeerId], Message]()
+    sends = world.send
+
+    def send(peer: SimPeer, to: PeerId, message: Message, parts: tuple[bytes, ...] = ()) -> None:
+        key = peer.peer, to
+        in_question = isinstance(message, kind) and getattr(message, "step", None) == 3
+        if in_question and peer.peer != to and key not in lost and (kind is Opening or not lost):
+            lost[key] = message  # each opening at first, and the first commit of all
+        else:
+            sends(peer, to, message, parts)
+
+    world.send = send  # type: ignore[method-assign]
+    train(world)
+    assert lost
+    losses_are_near(lab, world)
+
+
 def test_newcomers_follow_and_end_bit_identical(lab: Lab) -> None:
     world = secret(lab, 4)
     newcomer = world.join(0, "new")

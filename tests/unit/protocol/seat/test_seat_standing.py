@@ -97,6 +97,40 @@ def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing
     assert not standing.is_aside(ONE)
 
 
+def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
+    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made.observe(view(second=[a, b, c, d]), (), 0.0)
+    made.accuse(a, "it sleeps", 0.0)
+    assert made.beside() == [a]
+    made.accuse(b, "it sleeps, too", 1.0)
+    assert made.beside() == [b], "with a the stage has three again"
+    made.observe(view(second=[a, b, c]), (), 2.0)
+    assert not made.beside(), "d fell silent: the stage has three with b"
+    made.accuse(c, "it sleeps", 3.0)
+    assert not made.beside(), "two are too few"
+
+
+def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
+    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made.observe(view(second=[a, b, c, d]), (), 0.0)
+    made.expel(a, 1, "it lies", 0.0)
+    made.accuse(b, "it sleeps", 1.0)
+    made.observe(view(second=[a, b, c]), (), 2.0)
+    assert made.beside() == [a]
+
+
+def test_a_secret_stage_waits_for_the_state_of_one_that_was_left_behind() -> None:
+    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made.observe(view(second=[a, b, c, d]), (), 0.0)
+    made.accuse(a, "it sleeps", 0.0)
+    later = {b: 6, c: 6, d: 6}
+    made.observe(view(second=[a, b, c, d], versions=later), (), 1.0)
+    made.observe(view(second=[a, b, c], versions=later), (), 2.0)
+    assert made.beside() == [a], "it might close the step a second time"
+    made.observe(view(second=[a, b, c], versions=later | {a: 6}), (), 3.0)
+    assert not made.beside()
+
+
 def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
     said = {ONE: (TWO,)}
     judged(standing, said, DISPUTE_S / 2)

@@ -144,6 +144,18 @@ def test_shares_are_shown_for_one_attempt_of_a_step() -> None:
         assert machine.open() == []
 
 
+def test_shares_are_shown_again_for_that_attempt_only() -> None:
+    group = Group(4)
+    group.deal(plan_of(group.peers))
+    machine = group.machines[group.peers[0]]
+    assert machine.show_again() == []
+    first = machine.open()
+    assert len(first) == 3
+    assert machine.show_again() == first
+    machine.follow(plan_of(group.peers, 2))
+    assert machine.show_again() == []
+
+
 def test_an_observer_opens_the_sum_and_shows_nothing() -> None:
     group = Group(4)
     watcher = PEERS[9]
