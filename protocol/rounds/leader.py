@@ -599,19 +599,13 @@ class RoundLeader:
         return self._tell_self()
 
     def _say_again(self, now: float) -> list[Effect]:
-        """Repeat the commit: it may have been lost with a link."""
+        """Repeat the commit until a member acknowledges it: it may have been lost with a link."""
         decided = self._decided
-        if decided is None or not self._repeats or self._look_at is None or now < self._look_at:
+        if decided is None or self._told_self or self._look_at is None or now < self._look_at:
             return []
         self._look_at = now + RESEND_S
         again = [Send(peer, decided) for peer in sorted(self._deciders)]
         return [*again, *self._apply_if_last(now)]
-
-    @property
-    def _repeats(self) -> bool:
-        """Whether a commit is repeated: until a member acknowledges it, or for as long as the step
-        is open here, if it takes several that know it to open the sum."""
-        return not self._told_self or self._least > 1
 
     def _tell_self(self) -> list[Effect]:
         if self._told_self or self._decided is None:
@@ -657,7 +651,7 @@ class RoundLeader:
         """Return when ``tick`` has something to do."""
         if not self.leading and self._decided is None:
             return None
-        waits = [self._look_at] if self._repeats else []
+        waits = [self._look_at] if not self._told_self else []
         if self._decided is None:
             if self._plan is not None:
                 waits += [self._patience.until, self._anew_at]

@@ -51,7 +51,7 @@ from protocol.rounds.plans import (
 from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds, most_segments
 from protocol.secrecy.machine import Masking
-from protocol.wire.messages import Dealing, Opening, Plan, Ready, Reduced, Segment
+from protocol.wire.messages import Commit, Dealing, Opening, Plan, Ready, Reduced, Segment
 
 NOT_READY: Final = frozenset(
     {Progress.SETTLING, Progress.DEALING, Progress.CONTRIBUTING, Progress.EXCHANGING}
@@ -390,7 +390,7 @@ class RoundMember:
         if self._masking is None or old or self.progress is Progress.APPLYING:
             return []
         self._masking.dealing(sender, message)
-        effects = self._mask()
+        effects = [*self._mask(), *self._give_up_secret()]
         return [*effects, *(self._try_ready() if self.progress is Progress.OBSERVING else [])]
 
     def _mask(self) -> list[RoundEffect]:
@@ -417,6 +417,25 @@ class RoundMember:
             return []
         self._masking.opening(sender, message)
         return self.try_apply()
+
+    def ask_for_shares(self, loss_sum: float) -> list[RoundEffect]:
+        """Say what is committed to members that have not shown their shares, and show them ours:
+        either may have been lost with a link.
+
+        Args:
+            loss_sum: of the step, as the leader's commit says.
+        """
+        plan, commit, masking = self._plan, self._commit, self._masking
+        if plan is None or commit is None or masking is None or self.progress is Progress.APPLYING:
+            return []
+        said = Commit(plan.stage, plan.step, *commit, loss_sum)
+        asked = masking.closed_to()
+        return [effect for p in asked for effect in (Send(p, said), *masking.show_again(p))]
+
+    def shares_again(self, peer: PeerId, attempt: int) -> list[RoundEffect]:
+        """A peer says a commit to us: if we have opened that attempt, it waits for our shares."""
+        masking = self._masking
+        return [*masking.show_again(peer)] if masking and masking.opened == attempt else []
 
     def _open(self, masking: Masking) -> list[RoundEffect]:
         """Our attempt is committed: show our shares, and look at those of others."""
@@ -527,17 +546,14 @@ class RoundMember:
     def committed(self, attempt: int, digest: bytes, *, by_word: bool = False) -> list[RoundEffect]:
         """Learn that an attempt is committed (from its leader, or by the word of a sibling that has
         applied it); apply if we hold exactly what it commits."""
-        again: list[RoundEffect] = []
-        if self._masking is not None and not by_word and self._commit == (attempt, digest):
-            again += self._masking.show_again()
         if self.progress is Progress.APPLYING or attempt < self.promised:
-            return again  # having promised a later attempt, we must not apply this one
+            return []  # having promised a later attempt, we must not apply this one
         if self._masking is not None and self._masking.opened not in (None, attempt):
             return []  # of one step, one sum is opened
         if by_word and self._commit is not None and not self._by_word:
             return []  # its leader knows better
         self._commit, self._by_word = (attempt, digest), by_word
-        return [*again, *self.try_apply()]
+        return self.try_apply()
 
     def forget_word(self) -> None:
         """A sibling takes back that the step was committed; what a leader said stays."""

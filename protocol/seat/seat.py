@@ -63,7 +63,7 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Commitments, Unsigned
-from protocol.rounds.leader import OwnPart, RoundLeader
+from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
@@ -145,6 +145,8 @@ class _OpenStep:
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
     """When it could have been closed: from then on more than one is told of our ledger."""
+    ask_at: float | None = None
+    """When to ask for the shares that still have to open the committed sum."""
 
 
 class Seat:
@@ -560,6 +562,7 @@ class Seat:
             self.leasing.tick(self._view, self.leader.reports, now)
         effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
         effects += self._follow_siblings(now) if self._following.looks_again else []
+        effects += self._ask_for_shares(now)
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
@@ -748,6 +751,20 @@ class Seat:
             return []
         return list(self.leader.acknowledged(sender, message))
 
+    def _ask_for_shares(self, now: float) -> list[SeatEffect]:
+        """Nobody can take a member's place once a secret sum is committed: we ask again and again.
+        """
+        loss = self._open.commit_loss
+        asked = [] if loss is None or not self.serving else self.member.ask_for_shares(loss)
+        if not asked:
+            return []
+        if self._open.ask_at is None:
+            self._open.ask_at = now + RESEND_S
+        if now < self._open.ask_at:
+            return []
+        self._open.ask_at = now + RESEND_S
+        return [*asked]
+
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
         before = self.leader.reports.get(sender)
@@ -769,7 +786,8 @@ class Seat:
             # send it again.
             return []
         self._open.commit_loss = message.loss_sum
-        effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
+        effects: list[SeatEffect] = [*self.member.shares_again(sender, message.attempt)]
+        effects += self.member.committed(message.attempt, message.digest)
         effects += [] if self._open.kept else self._now_confirmed(now)
         if sender != self.place.me:
             known = self.member.applied[0] or self.member.promised

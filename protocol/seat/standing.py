@@ -227,7 +227,7 @@ class Standing:
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
         judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
-        return [*self._make_up(now), *judged, *self._let_enough_back(), *self.tick(now)]
+        return [*self._make_up(now), *judged, *self._let_enough_back(now), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set ``peer`` aside at ``now`` for our own observation ``why``."""
@@ -446,6 +446,7 @@ class Standing:
             waiting = self._come_back_to(stage)
             if not waiting:
                 return []
+            self._call_truce(waiting[0], now)
             said += self._back(waiting[0], _too_few(stage))
         seconds = math.inf if for_good else _doubled(account.times)
         account.times += not followed
@@ -466,12 +467,13 @@ class Standing:
         self._shun()
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
 
-    def _let_enough_back(self) -> list[Explain]:
-        """Let back whom a stage needs again because others have fallen silent."""
+    def _let_enough_back(self, now: float) -> list[Explain]:
+        """Let back whom a stage with secret sums needs again because others have fallen silent."""
         said: list[Explain] = []
-        for stage in self._near:
+        for stage in self._near if self._least > 1 else []:
             for peer in self._come_back_to(stage):
-                if 0 < self._count(stage) < self._least and not self._left_behind(peer, stage):
+                if self._count(stage) < self._least:
+                    self._call_truce(peer, now)
                     said += self._back(peer, _too_few(stage))
         return said
 
@@ -491,12 +493,13 @@ class Standing:
             self._touch.shun(self._place.stage, self._aside)
 
     def _come_back_to(self, stage: int) -> list[PeerId]:
-        """Return those that a stage has for a while set aside, the first to come back first."""
+        """Return whom a stage may have back before the time, the first to come back first."""
         there = {r.peer for r in self._view.serving(stage)}
         until = {
             peer: aside.until
             for peer, aside in self._aside.items()
             if aside.stage == stage and peer in there and aside.until < math.inf
+            if not self._left_behind(peer, stage)
         }
         return sorted(until, key=until.__getitem__)
 

@@ -11,7 +11,7 @@ State: dealings and openings of the running step, which may overtake the plan or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -138,23 +138,21 @@ class Masking:
         """Our attempt is committed: show our shares to all, once."""
         if self.opened is not None:
             return []
-        self.opened = self._followed().attempt
-        return self._show()
-
-    def show_again(self) -> list[Effect]:
-        """The commit is said again, so the step is still open: shares may have been lost with a
-        link."""
-        plan = self._plan
-        return self._show() if plan is not None and self.opened == plan.attempt else []
-
-    def _show(self) -> list[Effect]:
         plan = self._followed()
-        members = [PeerId(member.peer) for member in plan.members]
-        if self._me not in members:
+        self.opened = plan.attempt
+        return self._show([PeerId(m.peer) for m in plan.members] + list(map(PeerId, plan.observers)))
+
+    def show_again(self, peer: PeerId) -> list[Effect]:
+        """Show one peer the shares that we have shown: they may have been lost with a link."""
+        plan = self._plan
+        return self._show([peer]) if plan is not None and self.opened == plan.attempt else []
+
+    def _show(self, to: Iterable[PeerId]) -> list[Effect]:
+        plan = self._followed()
+        if all(member.peer != self._me for member in plan.members):
             return []
         said = Opening(plan.stage, plan.step, plan.attempt, self._current().open())
-        others = [peer for peer in (*members, *map(PeerId, plan.observers)) if peer != self._me]
-        return [Send(peer, said) for peer in others]
+        return [Send(peer, said) for peer in to if peer != self._me]
 
     def opening(self, sender: PeerId, message: Opening) -> None:
         """Keep the shares that a member shows; what it showed first of an attempt stands."""
@@ -184,11 +182,13 @@ class Masking:
         return [peer for peer in attempt.members if peer not in shown]
 
     def is_lost(self) -> bool:
-        """Whether too few of the members are left to open the committed sum."""
+        """Whether too few of the members are left to open the committed sum. Who has dealt for a
+        later attempt has promised that, and will not open this one."""
         attempt = self._attempt
         if attempt is None or self.opened is None:
             return False
-        there = attempt.openers() | (self._siblings() & set(attempt.members))
+        elsewhere = {peer for of, peer in self._dealings if of > self.opened}
+        there = attempt.openers() | (self._siblings() & set(attempt.members) - elsewhere)
         return len(there) < attempt.needed
 
     def forget(self, peer: PeerId) -> None:

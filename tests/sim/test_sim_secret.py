@@ -120,6 +120,24 @@ def test_what_opens_a_sum_is_said_again(lab: Lab, kind: type, replicas: int) -> 
     losses_are_near(lab, world)
 
 
+@pytest.mark.parametrize("replicas", [4, 8])
+@pytest.mark.parametrize("told", [1, 2])
+def test_a_leader_dies_when_few_know_its_commit(lab: Lab, told: int, replicas: int) -> None:
+    """Those who know it tell the others."""
+    world, heard = secret(lab, replicas), list[PeerId]()
+
+    def kill(peer: SimPeer, to: PeerId, message: Message, _payload: bytes) -> None:
+        if isinstance(message, Commit) and message.step == 3 and to != peer.peer:
+            if len(heard) == told and peer.peer not in heard:
+                world.kill(peer)
+            heard.append(to)
+
+    watch(world, kill)
+    world.run(3600.0)
+    assert len(heard) > told
+    losses_are_near(lab, world)
+
+
 def test_newcomers_follow_and_end_bit_identical(lab: Lab) -> None:
     world = secret(lab, 4)
     newcomer = world.join(0, "new")

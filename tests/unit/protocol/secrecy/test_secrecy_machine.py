@@ -147,13 +147,29 @@ def test_shares_are_shown_for_one_attempt_of_a_step() -> None:
 def test_shares_are_shown_again_for_that_attempt_only() -> None:
     group = Group(4)
     group.deal(plan_of(group.peers))
-    machine = group.machines[group.peers[0]]
-    assert machine.show_again() == []
-    first = machine.open()
-    assert len(first) == 3
-    assert machine.show_again() == first
+    machine, other = group.machines[group.peers[0]], group.peers[1]
+    assert machine.show_again(other) == []
+    shown = machine.open()
+    assert len(shown) == 3
+    assert machine.show_again(other) == [one for one in shown if one.peer == other]
+    assert not machine.show_again(group.peers[0])
     machine.follow(plan_of(group.peers, 2))
-    assert machine.show_again() == []
+    assert machine.show_again(other) == []
+
+
+def test_who_deals_for_a_later_attempt_opens_no_earlier_one() -> None:
+    group = Group(4)
+    group.deal(plan_of(group.peers))
+    machine = group.machines[group.peers[0]]
+    machine.open()
+    for later, peer in enumerate(group.peers[1:], 1):
+        [to_us] = [
+            one.message
+            for one in group.machines[peer].follow(plan_of(group.peers, 2))
+            if one.peer == group.peers[0]
+        ]
+        machine.dealing(peer, to_us)
+        assert machine.is_lost() == (later >= 2), "of four three are needed"
 
 
 def test_an_observer_opens_the_sum_and_shows_nothing() -> None:
