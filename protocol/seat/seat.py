@@ -752,8 +752,7 @@ class Seat:
         return list(self.leader.acknowledged(sender, message))
 
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
-        """Nobody can take a member's place once a secret sum is committed: we ask again and again.
-        """
+        """Nobody can take a member's place once a secret sum is committed: ask again and again."""
         loss = self._open.commit_loss
         asked = [] if loss is None or not self.serving else self.member.ask_for_shares(loss)
         if not asked:

@@ -140,7 +140,8 @@ class Masking:
             return []
         plan = self._followed()
         self.opened = plan.attempt
-        return self._show([PeerId(m.peer) for m in plan.members] + list(map(PeerId, plan.observers)))
+        members = [PeerId(member.peer) for member in plan.members]
+        return self._show([*members, *map(PeerId, plan.observers)])
 
     def show_again(self, peer: PeerId) -> list[Effect]:
         """Show one peer the shares that we have shown: they may have been lost with a link."""
