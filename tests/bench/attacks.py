@@ -28,9 +28,13 @@ range: each attempt of a round showed one of them, and the leader blamed those t
 (``tests/sim/test_sim_lying_minority.py``). A replica that divides every boundary tensor by 2^40,
 2x2: its neighbours banned it, it named its sibling and itself as the only electors of a step that
 it led, and took the run back to the last checkpoint again and again
-(``tests/unit/client/train/test_train_cut_off.py``). Rows of commit 0c5bdf7, and those from 4196168
-on, were measured while other programs took most of both cores: there the losses and the expulsions
-count, the rates and their shares do not.
+(``tests/unit/client/train/test_train_cut_off.py``). Where *others' cores* are .3 or more, other
+programs took part of both cores: there the losses and the expulsions count, the rates and their
+shares do not.
+
+*refuses* tells no lie: a replica may take no work, and nobody is shut out for that. Its sibling
+does the work of both, and every microbatch asks it in vain first, for nobody remembers that another
+microbatch did: that doubles what a step costs the honest ones.
 """
 
 from __future__ import annotations
