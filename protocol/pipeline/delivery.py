@@ -20,7 +20,14 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.backups import Backup, BackupBudget, next_backup
 from protocol.pipeline.effects import Obstructs, Rerouted, SendPayload
-from protocol.pipeline.holding import BUSY_RETRY_S, Delivery, Holder, forward, fresh_delivery
+from protocol.pipeline.holding import (
+    BUSY_RETRY_MAX_S,
+    BUSY_RETRY_S,
+    Delivery,
+    Holder,
+    forward,
+    fresh_delivery,
+)
 from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.stalling import LOOK_S, OVERSLEPT_S, stalling
 from protocol.pipeline.suspicion import PATIENCE, SILENT_POINTS, judge, late_words
@@ -29,7 +36,6 @@ from protocol.wire.messages import Have, Receipt
 
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
-BUSY_RETRY_MAX_S = 1.0
 
 DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
@@ -317,7 +323,8 @@ class Deliveries:
         """Return who gets it, and the charge. If it has waited in vain once, it does not wait for
         another replica that has shown nothing yet, as long as one that has is open."""
         helpful = delivery.helpful(self._live, self._committed)
-        exclude = self._live - (helpful - delivery.busy or helpful)
+        free = helpful - delivery.busy
+        exclude = self._live - (free - self.next_hop.resting(now) or free or helpful)
         if delivery.again and (
             tried := self.next_hop.choose(now, exclude | self.next_hop.untried())
         ):
@@ -398,11 +405,14 @@ class Deliveries:
     def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """offered | held -> another replica at once, or the same after a pause."""
         delivery.busy.add(holder.peer)
+        if holder.held_since is None:
+            self.next_hop.refused(holder.peer, now)
         if delivery.backup is not None:
             return self._without(delivery, holder, now)
         self._discharge(holder)
         delivery.holder = None
-        if delivery.helpful(self._live, self._committed) - delivery.busy:
+        free = delivery.helpful(self._live, self._committed) - delivery.busy
+        if free - self.next_hop.resting(now):
             return self._offer(delivery, now)
         delivery.busy, delivery.deadline = set(), now + delivery.backoff_s
         delivery.backoff_s = min(2 * delivery.backoff_s, BUSY_RETRY_MAX_S)

@@ -13,6 +13,7 @@ TAKEN_AHEAD = 2
 """A stage takes boundaries of its step and the next one, and of one more where updates are delayed;
 what is sent too early is refused, and sent for nothing."""
 BUSY_RETRY_S = 0.02
+BUSY_RETRY_MAX_S = 1.0
 SPOILT_RETRY_S = 1.0
 """Pause before a gradient is asked for again if only the replica that gave a malformed one can have
 it."""

@@ -5,7 +5,8 @@ its work in flight (join the shortest expected delay), not all work ever sent th
 is slow, or spends time on another stage, its work does not come back and the next microbatches go
 elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
 the time until its gradient comes back is mostly that of the stages behind, which is the same for a
-fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it.
+fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it. One
+that refuses work is not asked again for a moment, by any microbatch, while another one is open.
 
 A replica that we reach through a relay only counts as busier than it is. So it gets what those that
 we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
-from protocol.pipeline.holding import Holder
+from protocol.pipeline.holding import BUSY_RETRY_MAX_S, BUSY_RETRY_S, Holder
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, wait_s
 
@@ -48,6 +49,8 @@ RELAYED_MORE = 3.0
 LATELY = 1024
 """Choices of which newcomers get a bounded share; then each counts half."""
 _Open = tuple[float, bytes, PeerId]
+MOST_DOUBLINGS = 6
+"""Of the pause of a replica that refuses work; it is bounded by ``BUSY_RETRY_MAX_S``, too."""
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
 
@@ -74,6 +77,9 @@ class _Candidate:
     struck_at: float = float("-inf")
     brought_at: float = float("-inf")
     suspended_until: float = 0.0
+    refusals: int = 0
+    """In a row, each after the pause that the one before has brought."""
+    rests_until: float = 0.0
     chosen: int = 0
     """How often it was chosen lately."""
 
@@ -210,6 +216,10 @@ class NextHop:
         candidate = self._candidates.get(peer)
         return candidate.charged if candidate else 0
 
+    def resting(self, now: float) -> frozenset[PeerId]:
+        """Return the replicas that have refused work a moment ago."""
+        return frozenset(p for p, c in self._candidates.items() if c.rests_until > now)
+
     def untried(self) -> frozenset[PeerId]:
         """Return the replicas that have not shown yet how long they take."""
         return frozenset(p for p, c in self._candidates.items() if not c.gradient.measured)
@@ -245,6 +255,15 @@ class NextHop:
         """Note that ``peer``'s receipt took ``seconds``, with ``queue`` microbatches in flight."""
         if candidate := self._candidates.get(peer):
             candidate.receipt.note(seconds, queue)
+            candidate.refusals, candidate.rests_until = 0, 0.0
+
+    def refused(self, peer: PeerId, now: float) -> None:
+        """Note that ``peer`` takes no work now: it has a pause, twice as long each time."""
+        candidate = self._candidates.get(peer)
+        if candidate is not None and candidate.rests_until <= now:
+            pause_s = BUSY_RETRY_S * (1 << min(candidate.refusals, MOST_DOUBLINGS))
+            candidate.rests_until = now + min(pause_s, BUSY_RETRY_MAX_S)
+            candidate.refusals += 1
 
     def told(self, peer: PeerId, queue: int, now: float) -> None:
         """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.

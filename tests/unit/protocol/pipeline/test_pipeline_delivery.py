@@ -100,6 +100,35 @@ class TestRefusals:
         assert {peer, other} == {A, B}
         assert again == attempt + 1
 
+    def test_who_refuses_is_not_asked_by_every_microbatch(self) -> None:
+        made, asked, refuser = deliveries(A, B), list[float](), None
+        for n in range(20):
+            now, m = n / 100, M + n
+            [(peer, attempt)] = offers(list(made.start(STEP, m, again=False, now=now)))
+            refuser = refuser or peer
+            if peer == refuser:
+                asked.append(now)
+                busy = receipt("busy", attempt, microbatch=m)
+                [(peer, attempt)] = offers(list(made.receipt(peer, busy, now)))
+            assert peer != refuser
+            made.receipt(peer, receipt("accepted", attempt, microbatch=m), now)
+            made.gradient(peer, STEP, m, now)
+        assert asked == pytest.approx([0.0, 0.02, 0.06, 0.14])
+
+    def test_who_takes_work_again_has_no_pause(self) -> None:
+        made = deliveries(A, B)
+        first, attempt = offered(made)
+        [(other, attempt)] = offers(list(made.receipt(first, receipt("busy", attempt), 0.0)))
+        made.receipt(other, receipt("accepted", attempt), 0.0)
+        [(peer, attempt)] = offers(list(made.start(STEP, M + 1, again=False, now=0.01)))
+        assert peer == other
+        made.receipt(peer, receipt("accepted", attempt, microbatch=M + 1), 0.01)
+        [(peer, attempt)] = offers(list(made.start(STEP, M + 2, again=False, now=0.02)))
+        assert peer == first
+        made.receipt(peer, receipt("accepted", attempt, microbatch=M + 2), 0.02)
+        [(peer, attempt)] = offers(list(made.start(STEP, M + 3, again=False, now=0.03)))
+        assert peer == first
+
     def test_everybody_busy_pauses_longer_and_longer(self) -> None:
         made = deliveries(A)
         _, attempt = offered(made)
