@@ -112,7 +112,6 @@ class TestRefusals:
                 [(peer, attempt)] = offers(list(made.receipt(peer, busy, now)))
             assert peer != refuser
             made.receipt(peer, receipt("accepted", attempt, microbatch=m), now)
-            made.gradient(peer, STEP, m, now)
         assert asked == pytest.approx([0.0, 0.02, 0.06, 0.14])
 
     def test_who_takes_work_again_has_no_pause(self) -> None:
