@@ -33,8 +33,8 @@ programs took part of both cores: there the losses and the expulsions count, the
 shares do not.
 
 *refuses* tells no lie: a replica may take no work, and nobody is shut out for that. Its sibling
-does the work of both, and every microbatch asks it in vain first, for nobody remembers that another
-microbatch did: that doubles what a step costs the honest ones.
+does the work of both. Until 1ccbbca0 every microbatch asked it first, in vain: 2.5 steps a second
+(twice), now 3.9 to 4.1 (three runs), on the same machine within one hour.
 """
 
 from __future__ import annotations
