@@ -5,8 +5,8 @@ its work in flight (join the shortest expected delay), not all work ever sent th
 is slow, or spends time on another stage, its work does not come back and the next microbatches go
 elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
 the time until its gradient comes back is mostly that of the stages behind, which is the same for a
-fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it. One
-that refuses work is not asked again for a moment, by any microbatch, while another one is open.
+fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it. A
+replica that refuses work is left alone for a moment, as long as another one is free.
 
 A replica that we reach through a relay only counts as busier than it is. So it gets what those that
 we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
@@ -49,8 +49,6 @@ RELAYED_MORE = 3.0
 LATELY = 1024
 """Choices of which newcomers get a bounded share; then each counts half."""
 _Open = tuple[float, bytes, PeerId]
-MOST_DOUBLINGS = 6
-"""Of the pause of a replica that refuses work; it is bounded by ``BUSY_RETRY_MAX_S``, too."""
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
 
@@ -77,8 +75,8 @@ class _Candidate:
     struck_at: float = float("-inf")
     brought_at: float = float("-inf")
     suspended_until: float = 0.0
-    refusals: int = 0
-    """In a row, each after the pause that the one before has brought."""
+    pause_s: float = BUSY_RETRY_S
+    """How long it is left alone after its next refusal."""
     rests_until: float = 0.0
     chosen: int = 0
     """How often it was chosen lately."""
@@ -255,15 +253,17 @@ class NextHop:
         """Note that ``peer``'s receipt took ``seconds``, with ``queue`` microbatches in flight."""
         if candidate := self._candidates.get(peer):
             candidate.receipt.note(seconds, queue)
-            candidate.refusals, candidate.rests_until = 0, 0.0
+            candidate.pause_s, candidate.rests_until = BUSY_RETRY_S, 0.0
 
     def refused(self, peer: PeerId, now: float) -> None:
-        """Note that ``peer`` takes no work now: it has a pause, twice as long each time."""
+        """Note that ``peer`` has refused work: it is left alone, for twice as long each time.
+
+        Refusals of what was sent to it before the pause began change nothing.
+        """
         candidate = self._candidates.get(peer)
         if candidate is not None and candidate.rests_until <= now:
-            pause_s = BUSY_RETRY_S * (1 << min(candidate.refusals, MOST_DOUBLINGS))
-            candidate.rests_until = now + min(pause_s, BUSY_RETRY_MAX_S)
-            candidate.refusals += 1
+            candidate.rests_until = now + candidate.pause_s
+            candidate.pause_s = min(2 * candidate.pause_s, BUSY_RETRY_MAX_S)
 
     def told(self, peer: PeerId, queue: int, now: float) -> None:
         """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
