@@ -256,6 +256,10 @@ class Quorum:
             return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
         return YES
 
+    def suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether peers are a majority of the electors without anybody else, ourselves included."""
+        return self._is_majority(self.electors.intersection(peers))
+
     def hears(self, peer: PeerId, now: float) -> bool:
         """Whether what a peer says did not wait while we slept."""
         return peer == self._me or self._touch is None or self._touch.hears(peer, now)

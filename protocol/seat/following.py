@@ -18,12 +18,14 @@ A sibling that has raised such an alarm alone lately, or has taken one back, is 
 after twice as long for each of them (``membership/alarms.py``). Until then we go on as if it had
 said nothing: it stops nobody from leading, and proves no commit but the one that we have decided
 ourselves. While we are out of touch or look around, we could close nothing anyway, and believe it;
-whom we have once believed in a step we go on believing.
+whom we have once believed in a step we go on believing. One that is a majority of the step's
+electors by itself needs nobody's help to go on without us: it raises no alarm by that, only by what
+it takes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Collection, Container
 
 from protocol.ids import PeerId
 from protocol.membership.alarms import Alarms
@@ -49,6 +51,8 @@ class Following:
         self._stage, self._alarms, self._lag = stage, alarms, 2 if delayed else 1
         self._alone: tuple[PeerId, int] | None = None
         """The only one that says that a step is closed, and the step."""
+        self._needs_nobody = False
+        """Whether those that are ahead could have closed the step without anybody else."""
         self._doublings = 0
         """Of the time for which we wait for somebody else to say so, too."""
         self._behind_since: float | None = None
@@ -101,6 +105,7 @@ class Following:
         last: int,
         in_touch: bool = True,
         decided: tuple[int, bytes] | None = None,
+        suffice: Callable[[Collection[PeerId]], bool] = lambda _ahead: False,
     ) -> Replica | None:
         """Return a serving sibling whose version our step's commit has made, or None.
 
@@ -115,6 +120,7 @@ class Following:
             last: the run's last version; nothing is later.
             in_touch: whether we are, with a majority of the electors, and have looked around.
             decided: attempt and digest, if we have decided as the step's leader.
+            suffice: whether peers are a majority of the step's electors, without anybody else.
         """
         said = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not said or step >= last:
@@ -134,6 +140,7 @@ class Following:
         past = [replica for replica in near if replica.version > step + self._lag]
         ahead = {replica.peer for replica in (*newer, *past)}
         self._alone = (min(ahead), step) if len(ahead) == 1 else None
+        self._needs_nobody = suffice(ahead)
         doubted = self._alone is not None and in_touch and self._believed_since is None
         self._doublings = self._alarms.times(min(ahead), now) if doubted else 0
         if self._doublings:
@@ -162,7 +169,7 @@ class Following:
         lost_at = self._lost_at()
         if lost_at is None or now < lost_at:
             return False
-        if self._behind_since is not None and self._alone is not None:
+        if self._behind_since is not None and self._alone is not None and not self._needs_nobody:
             self._alarms.raised(self._alone[0], now)
         self.caught_up()
         return True

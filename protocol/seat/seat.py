@@ -1021,7 +1021,13 @@ class Seat:
             what = seen, self.step, now, promised, heard, self.probation.left_out
             in_touch = bool(self.quorum.holds(now))
             decided, last = self.leader.decided, self._steps
-            proof = self._following.compare(*what, last=last, in_touch=in_touch, decided=decided)
+            proof = self._following.compare(
+                *what,
+                last=last,
+                in_touch=in_touch,
+                decided=decided,
+                suffice=self.quorum.suffice,
+            )
         said = self.member.committed(proof.attempt, proof.digest, by_word=True) if proof else []
         if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
             self._following.caught_up()  # the machine is

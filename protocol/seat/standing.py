@@ -19,8 +19,10 @@ the stage makes no progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
-before. No stage is left with fewer replicas than a step of it needs: one, or three whose sums are
-secret. Where others fall silent meanwhile, the first to come back anyway comes back at once.
+before; but who has since been among us for four times as long as that begins anew, for honest
+machines sleep, too. No stage is left with fewer replicas than a step of it needs: one, or three
+whose sums are secret. Where others fall silent meanwhile, the first to come back anyway comes back
+at once.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -50,6 +52,9 @@ from protocol.view import SwarmView
 
 ASIDE_S: Final = 60.0
 """The first time; it doubles with each later one."""
+FORGIVEN_AFTER: Final = 4.0
+"""Times as long as it would be set aside next. Who holds its stage up for three seconds whenever it
+is forgiven costs it one in a hundred."""
 MOST_DOUBLINGS: Final = 4
 DISPUTE_S: Final = 1.0
 """A claim has to stand so long: most are over when the next heartbeat comes."""
@@ -87,6 +92,8 @@ class _Account:
     """Disputes in which the other one went."""
     times: int = 0
     """How often it was set aside."""
+    until: float = -math.inf
+    """When the last of these times was over."""
     made_up: int = 0
     """How often it came back after a dispute with us."""
 
@@ -448,8 +455,11 @@ class Standing:
                 return []
             self._call_truce(waiting[0], now)
             said += self._back(waiting[0], _too_few(stage))
+        if now >= account.until + FORGIVEN_AFTER * _doubled(account.times):
+            account.times = 0
         seconds = math.inf if for_good else _doubled(account.times)
         account.times += not followed
+        account.until = now + seconds
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         version = self._view.committed(stage)
         self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -145,8 +146,15 @@ def wait_for(
         ended = [member for member in alive if not member.alive]
         assert not ended, f"{what}: {ended[0].name} ended: {ended[0].log_tail(20)}"
         time.sleep(0.1)
-    tails = "\n".join(f"--- {member.name}\n{member.log_tail(40)}" for member in alive)
+    tails = "\n".join(f"--- {member.name}\n{_told_by(member)}" for member in alive)
     raise AssertionError(f"{what}: not within {timeout_s} s\n{tails}")
+
+
+def _told_by(member: Any) -> str:
+    """Return the newest lines of a member's log; of those that tell of a step, few."""
+    lines = member.log_tail(5000).splitlines()
+    steps = re.compile(r"\S+ step \d+: loss ")
+    return "\n".join([line for line in lines if not steps.match(line)][-60:] + lines[-5:])
 
 
 def snapshot_of(home: Path) -> Snapshot | None:

@@ -65,6 +65,17 @@ def may_close(me: PeerId, side: set[PeerId], everybody: list[PeerId], after_s: f
     return bool(made.holds(now) and made.may_go_on_without(set(everybody) - side, now))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_some_suffice_if_they_could_close_the_step_alone(count: int) -> None:
+    electing = PEERS[:count]
+    made = quorum(electing[0], Contacts(), electing)
+    first = min(electing, key=lambda peer: rank("elector", peer))
+    for size in range(count + 1):
+        for some in itertools.combinations(electing, size):
+            most = 2 * size > count or (2 * size == count and first in some)
+            assert made.suffice({*some, PEERS[5]}) is most
+
+
 def test_a_refusal_says_what_is_missing() -> None:
     me, *others = PEERS[:3]
     now = 100.0 + LOST_AFTER_S + 1

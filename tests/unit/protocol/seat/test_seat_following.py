@@ -331,6 +331,19 @@ def test_another_one_bears_it_out_from_then_on_though_it_comes_and_goes() -> Non
     assert alarms.times(SIBLING, 41.0) == 2, "it was not alone"
 
 
+def test_who_needs_nobody_to_go_on_without_us_raises_no_alarm() -> None:
+    alarms = raised(0)
+    following = Following(STAGE, alarms)
+    how = {"last": LAST, "suffice": lambda ahead: ahead == {SIBLING}}
+    for begun in (0.0, 60.0, 120.0):
+        following.compare(ahead(), STEP, begun, ATTEMPT, {SIBLING}, **how)
+        assert following.is_lost(begun + BEHIND_S)
+    assert alarms.times(SIBLING, 200.0) == 0
+    following.compare(ahead(), STEP, 200.0, ATTEMPT, {SIBLING}, **how)
+    assert following.takes_back(ahead(version=STEP), STEP, 201.0), "but this is a lie"
+    assert alarms.times(SIBLING, 201.0) == 1
+
+
 def test_what_is_taken_back_was_an_alarm() -> None:
     alarms = raised(0)
     following = Following(STAGE, alarms)

@@ -13,6 +13,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.standing import (
     ASIDE_S,
     DISPUTE_S,
+    FORGIVEN_AFTER,
     LOOKING_S,
     TRUCE_S,
     UNMENDED_S,
@@ -88,6 +89,18 @@ def test_each_time_lasts_twice_as_long(standing: Standing) -> None:
     standing.accuse(ONE, "it sleeps", ASIDE_S)
     standing.tick(2.5 * ASIDE_S)
     assert standing.is_aside(ONE)
+
+
+@pytest.mark.parametrize("forgiven", [False, True])
+def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
+    standing.accuse(ONE, "it sleeps", 0.0)
+    standing.tick(ASIDE_S)
+    again = ASIDE_S + FORGIVEN_AFTER * 2 * ASIDE_S - (not forgiven)
+    standing.accuse(ONE, "it sleeps", again)
+    standing.tick(again + ASIDE_S)
+    assert standing.is_aside(ONE) is not forgiven
+    standing.tick(again + 2 * ASIDE_S)
+    assert not standing.is_aside(ONE)
 
 
 def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
