@@ -399,6 +399,7 @@ class RoundLeader:
             return []
         self._look_at, effects = None, self._admit(now)
         here = own.received + len(self._ready)
+        self._patience.unbroken(self._quorum.unbroken_since(now), here)
         if self._anew_at is not None and (now >= self._anew_at or self._all_have_looked()):
             self._void("malformed shard")
         if self._plan is not None and self._patience.ran_out(here, now):

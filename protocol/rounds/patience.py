@@ -3,6 +3,10 @@
 A round over a slow line takes as long as its bytes, and an abandoned round starts again with the
 first byte. So the time counts from the last arrival, is a multiple of earlier rounds' durations,
 and doubles with every failed attempt of a step.
+
+A leader that was asleep or cut off is lost to the others meanwhile, and they take nothing from it:
+what it sent then has to be sent again. If nothing has come for as long as a usual round takes after
+such a break, its plan is given up early, and that counts as no failure.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ USUAL_TIMES: Final = 2.0
 FORGET: Final = 0.7
 """Decay of a long round's weight with each shorter one."""
 MOST_DOUBLINGS: Final = 5
+AFTER_BREAK_S: Final = 6.0
+"""After a break at least: as long as a replica looks around before it closes anything."""
 
 
 class Patience:
@@ -27,6 +33,8 @@ class Patience:
         self._usual_s = 0.0
         self._in_vain = 0
         self._planned = False
+        self._break: tuple[float, int] | None = None
+        """When a break in this attempt was over, and how much had come of the round by then."""
 
     def start_step(self) -> None:
         """A new step: nothing of it is planned, and no attempt has come to nothing."""
@@ -35,10 +43,23 @@ class Patience:
     def planned(self, here: int, now: float) -> None:
         """A plan was made; ``here``: how much has come of the round."""
         self.planned_at = self._moved_at = now
-        self._here, self._planned = here, True
+        self._here, self._planned, self._break = here, True, None
+
+    def unbroken(self, since: float, here: int) -> None:
+        """We have been here, and in touch with the others, since then; ``here``: how much has come
+        of the round."""
+        if since > (self.planned_at if self._break is None else self._break[0]):
+            self._break = since, here
 
     def ran_out(self, here: int, now: float) -> bool:
         """Whether the plan is to be given up; call it again if it is not."""
+        if now < self.until:
+            return False
+        if (after := self._break) is not None and now >= self._mended_by(after[0]):
+            self._break = None
+            if here == after[1]:
+                self._waited_s = now - after[0]
+                return True
         if now < self.until:
             return False
         if here != self._here:
@@ -62,7 +83,11 @@ class Patience:
         usual_s = max(ROUND_TIMEOUT_S, USUAL_TIMES * self._usual_s)
         return usual_s * (1 << min(self._in_vain, MOST_DOUBLINGS))
 
+    def _mended_by(self, break_at: float) -> float:
+        return break_at + max(AFTER_BREAK_S, self._usual_s)
+
     @property
     def until(self) -> float:
         """When to look whether the plan is to be given up."""
-        return self._moved_at + self._wait_s
+        usual = self._moved_at + self._wait_s
+        return usual if self._break is None else min(usual, self._mended_by(self._break[0]))

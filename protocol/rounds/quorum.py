@@ -256,9 +256,15 @@ class Quorum:
             return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
         return YES
 
+    def unbroken_since(self, now: float) -> float:
+        """Return since when we have been awake and in touch with a majority of the electors."""
+        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
+        return max(self._for_us.lost_at, woke)
+
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether peers are a majority of the electors without anybody else, ourselves included."""
-        return self._is_majority(self.electors.intersection(peers))
+        gone = () if self._touch is None else filter(self._touch.is_gone, peers)
+        return self._is_majority(self.electors.intersection(peers).difference(gone))
 
     def hears(self, peer: PeerId, now: float) -> bool:
         """Whether what a peer says did not wait while we slept."""

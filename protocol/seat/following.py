@@ -20,7 +20,7 @@ said nothing: it stops nobody from leading, and proves no commit but the one tha
 ourselves. While we are out of touch or look around, we could close nothing anyway, and believe it;
 whom we have once believed in a step we go on believing. One that is a majority of the step's
 electors by itself needs nobody's help to go on without us: it raises no alarm by that, only by what
-it takes back.
+it takes back before we believe it. It could end every step of the stage by staying away, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Following:
         self._alone: tuple[PeerId, int] | None = None
         """The only one that says that a step is closed, and the step."""
         self._needs_nobody = False
-        """Whether those that are ahead could have closed the step without anybody else."""
+        """Whether the siblings that are ahead could have closed the step without anybody else."""
         self._doublings = 0
         """Of the time for which we wait for somebody else to say so, too."""
         self._behind_since: float | None = None
@@ -140,7 +140,7 @@ class Following:
         past = [replica for replica in near if replica.version > step + self._lag]
         ahead = {replica.peer for replica in (*newer, *past)}
         self._alone = (min(ahead), step) if len(ahead) == 1 else None
-        self._needs_nobody = suffice(ahead)
+        self._needs_nobody = suffice({replica.peer for replica in newer})
         doubted = self._alone is not None and in_touch and self._believed_since is None
         self._doublings = self._alarms.times(min(ahead), now) if doubted else 0
         if self._doublings:

@@ -76,6 +76,16 @@ def test_some_suffice_if_they_could_close_the_step_alone(count: int) -> None:
             assert made.suffice({*some, PEERS[5]}) is most
 
 
+def test_who_has_left_suffices_for_nothing() -> None:
+    contacts = Contacts()
+    made = quorum(PEERS[0], contacts, PEERS[:2])
+    first = min(PEERS[:2], key=lambda peer: rank("elector", peer))
+    hear(contacts, first, (), (STAGE,), 100.0)
+    assert made.suffice({first})
+    contacts.left(first)
+    assert not made.suffice({first})
+
+
 def test_a_refusal_says_what_is_missing() -> None:
     me, *others = PEERS[:3]
     now = 100.0 + LOST_AFTER_S + 1
