@@ -224,8 +224,17 @@ class Quorum:
         """Whether we are in touch with a majority of the electors."""
         if self._touch is None:
             return YES
-        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+        for_us = self._in_touch(now)
         return self._has(self._for_us, for_us, "in touch with us", now) and self._knows_all(now)
+
+    def _in_touch(self, now: float) -> list[PeerId]:
+        return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+
+    def needs(self, peer: PeerId, now: float) -> bool:
+        """Whether we are in touch with a majority of the electors only as long as with a peer."""
+        for_us = [] if self._touch is None else self._in_touch(now)
+        without = [elector for elector in for_us if elector != peer]
+        return self._is_majority(for_us) and not self._is_majority(without)
 
     def _knows_all(self, now: float) -> Answer:
         """Whether those that our last seat knew have had the time to begin where we do."""

@@ -265,6 +265,7 @@ class Seat:
             self._spoilers,
             lambda: self.umpire.looks_into,
             least,
+            self.quorum.needs,
         )
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)

@@ -22,7 +22,8 @@ Otherwise two replicas would follow each other forever. Each time lasts twice as
 before; but who has given no reason for ten times as long as that begins anew, for honest machines
 sleep, too. No stage is left with fewer replicas than a step of it needs: one, or three
 whose sums are secret. Where others fall silent meanwhile, the first to come back anyway comes back
-at once.
+at once. Nor is anybody set aside without whom too few electors would be left to close the step:
+three siblings that wait for each other would each be left with one.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -133,6 +134,7 @@ class Standing:
         spoilers: peers whose fault we have seen ourselves.
         looks_into: the two of whom we judge a case, if there is one.
         least: how many replicas a step of a stage needs.
+        needs: whether we could close nothing without a peer: too few electors would be left.
     """
 
     def __init__(
@@ -144,8 +146,9 @@ class Standing:
         spoilers: Callable[[], Collection[PeerId]] = lambda: (),
         looks_into: Callable[[], Pair] = frozenset,
         least: int = 1,
+        needs: Callable[[PeerId, float], bool] = lambda _peer, _now: False,
     ) -> None:
-        self._looks_into, self._least = looks_into, least
+        self._looks_into, self._least, self._needs = looks_into, least, needs
         self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
@@ -241,6 +244,8 @@ class Standing:
         stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
         if peer == self._place.me or self.is_aside(peer) or not stages:
             return []
+        if self._needs(peer, now):
+            return []
         return self._put(peer, stages[0], why, now)
 
     def expel(self, peer: PeerId, stage: int, why: str, now: float) -> list[Explain]:
@@ -317,8 +322,11 @@ class Standing:
             return []
         if verdict is None and pair == self._looks_into() and now < since + LOOKING_S:
             return []
-        del self._disputes[pair]
         loser = verdict or self._loser(pair, disputes, now)
+        if self._needs(loser, now):
+            self._disputes[pair] = now
+            return []
+        del self._disputes[pair]
         (other,) = pair - {loser}
         self._account(other).spared += 1
         return self._put(loser, stage, f"it and {short(other)} hold each other up", now, other)

@@ -76,6 +76,20 @@ def test_some_suffice_if_they_could_close_the_step_alone(count: int) -> None:
             assert made.suffice({*some, PEERS[5]}) is most
 
 
+def test_a_majority_needs_those_without_whom_it_is_none() -> None:
+    electing, contacts, now = PEERS[:3], Contacts(), 100.0
+    me, other, third = electing
+    made = quorum(me, contacts, electing)
+    assert not made.needs(other, now), "there is no majority"
+    hear(contacts, other, (), (STAGE,), now)
+    assert made.needs(other, now)
+    assert not made.needs(third, now)
+    hear(contacts, third, (), (STAGE,), now)
+    assert not made.needs(other, now)
+    hear(contacts, third, [me], (STAGE,), now + 1)
+    assert made.needs(other, now + 1), "the third one has lost us"
+
+
 def test_who_has_left_suffices_for_nothing() -> None:
     contacts = Contacts()
     made = quorum(PEERS[0], contacts, PEERS[:2])

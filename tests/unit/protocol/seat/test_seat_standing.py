@@ -103,6 +103,22 @@ def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool
     assert not standing.is_aside(ONE)
 
 
+def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
+    needed = {ONE}
+    made = Standing(place(), None, needs=lambda peer, _now: peer in needed)
+    made.observe(view(), (), 0.0)
+    made.accuse(ONE, "it sleeps", 0.0)
+    assert not made.aside()
+    made.observe(view(second=[ME, SIBLING]), [SIBLING], 1.0)
+    needed.add(SIBLING)
+    for now in range(2, 20):
+        made.tick(float(now))
+    assert not made.aside()
+    needed.clear()
+    made.tick(20.0 + DISPUTE_S)
+    assert made.aside() == {SIBLING}, "it is still waited for"
+
+
 def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
     standing.accuse(ONE, "it sleeps", 0.0)
     standing.accuse(TWO, "it sleeps, too", 1.0)
