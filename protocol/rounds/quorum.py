@@ -230,11 +230,16 @@ class Quorum:
     def _in_touch(self, now: float) -> list[PeerId]:
         return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
 
-    def needs(self, peer: PeerId, now: float) -> bool:
-        """Whether we are in touch with a majority of the electors only as long as with a peer."""
-        for_us = [] if self._touch is None else self._in_touch(now)
-        without = [elector for elector in for_us if elector != peer]
-        return self._is_majority(for_us) and not self._is_majority(without)
+    def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
+        """Whether those with whom we are in touch, and who are not ``aside``, are a majority of the
+        electors with a peer, and none without it. It counts as soon as we hear it, for it is in
+        touch with us again once we do not ignore it."""
+        touch = self._touch
+        if touch is None or peer not in self.electors:
+            return False
+        without = {e for e in self._in_touch(now) if e not in aside} - {peer}
+        heard = touch.meets(peer, now)
+        return heard and self._is_majority({*without, peer}) and not self._is_majority(without)
 
     def _knows_all(self, now: float) -> Answer:
         """Whether those that our last seat knew have had the time to begin where we do."""

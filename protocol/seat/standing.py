@@ -22,8 +22,8 @@ Otherwise two replicas would follow each other forever. Each time lasts twice as
 before; but who has given no reason for ten times as long as that begins anew, for honest machines
 sleep, too. No stage is left with fewer replicas than a step of it needs: one, or three
 whose sums are secret. Where others fall silent meanwhile, the first to come back anyway comes back
-at once. Nor is anybody set aside without whom too few electors would be left to close the step:
-three siblings that wait for each other would each be left with one.
+at once. The same holds for the electors of a step: three siblings that wait for each other would
+each be left with one.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -134,7 +134,7 @@ class Standing:
         spoilers: peers whose fault we have seen ourselves.
         looks_into: the two of whom we judge a case, if there is one.
         least: how many replicas a step of a stage needs.
-        needs: whether we could close nothing without a peer: too few electors would be left.
+        needs: whether enough electors are in touch with us, besides those aside, with a peer only.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Standing:
         spoilers: Callable[[], Collection[PeerId]] = lambda: (),
         looks_into: Callable[[], Pair] = frozenset,
         least: int = 1,
-        needs: Callable[[PeerId, float], bool] = lambda _peer, _now: False,
+        needs: Callable[[PeerId, Collection[PeerId], float], bool] = lambda *_: False,
     ) -> None:
         self._looks_into, self._least, self._needs = looks_into, least, needs
         self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
@@ -244,7 +244,7 @@ class Standing:
         stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
         if peer == self._place.me or self.is_aside(peer) or not stages:
             return []
-        if self._needs(peer, now):
+        if self._needs(peer, self._aside, now):
             return []
         return self._put(peer, stages[0], why, now)
 
@@ -323,7 +323,7 @@ class Standing:
         if verdict is None and pair == self._looks_into() and now < since + LOOKING_S:
             return []
         loser = verdict or self._loser(pair, disputes, now)
-        if self._needs(loser, now):
+        if self._needs(loser, self._aside, now):
             self._disputes[pair] = now
             return []
         del self._disputes[pair]
@@ -486,13 +486,16 @@ class Standing:
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
 
     def _let_enough_back(self, now: float) -> list[Explain]:
-        """Let back whom a stage with secret sums needs again because others have fallen silent."""
+        """Let back who is needed again because others have fallen silent: by a stage with secret
+        sums, or to close a step at all."""
         said: list[Explain] = []
-        for stage in self._near if self._least > 1 else []:
+        for stage in self._near if self._aside else []:
             for peer in self._come_back_to(stage):
-                if self._count(stage) < self._least:
+                few = self._count(stage) < self._least
+                if few or self._needs(peer, self._aside, now):
                     self._call_truce(peer, now)
-                    said += self._back(peer, now, _too_few(stage))
+                    why = _too_few(stage) if few else "too few electors are left without it"
+                    said += self._back(peer, now, why)
         return said
 
     def _is_needed(self, peer: PeerId, stage: int, least: int | None = None) -> bool:

@@ -2,8 +2,8 @@
 
 Each time one of two has gone on alone, nobody else can say so. Without ``Quorum.suffice`` its word
 was believed ever later, and the run of seed 14 stood still for 378 s, waiting for the one that
-waited for a witness. Without ``Quorum.needs`` each of three (seed 12) had set another one aside,
-was left with one elector, and all of them stood still for 86 s.
+waited for a witness. Without ``Quorum.needs`` each of three (seed 23) had set another one aside,
+was left with one elector, and all of them stood still for 102 s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def naps(seed: int) -> list[Fault]:
     return found
 
 
-@pytest.mark.parametrize(("seed", "replicas"), [(10, 2), (14, 2), (12, 3)])
+@pytest.mark.parametrize(("seed", "replicas"), [(10, 2), (14, 2), (23, 3)])
 def test_who_sleeps_often_is_soon_back_and_nobody_stands_still(seed: int, replicas: int) -> None:
     faults = naps(seed)
     config = ChaosConfig(seed=seed, stages=1, replicas=replicas, audits=0.2)

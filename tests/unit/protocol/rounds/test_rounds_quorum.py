@@ -76,18 +76,21 @@ def test_some_suffice_if_they_could_close_the_step_alone(count: int) -> None:
             assert made.suffice({*some, PEERS[5]}) is most
 
 
-def test_a_majority_needs_those_without_whom_it_is_none() -> None:
+def test_a_majority_may_depend_on_one() -> None:
     electing, contacts, now = PEERS[:3], Contacts(), 100.0
     me, other, third = electing
     made = quorum(me, contacts, electing)
-    assert not made.needs(other, now), "there is no majority"
+    assert not made.needs(other, (), now), "it is not heard"
     hear(contacts, other, (), (STAGE,), now)
-    assert made.needs(other, now)
-    assert not made.needs(third, now)
+    assert made.needs(other, (), now)
+    assert not made.needs(third, (), now)
+    assert not made.needs(PEERS[4], (), now), "it is no elector"
     hear(contacts, third, (), (STAGE,), now)
-    assert not made.needs(other, now)
+    assert not made.needs(other, (), now)
+    assert made.needs(other, {third}, now)
+    assert made.needs(other, {other, third}, now), "to let it back"
     hear(contacts, third, [me], (STAGE,), now + 1)
-    assert made.needs(other, now + 1), "the third one has lost us"
+    assert made.needs(other, (), now + 1), "the third one has lost us"
 
 
 def test_who_has_left_suffices_for_nothing() -> None:

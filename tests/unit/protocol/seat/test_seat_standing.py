@@ -105,7 +105,7 @@ def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
     needed = {ONE}
-    made = Standing(place(), None, needs=lambda peer, _now: peer in needed)
+    made = Standing(place(), None, needs=lambda peer, _aside, _now: peer in needed)
     made.observe(view(), (), 0.0)
     made.accuse(ONE, "it sleeps", 0.0)
     assert not made.aside()
@@ -117,6 +117,9 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     needed.clear()
     made.tick(20.0 + DISPUTE_S)
     assert made.aside() == {SIBLING}, "it is still waited for"
+    needed.add(SIBLING)
+    made.observe(view(second=[ME, SIBLING]), [], 22.0)
+    assert not made.aside(), "others have fallen silent"
 
 
 def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
