@@ -22,8 +22,8 @@ Otherwise two replicas would follow each other forever. Each time lasts twice as
 before; but who has given no reason for ten times as long as that begins anew, for honest machines
 sleep, too. No stage is left with fewer replicas than a step of it needs: one, or three
 whose sums are secret. Where others fall silent meanwhile, the first to come back anyway comes back
-at once. The same holds for the electors of a step: three siblings that wait for each other would
-each be left with one.
+at once. The same holds for the electors of a step, but for those whose fault we have seen: three
+siblings that wait for each other would each be left with one.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -244,7 +244,7 @@ class Standing:
         stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
         if peer == self._place.me or self.is_aside(peer) or not stages:
             return []
-        if self._needs(peer, self._aside, now):
+        if self._is_elector_needed(peer, now):
             return []
         return self._put(peer, stages[0], why, now)
 
@@ -323,7 +323,7 @@ class Standing:
         if verdict is None and pair == self._looks_into() and now < since + LOOKING_S:
             return []
         loser = verdict or self._loser(pair, disputes, now)
-        if self._needs(loser, self._aside, now):
+        if self._is_elector_needed(loser, now):
             self._disputes[pair] = now
             return []
         del self._disputes[pair]
@@ -492,7 +492,7 @@ class Standing:
         for stage in self._near if self._aside else []:
             for peer in self._come_back_to(stage):
                 few = self._count(stage) < self._least
-                if few or self._needs(peer, self._aside, now):
+                if few or self._is_elector_needed(peer, now):
                     self._call_truce(peer, now)
                     why = _too_few(stage) if few else "too few electors are left without it"
                     said += self._back(peer, now, why)
@@ -504,6 +504,9 @@ class Standing:
         count = self._count(stage)
         counts = any(r.peer == peer for r in self._view.serving(stage)) and not self.is_aside(peer)
         return counts and count <= (self._least if least is None else least)
+
+    def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
+        return self._needs(peer, self._aside, now) and peer not in self._spoilers()
 
     def _count(self, stage: int) -> int:
         """Return how many replicas of a stage are not set aside."""

@@ -122,6 +122,17 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     assert not made.aside(), "others have fallen silent"
 
 
+def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
+    faulty = {ONE}
+    made = Standing(place(), None, spoilers=lambda: faulty, needs=lambda *_: True)
+    made.observe(view(), (), 0.0)
+    made.accuse(TWO, "it sleeps", 0.0)
+    made.accuse(ONE, "it lies", 0.0)
+    assert made.aside() == {ONE}
+    made.observe(view(), (), 1.0)
+    assert made.aside() == {ONE}
+
+
 def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
     standing.accuse(ONE, "it sleeps", 0.0)
     standing.accuse(TWO, "it sleeps, too", 1.0)
