@@ -33,8 +33,10 @@ class Patience:
         self._usual_s = 0.0
         self._in_vain = 0
         self._planned = False
-        self._break: tuple[float, int] | None = None
-        """When a break in this attempt was over, and how much had come of the round by then."""
+        self._broke_at = 0.0
+        """When the last break was over; not before the plan."""
+        self._here_then: int | None = None
+        """How much had come of the round by then, until that is looked at."""
 
     def start_step(self) -> None:
         """A new step: nothing of it is planned, and no attempt has come to nothing."""
@@ -43,22 +45,23 @@ class Patience:
     def planned(self, here: int, now: float) -> None:
         """A plan was made; ``here``: how much has come of the round."""
         self.planned_at = self._moved_at = now
-        self._here, self._planned, self._break = here, True, None
+        self._here, self._planned = here, True
+        self._broke_at, self._here_then = now, None
 
     def unbroken(self, since: float, here: int) -> None:
         """We have been here, and in touch with the others, since then; ``here``: how much has come
         of the round."""
-        if since > (self.planned_at if self._break is None else self._break[0]):
-            self._break = since, here
+        if since > self._broke_at:
+            self._broke_at, self._here_then = since, here
 
     def ran_out(self, here: int, now: float) -> bool:
         """Whether the plan is to be given up; call it again if it is not."""
         if now < self.until:
             return False
-        if (after := self._break) is not None and now >= self._mended_by(after[0]):
-            self._break = None
-            if here == after[1]:
-                self._waited_s = now - after[0]
+        if self._here_then is not None and now >= self._mended_by:
+            then, self._here_then = self._here_then, None
+            if here == then:
+                self._waited_s = now - self._broke_at
                 return True
         if now < self.until:
             return False
@@ -83,11 +86,14 @@ class Patience:
         usual_s = max(ROUND_TIMEOUT_S, USUAL_TIMES * self._usual_s)
         return usual_s * (1 << min(self._in_vain, MOST_DOUBLINGS))
 
-    def _mended_by(self, break_at: float) -> float:
-        return break_at + max(AFTER_BREAK_S, self._usual_s)
+    @property
+    def _mended_by(self) -> float:
+        """By when something has come again after a break, if it cost nothing."""
+        usual_s = self._usual_s or ROUND_TIMEOUT_S
+        return self._broke_at + max(AFTER_BREAK_S, usual_s)
 
     @property
     def until(self) -> float:
         """When to look whether the plan is to be given up."""
         usual = self._moved_at + self._wait_s
-        return usual if self._break is None else min(usual, self._mended_by(self._break[0]))
+        return usual if self._here_then is None else min(usual, self._mended_by)

@@ -157,6 +157,10 @@ class Standing:
         """Members that are out for good, with their stage and why."""
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
+        self._put_off: dict[Pair, float] = {}
+        """Disputes whose loser was needed, and when to look again."""
+        self._few_since: float | None = None
+        """Since when too few electors have been left without one that is aside."""
         self._truces: dict[PeerId, float] = {}
         """Until when what a sibling says of us is from before it knew that we let it back."""
         self._view, self._last = SwarmView(((),) * place.stages), limits.MAX_STEP
@@ -201,8 +205,12 @@ class Standing:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         ends = [min(aside.until, aside.look_at) for aside in self._aside.values()]
-        due = [since + DISPUTE_S for since in self._disputes.values()]
-        return min((*ends, *due), default=None)
+        due = [self._due_at(pair) for pair in self._disputes]
+        few = [] if self._few_since is None else [self._few_since + TRUCE_S]
+        return min((*ends, *due, *few), default=None)
+
+    def _due_at(self, pair: Pair) -> float:
+        return max(self._disputes[pair] + DISPUTE_S, self._put_off.get(pair, -math.inf))
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -236,6 +244,7 @@ class Standing:
         }
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
+        self._put_off = {pair: at for pair, at in self._put_off.items() if pair in open_}
         judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
         return [*self._make_up(now), *judged, *self._let_enough_back(now), *self.tick(now)]
 
@@ -281,7 +290,7 @@ class Standing:
             # looking at another one may have brought this one back
             if aside.look_at <= now and peer in self._aside:
                 said += self._look_again(peer, aside, now)
-        due = {pair for pair, since in self._disputes.items() if now >= since + DISPUTE_S}
+        due = {pair for pair in self._disputes if now >= self._due_at(pair)}
         if due:
             in_how_many = Counter(peer for pair in self._disputes for peer in pair)
             known = self._spoilers()  # of these we need not ask who names whom
@@ -324,7 +333,7 @@ class Standing:
             return []
         loser = verdict or self._loser(pair, disputes, now)
         if self._is_elector_needed(loser, now):
-            self._disputes[pair] = now
+            self._put_off[pair] = now + DISPUTE_S
             return []
         del self._disputes[pair]
         (other,) = pair - {loser}
@@ -391,6 +400,8 @@ class Standing:
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stage = self._stage_of(peer)
             if stage in (None, self._place.stage) or self._is_needed(peer, stage):
+                continue
+            if self._is_elector_needed(peer, now):
                 continue
             if peer != self._place.me and not self.is_aside(peer):
                 words, seen = "others of our stage have set it aside", peer in overdue
@@ -487,15 +498,24 @@ class Standing:
 
     def _let_enough_back(self, now: float) -> list[Explain]:
         """Let back who is needed again because others have fallen silent: by a stage with secret
-        sums, or to close a step at all."""
+        sums; or to close a step at all, if that lasts: who has just been let back is heard by then.
+        """
         said: list[Explain] = []
-        for stage in self._near if self._aside else []:
+        for stage in self._near if self._least > 1 else []:
             for peer in self._come_back_to(stage):
-                few = self._count(stage) < self._least
-                if few or self._is_elector_needed(peer, now):
+                if self._count(stage) < self._least:
                     self._call_truce(peer, now)
-                    why = _too_few(stage) if few else "too few electors are left without it"
-                    said += self._back(peer, now, why)
+                    said += self._back(peer, now, _too_few(stage))
+        waiting = (peer for stage in self._near for peer in self._come_back_to(stage))
+        needed = next((peer for peer in waiting if self._is_elector_needed(peer, now)), None)
+        if needed is None or said:
+            self._few_since = None
+        elif self._few_since is None:
+            self._few_since = now
+        elif now >= self._few_since + TRUCE_S:
+            self._few_since = None
+            self._call_truce(needed, now)
+            said += self._back(needed, now, "too few electors are left without it")
         return said
 
     def _is_needed(self, peer: PeerId, stage: int, least: int | None = None) -> bool:

@@ -119,6 +119,9 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     assert made.aside() == {SIBLING}, "it is still waited for"
     needed.add(SIBLING)
     made.observe(view(second=[ME, SIBLING]), [], 22.0)
+    assert made.aside(), "they may be back at once"
+    assert made.next_deadline() == 22.0 + TRUCE_S
+    made.observe(view(second=[ME, SIBLING]), [], 22.0 + TRUCE_S)
     assert not made.aside(), "others have fallen silent"
 
 
@@ -270,6 +273,33 @@ def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
     made.observe(three({}), (), 0.0)
     made.observe(three(said), (), 1.0)
     assert [made.is_aside(peer) for peer in (ONE, TWO)].count(True) == 1
+
+
+def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
+    made = Standing(place(), None, needs=lambda peer, _aside, _now: peer == ONE)
+    said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    made.observe(three({}), (), 0.0)
+    for now in range(1, 10):
+        made.observe(three(said), (), float(now))
+        assert not made.aside()
+
+
+def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
+    """Until it is, the other one seems to be needed, which has just been set aside for it."""
+    swapped_at = DISPUTE_S + UNMENDED_S
+    made = Standing(
+        place(), None, needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1
+    )
+    made.observe(view({ONE: (TWO,)}), (), 0.0)
+    made.tick(DISPUTE_S)
+    first = made.aside()
+    made.tick(swapped_at)
+    second = made.aside()
+    assert len(first) == len(second) == 1
+    assert first != second
+    for tenth in range(100):
+        made.observe(view(), (), swapped_at + tenth / 10)
+        assert made.aside() == second
 
 
 def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
