@@ -824,10 +824,10 @@ class Recovery:
         return author in self._linked() and self._goes_by_strangers(self._now)
 
     def _is_healthy(self, now: float) -> bool:
-        """Whether we train, or have seen the last step of the run."""
+        """Whether we train, or have seen every stage's last step of the run."""
         if not self.open or self._trouble(now):
             return False
-        if self._newest >= self.steps:
+        if all(self._seen.get(stage, 0) >= self.steps for stage in range(self._stages)):
             return True
         last = self.evidence.closed_at if self.evidence.worked else self._rose_at
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
