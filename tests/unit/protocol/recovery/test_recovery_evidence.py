@@ -311,6 +311,14 @@ class TestHealth:
         assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 20)), 500.0)) is None
         assert adopted(made.tick(500.0 + OUTVOTED_S + STALLED_S)) is None
 
+    def test_it_stands_only_once_every_stage_has_made_it(self) -> None:
+        made = training(NEXT, until=29, steps=30)
+        made.closed(0, 30, digest(0, 30), (NEXT,), 11.0)
+        made.update(context(30, 29, live=(ME, NEXT)), 12.0)
+        later = lineage(1, 20)
+        told = made.receive(NEXT, stored((0, 20), (1, 20), lineage=later), 500.0)
+        assert adopted(told) == later
+
 
 class TestLongAbsence:
     def kept(self) -> Kept:
