@@ -1,8 +1,8 @@
 """A replica of a run's only stage sleeps often and soon wakes, as a laptop does.
 
 Each time one of two has gone on alone, nobody else can say so. Without ``Quorum.suffice`` its word
-was believed ever later, and the run of seed 14 stood still for 378 s, waiting for the one that
-waited for a witness. Without ``Quorum.needs`` each of three (seed 23) had set another one aside,
+was believed ever later, and one of seed 14 was out for minutes, waiting for a witness; where the
+faults end with the last nap, the other one waited for it, and the run stood for 378 s. Without ``Quorum.needs`` each of three (seed 23) had set another one aside,
 was left with one elector, and all of them stood still for 102 s. ``python -m tests.bench.naps``
 looks at many seeds.
 """

@@ -54,10 +54,12 @@ def watched(seed: int, replicas: int) -> Iterator[Seen]:
 
 
 def standstills(seed: int, replicas: int) -> list[float]:
-    """Return the times, in seconds, between two moments at which the newest version had risen."""
-    found, version, since = list[float](), 0, 0.0
+    """Return the times, in seconds, between two moments at which the newest version had risen, and
+    from the last one to the end."""
+    found, version, since, now = list[float](), 0, 0.0, 0.0
     for seen in watched(seed, replicas):
+        now = seen.now
         if seen.newest > version:
-            found.append(seen.now - since)
-            version, since = seen.newest, seen.now
-    return found
+            found.append(now - since)
+            version, since = seen.newest, now
+    return [*found, now - since]
