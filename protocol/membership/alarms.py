@@ -6,7 +6,7 @@ are past the step. So for each alarm that one peer raised alone, or took back, i
 ``WINDOW_S``, its word alone is believed only after twice as long (``seat/following.py``). Whether
 an alarm was true is not asked: others would have to say so, and they may lie. A member that names
 versions that nobody made can make a sibling fetch its state every six minutes in the end, and no
-longer every six seconds; unless the stage cannot go on without it anyway.
+longer every six seconds. The exception is a member without which no step can be closed anyway.
 
 It outlives our seats. State, bounded: by peer the times of its alarms. Times are monotonic seconds.
 """

@@ -5,21 +5,22 @@ first byte. So the time counts from the last arrival, is a multiple of earlier r
 and doubles with every failed attempt of a step.
 
 A leader that was asleep or cut off is lost to the others meanwhile, and they take nothing from it:
-what it sent then has to be sent again. If nothing has come for as long as a usual round takes after
-such a break, its plan is given up early, and that counts as no failure.
+what it sent then has to be sent again. If nothing comes after such a break for as long as a usual
+round takes, and at least for as long as a replica looks around, it gives its plan up early. That
+does not count as a failed attempt.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from protocol.rounds.quorum import LOOK_AROUND_S
+
 ROUND_TIMEOUT_S: Final = 30.0
 USUAL_TIMES: Final = 2.0
 FORGET: Final = 0.7
 """Decay of a long round's weight with each shorter one."""
 MOST_DOUBLINGS: Final = 5
-AFTER_BREAK_S: Final = 6.0
-"""After a break at least: as long as a replica looks around before it closes anything."""
 
 
 class Patience:
@@ -49,15 +50,13 @@ class Patience:
         self._broke_at, self._here_then = now, None
 
     def unbroken(self, since: float, here: int) -> None:
-        """We have been here, and in touch with the others, since then; ``here``: how much has come
-        of the round."""
+        """Note since when we have been awake and in touch; ``here``: how much of the round has
+        come."""
         if since > self._broke_at:
             self._broke_at, self._here_then = since, here
 
     def ran_out(self, here: int, now: float) -> bool:
         """Whether the plan is to be given up; call it again if it is not."""
-        if now < self.until:
-            return False
         if self._here_then is not None and now >= self._mended_by:
             then, self._here_then = self._here_then, None
             if here == then:
@@ -88,9 +87,9 @@ class Patience:
 
     @property
     def _mended_by(self) -> float:
-        """By when something has come again after a break, if it cost nothing."""
+        """When to look whether anything has come since the break."""
         usual_s = self._usual_s or ROUND_TIMEOUT_S
-        return self._broke_at + max(AFTER_BREAK_S, usual_s)
+        return self._broke_at + max(LOOK_AROUND_S, usual_s)
 
     @property
     def until(self) -> float:

@@ -231,9 +231,11 @@ class Quorum:
         return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
-        """Whether those with whom we are in touch, and who are not ``aside``, are a majority of the
-        electors with a peer, and none without it. It counts as soon as we hear it, for it is in
-        touch with us again once we do not ignore it."""
+        """Whether we have a majority of the electors only with this peer.
+
+        Of those in touch with us, the ones that are ``aside`` do not count. The peer itself counts
+        if we hear it: an ignored peer is in touch again soon after we stop ignoring it.
+        """
         touch = self._touch
         if touch is None or peer not in self.electors:
             return False
@@ -276,7 +278,7 @@ class Quorum:
         return max(self._for_us.lost_at, woke)
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether peers are a majority of the electors without anybody else, ourselves included."""
+        """Whether these peers alone are a majority of the electors."""
         gone = () if self._touch is None else filter(self._touch.is_gone, peers)
         return self._is_majority(self.electors.intersection(peers).difference(gone))
 

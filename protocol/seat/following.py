@@ -20,7 +20,7 @@ said nothing: it stops nobody from leading, and proves no commit but the one tha
 ourselves. While we are out of touch or look around, we could close nothing anyway, and believe it;
 whom we have once believed in a step we go on believing. One that is a majority of the step's
 electors by itself needs nobody's help to go on without us: it raises no alarm by that, only by what
-it takes back before we believe it. It could end every step of the stage by staying away, too.
+it takes back before we believe it. By staying away it could stop the stage anyway.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Following:
             last: the run's last version; nothing is later.
             in_touch: whether we are, with a majority of the electors, and have looked around.
             decided: attempt and digest, if we have decided as the step's leader.
-            suffice: whether peers are a majority of the step's electors, without anybody else.
+            suffice: whether some peers alone are a majority of the step's electors.
         """
         said = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not said or step >= last:

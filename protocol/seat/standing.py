@@ -19,11 +19,14 @@ the stage makes no progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
-before; but who has given no reason for ten times as long as that begins anew, for honest machines
-sleep, too. No stage is left with fewer replicas than a step of it needs: one, or three
-whose sums are secret. Where others fall silent meanwhile, the first to come back anyway comes back
-at once. The same holds for the electors of a step, but for those whose fault we have seen: three
-siblings that wait for each other would each be left with one.
+before. A peer that is then back for ten times as long as the next time would last starts over at
+the first, because honest machines sleep, too.
+
+No stage is left with fewer replicas than a step of it needs: one, or three whose sums are secret.
+Where others fall silent meanwhile, the first to come back anyway comes back at once. Nor does
+anybody set a peer aside without which too few electors would be left to close a step, unless it has
+seen that peer's fault: three siblings that wait for each other would each be left with one. A peer
+that turns out to be needed while it is aside comes back after a few seconds.
 
 Two siblings that have set each other aside come back together: where the electors are few, neither
 can close the step while it does without the other one. So who lets a sibling back gives it time to
@@ -92,7 +95,7 @@ class _Account:
     spared: int = 0
     """Disputes in which the other one went."""
     times: int = 0
-    """How often it was set aside."""
+    """How often it was set aside since it last started over."""
     back_at: float = -math.inf
     """When it last came back."""
     made_up: int = 0
@@ -134,7 +137,7 @@ class Standing:
         spoilers: peers whose fault we have seen ourselves.
         looks_into: the two of whom we judge a case, if there is one.
         least: how many replicas a step of a stage needs.
-        needs: whether enough electors are in touch with us, besides those aside, with a peer only.
+        needs: whether we have a majority of the electors only with a peer (``Quorum.needs``).
     """
 
     def __init__(
@@ -401,9 +404,11 @@ class Standing:
             stage = self._stage_of(peer)
             if stage in (None, self._place.stage) or self._is_needed(peer, stage):
                 continue
-            if self._is_elector_needed(peer, now):
-                continue
-            if peer != self._place.me and not self.is_aside(peer):
+            if (
+                not self._is_elector_needed(peer, now)
+                and peer != self._place.me
+                and not self.is_aside(peer)
+            ):
                 words, seen = "others of our stage have set it aside", peer in overdue
                 said += self._put(peer, stage, words, now, followed=not seen)
         return said
@@ -497,10 +502,15 @@ class Standing:
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
 
     def _let_enough_back(self, now: float) -> list[Explain]:
-        """Let back who is needed again because others have fallen silent: by a stage with secret
-        sums; or to close a step at all, if that lasts: who has just been let back is heard by then.
+        """Let back peers that are needed because others have fallen silent.
+
+        A stage with secret sums gets them at once. An elector comes back, one at a time, only once
+        it has been needed for a while: by then a peer that was just let back is heard again.
         """
         said: list[Explain] = []
+        if not self._aside:
+            self._few_since = None
+            return said
         for stage in self._near if self._least > 1 else []:
             for peer in self._come_back_to(stage):
                 if self._count(stage) < self._least:

@@ -34,8 +34,11 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         runs = pool.map(partial(standstills, replicas=given.replicas), range(given.seeds))
         for seed, times in enumerate(runs):
-            stood += (long := [s for s in times if s > USUAL_S])
-            print(f"seed {seed}: {len(long)} standstills, longest {max(times):.0f} s", flush=True)
+            unusual = [s for s in times if s > USUAL_S]
+            stood += unusual
+            print(
+                f"seed {seed}: {len(unusual)} standstills, longest {max(times):.0f} s", flush=True
+            )
     long = sum(s > LONG_S for s in stood)
     usual, most = statistics.median(stood or [0.0]), max(stood, default=0.0)
     print(

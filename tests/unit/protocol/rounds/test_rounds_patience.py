@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.rounds.patience import AFTER_BREAK_S, MOST_DOUBLINGS, ROUND_TIMEOUT_S, Patience
+from protocol.rounds.patience import MOST_DOUBLINGS, ROUND_TIMEOUT_S, Patience
+from protocol.rounds.quorum import LOOK_AROUND_S
 
 
 def test_it_runs_out_when_nothing_has_come() -> None:
@@ -50,7 +51,7 @@ def test_what_was_on_its_way_at_a_break_is_sent_again_soon(usual_s: float) -> No
     assert patience.until == 100.0 + ROUND_TIMEOUT_S, "it was over before the plan"
     patience.unbroken(110.0, 2)
     patience.unbroken(110.0, 2)
-    soon = 110.0 + max(AFTER_BREAK_S, usual_s)
+    soon = 110.0 + max(LOOK_AROUND_S, usual_s)
     assert patience.until == soon
     assert not patience.ran_out(2, soon - 0.1)
     assert patience.ran_out(2, soon)
