@@ -1,10 +1,9 @@
 """A replica of a run's only stage sleeps often and soon wakes, as a laptop does.
 
-Each time one of two has gone on alone, nobody else can say so. Without ``Quorum.suffice`` its word
-was believed ever later, and one of seed 14 was out for minutes, waiting for a witness; where the
-faults end with the last nap, the other one waited for it, and the run stood still for 378 s.
-Without ``Quorum.needs`` each of three (seed 23) had set another one aside, was left with one
-elector, and all of them stood still for 102 s. ``python -m tests.bench.naps`` looks at many seeds.
+Without ``Quorum.needs`` each of three (seed 23) sets another one aside and is left with one
+elector, so that all of them stand still for more than a minute. Before ``Quorum.suffice``,
+``Patience.unbroken`` and the forgiveness in ``Standing``, one of two (seed 14) was out for more than
+two minutes. ``python -m tests.bench.naps`` looks at many seeds.
 """
 
 from __future__ import annotations

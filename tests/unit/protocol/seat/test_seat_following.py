@@ -344,6 +344,18 @@ def test_who_needs_nobody_to_go_on_without_us_raises_no_alarm() -> None:
     assert alarms.times(SIBLING, 201.0) == 1
 
 
+@pytest.mark.parametrize("electors", [(SIBLING,), (ME, SIBLING, OTHER)])
+def test_a_seat_counts_as_alarm_what_needed_others(electors: tuple[PeerId, ...]) -> None:
+    contacts = Contacts()
+    made = seat(contacts)
+    made.quorum.settle([SIBLING], electors, 0.0)
+    us, sibling = Replica(ME, STEP, True), Replica(SIBLING, STEP + 2, True)
+    made.update_view(SwarmView.of([[], [us, sibling]]), 1.0)
+    faults = [one for one in made.tick(1.0 + BEHIND_S) if isinstance(one, Fault)]
+    assert len(faults) == 1
+    assert contacts.alarms.times(SIBLING, 10.0) == (len(electors) > 1)
+
+
 def test_what_is_taken_back_was_an_alarm() -> None:
     alarms = raised(0)
     following = Following(STAGE, alarms)
