@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import UNSET
 
@@ -12,12 +13,18 @@ from client.compute.requests import Inside
 from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.model import ModelSpec
 
-FUSED = re.compile(r"blocks\.\d+\.attn\.qkv\.(weight|bias)")
-"""Rows of queries, keys and values; a rank has those of its heads."""
-FIRST = re.compile(r"blocks\.\d+\.ffn\.(up|gate)\.(weight|bias)")
-"""A rank has some rows."""
-SECOND = re.compile(r"blocks\.\d+\.(attn\.out|ffn\.down)\.weight")
-"""A rank has some columns."""
+Share = Literal["all", "heads", "rows", "columns"]
+"""What a rank has of a parameter where heads, inner columns and experts are dealt out."""
+_IN_BLOCK = re.compile(r"blocks\.\d+\.(.+)\.(weight|bias)")
+_SHARES: dict[str, Share] = {
+    "attn.qkv": "heads",
+    "attn.out": "columns",
+    "ffn.up": "rows",
+    "ffn.gate": "rows",
+    "ffn.down": "columns",
+}
+_SHARES_OF_EXPERTS: dict[str, Share] = {"ffn.gate_up": "rows", "ffn.down": "rows"}
+"""An expert's matrices are rows of larger ones."""
 
 
 def why_not(
@@ -55,19 +62,31 @@ def why_not(
 
 
 def _why_not_tensors(model: ModelSpec, ranks: int) -> str:
-    if model.experts is not UNSET:
-        return "its feed-forward parts are mixtures of experts"
     if model.qk_norm == "projection":
         return "it normalises the queries of all heads together"
-    counts = {
-        "heads": model.heads,
-        "key/value heads": model.kv_heads,
-        "inner columns": model.ffn_width,
-    }
+    counts = {"heads": model.heads, "key/value heads": model.kv_heads}
+    if model.experts is UNSET:
+        counts["inner columns"] = model.ffn_width
+    else:
+        counts["experts"] = model.experts.count
     for what, count in counts.items():
         if count % ranks:
             return f"its {count} {what} cannot be divided by {ranks}"
     return ""
+
+
+def share(model: ModelSpec, name: str) -> Share:
+    """Return what a rank has of a parameter of a stage, cut with "tp".
+
+    Args:
+        model: the whole model.
+        name: as in `stage_tensors`.
+    """
+    found = _IN_BLOCK.fullmatch(name)
+    if found is None or (found[2] == "bias" and _SHARES.get(found[1]) == "columns"):
+        return "all"  # a bias behind the sum over columns is added once
+    experts = {} if model.experts is UNSET else _SHARES_OF_EXPERTS
+    return {**_SHARES, **experts}.get(found[1], "all")
 
 
 def held_parameters(
@@ -92,7 +111,7 @@ def held_parameters(
 
     def held(tensors: Tensors) -> int:
         return sum(
-            _held(name, tuple(shape), inside, ranks, rank) for name, shape in tensors.items()
+            _held(model, name, tuple(shape), inside, ranks, rank) for name, shape in tensors.items()
         )
 
     count = layers_per_stage[stage] * held(model.layer_tensors(0))
@@ -100,9 +119,11 @@ def held_parameters(
     return count + (held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0)
 
 
-def _held(name: str, shape: tuple[int, ...], inside: Inside, ranks: int, rank: int) -> int:
+def _held(
+    model: ModelSpec, name: str, shape: tuple[int, ...], inside: Inside, ranks: int, rank: int
+) -> int:
     if inside == "fsdp":
         most = -(-shape[0] // ranks)
         return min(most, max(0, shape[0] - rank * most)) * math.prod(shape[1:])
-    divided = inside == "tp" and any(each.fullmatch(name) for each in (FUSED, FIRST, SECOND))
+    divided = inside == "tp" and share(model, name) != "all"
     return math.prod(shape) // (ranks if divided else 1)

@@ -2,6 +2,8 @@
 
     python -m tests.bench.leaves [--up 20Mbit/s] [--steps 40] [--record]
     python -m tests.bench.leaves --context 1024 --sequences 2 --microbatches 8 --steps 12
+    python -m tests.bench.leaves --context 1024 --sequences 2 --microbatches 8 --steps 12 \\
+                                 --layers 6 --width 256
 
 One stage, two volunteers with one thread each; 256 MiB of tokens that are bytes, of which the
 founder has all. Every volunteer uploads at the given rate, contributions included. In the first run
@@ -11,7 +13,8 @@ itself: it is when everything is missing. The look-ahead of 100 MB fills at firs
 most microbatches of the second volunteer wait for some of their parts: a sample of this small model
 is computed in less time than its part takes on the line. The rate at which the parts came says
 whether the line was full, which they share with what is averaged. The second command has the steps
-of a usual run: 16 samples of 1,024 tokens.
+of a usual run: 16 samples of 1,024 tokens. In the third one the model is so large that a sample
+takes longer to compute than its part on the line, as in all but the smallest models.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ def main() -> None:
     )
     parser.add_argument("--up", default="20Mbit/s", help="upload limit of every volunteer")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--sequences", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=32)
@@ -54,7 +59,7 @@ def main() -> None:
     given = parser.parse_args()
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
         data = tokens(Path(folder))
-        model = ModelChoices(layers=4, width=128, heads=4, context=given.context)
+        model = ModelChoices(layers=given.layers, width=given.width, heads=4, context=given.context)
         run = RunChoices(
             name="leaves",
             data=str(data),
@@ -154,7 +159,9 @@ def steps(
 def _shape(given: argparse.Namespace) -> str:
     """Say the shape of a step, where it is not the usual one."""
     shape = given.microbatches, given.sequences, given.context
-    return "" if shape == (32, 4, 128) else " of {} x {} x {} tokens".format(*shape)
+    size = given.layers, given.width
+    steps = "" if shape == (32, 4, 128) else " of {} x {} x {} tokens".format(*shape)
+    return steps + ("" if size == (4, 128) else ", {} layers {} wide,".format(*size))
 
 
 def _line(came: list[tuple[float, int]]) -> str:

@@ -64,6 +64,18 @@ def test_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         device.select_device("cuda:2")
 
 
+def test_products_in_fp32_are_made_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, cuda=1)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name in ("auto", "cuda:0", "cpu"):
+            torch.set_float32_matmul_precision("high")
+            device.select_device(name)
+            assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_an_amd_gpu_is_named_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, cuda=1, hip="6.4")
     assert device.select_device("auto") == CUDA

@@ -115,6 +115,7 @@ def learn(step: int, microbatch: int) -> ForwardBackward:
                 ("gpt", {"averaging_codec": "s8"}),
                 ("qk_norm", {"reruns_blocks": True}),
                 ("llama", {"precision": "bf16"}),
+                ("mixtral", {"reruns_blocks": True, "averaging_codec": "s8"}),
             ],
         ),
     ],

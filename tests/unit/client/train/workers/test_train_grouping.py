@@ -116,9 +116,9 @@ def test_more_ranks_need_less_each() -> None:
         ("tp", 4, {"model": replace(LARGE.model, ffn_width=1022)}, "its 1022 inner columns"),
         (
             "tp",
-            2,
-            {"model": replace(LARGE.model, architecture="llama", experts=Experts(4, 2))},
-            "mixtures of experts",
+            4,
+            {"model": replace(LARGE.model, architecture="llama", experts=Experts(6, 2))},
+            "its 6 experts cannot be divided by 4",
         ),
     ],
 )
