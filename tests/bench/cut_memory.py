@@ -1,14 +1,14 @@
 """The memory of each rank of a cut stage beside its prediction.
 
-    python -m tests.bench.cut_memory [--shapes parameters,graphs,head] [--inside fsdp,tp]
+    python -m tests.bench.cut_memory [--shapes parameters,graphs,head,experts] [--inside fsdp,tp]
                                      [--ranks 2,4] [--steps 2] [--record]
 
 A group of processes on the CPU opens a stage that is cut over them and runs steps: microbatches
 forward, as many graphs as are kept, and back, a round with S8, the update, and a checkpoint. The
-shapes are a stage whose parameters take most of the memory, one whose graphs do, and a last stage
-with a large vocabulary. Memory is the peak of what is resident in each rank from the opening on,
-less what the process had before, when it had run a small stage. Its rings, which are of one size
-whatever the stage is, do not count. The prediction is what
+shapes are a stage whose parameters take most of the memory, one whose graphs do, a last stage with
+a large vocabulary, and a stage of mixtures of experts. Memory is the peak of what is resident in
+each rank from the opening on, less what the process had before, when it had run a small stage. Its
+rings, which are of one size whatever the stage is, do not count. The prediction is what
 `client.compute.memory` says of a rank; the first one has what rounds and versions need beside it.
 """
 
@@ -24,6 +24,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 import trio
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from client.compute.allowance import needed_bytes
@@ -43,6 +44,7 @@ from client.compute.requests import (
     Save,
 )
 from client.compute.wire import Wire
+from model_zoo.specs.architecture import Experts
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
@@ -55,14 +57,14 @@ MEASURES = (
     "client/compute/full_shards.py",
     "client/compute/tensor_parallel.py",
 )
-SEGMENTS, HEADS = 16, 8
+SEGMENTS, HEADS, ACTIVE = 16, 8, 2
 PARTS_OF_A_RING = 4
 WAYS = tuple(way for way in get_args(Inside) if way != "replicas")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A stage of a GPT of two stages, and its work."""
+    """A stage of a GPT of two stages, or of a Llama with experts, and its work."""
 
     stage: int
     layers: int
@@ -71,11 +73,12 @@ class Shape:
     sequences: int
     tokens: int
     graphs: int
+    experts: int = 0
 
     def opening(self, inside: Inside) -> OpenStage:
         """Return the request that opens it."""
         model = ModelSpec(
-            architecture="gpt",
+            architecture="llama" if self.experts else "gpt",
             layers=self.layers + 1,
             width=self.width,
             heads=HEADS,
@@ -83,6 +86,7 @@ class Shape:
             ffn_width=4 * self.width,
             vocab=self.vocab,
             context=self.tokens,
+            experts=Experts(self.experts, ACTIVE, balance=0.01) if self.experts else UNSET,
         )
         return OpenStage(
             swarm="ab" * 32,
@@ -105,6 +109,7 @@ SMALL = Shape(stage=0, layers=1, width=64, vocab=256, sequences=4, tokens=16, gr
 SHAPES = {
     "parameters": Shape(0, layers=6, width=768, vocab=256, sequences=4, tokens=16, graphs=1),
     "graphs": Shape(0, layers=4, width=256, vocab=256, sequences=8, tokens=256, graphs=2),
+    "experts": Shape(0, 2, width=256, vocab=256, sequences=8, tokens=512, graphs=2, experts=8),
     "head": Shape(1, layers=2, width=512, vocab=16384, sequences=4, tokens=128, graphs=1),
 }
 

@@ -2,10 +2,10 @@
 
     python -m tests.bench.large_join [--width 2048] [--layers 6] [--minutes 40] [--record]
 
-One stage of a GPT over bytes, two volunteers with one thread each on loopback; both run on this
-machine, so it needs about 40 bytes a parameter and volunteer, and the state's size on the disk
-three times. The first one trains alone; the second comes after two steps, fetches the state, and
-has to close a step with the first, at the same hash.
+One stage of a GPT over bytes, two volunteers with one thread each on loopback. Both run on this
+machine and offload to the disk: each needs about 8 bytes of memory and 50 of the disk for a
+parameter, so 5 and 30 GB together with the usual width. The first one trains alone; the second
+comes after two steps, fetches the state, and has to close a step with the first, at the same hash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from client.lab.bench.efficiency import HOST, NAMES, found
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from tests.bench.figures import add_record_flag, figure, record
 
-FLAGS = ("--listen-host", HOST, "--threads", "1")
+FLAGS = ("--listen-host", HOST, "--threads", "1", "--offload", "on")
 ALONE = 2
 """Steps before the second one comes."""
 POLL_S, START_S = 0.5, 300.0
