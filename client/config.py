@@ -296,7 +296,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_limit_bytes: Annotated[
         Size,
         About(
-            "Memory to compute with, such as 4GiB; 0: most of what is free.",
+            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's, less what its other "
+            "volunteers need.",
             zero="85 % of the memory",
             short_flag="--memory-limit",
         ),

@@ -39,6 +39,8 @@ _BLOCK_COPIES = 2
 # Logits, their log-softmax and the gradients of both; without z-loss the logits go when they have
 # been normalised.
 _LOGIT_COPIES = 4
+USUAL_GRAPHS = 2
+"""Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 OFFLOAD_WINDOW = 1 << 20
 """Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
 asking for them."""

@@ -1,9 +1,9 @@
 """Lets the volunteers of one machine see each other: one notice each in a shared folder.
 
 A notice is a small file that its volunteer keeps locked, so it is void as soon as that process
-ends. Every user can read it; it contains only a process id and the cores in use. Other users'
-notices are hardly trusted: the kernel tells the owner of the file, its process must exist and
-belong to the same user, and malformed notices are ignored. Volunteers that do not share this
+ends. Every user can read it; it contains only a process id, and the cores and memory in use. Other
+users' notices are hardly trusted: the kernel tells the owner of the file, its process must exist
+and belong to the same user, and malformed notices are ignored. Volunteers that do not share this
 folder (containers) do not see each other.
 """
 
@@ -46,6 +46,8 @@ class Notice(Struct, frozen=True):
     """Threads chosen by its owner; 0: its share."""
     computing: bool = False
     """Whether it holds a stage."""
+    memory_bytes: Annotated[int, Meta(ge=0, lt=2**60)] = 0
+    """That its stages need of the machine's memory."""
 
     @property
     def mask(self) -> int:

@@ -29,7 +29,6 @@ from client.train.machine.capacity import (
     kept_line,
     lent_flops,
     measured_capacity,
-    usable_memory_bytes,
 )
 from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
@@ -217,7 +216,7 @@ class Training:
         addresses = tuple(self._site.addresses())
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
-        memory_bytes = advertised_bytes(engine.manifest, own.memory_bytes, self._fits)
+        memory_bytes = advertised_bytes(engine.manifest, self._terms.usable_bytes(), self._fits)
         engine.describe(replace(own, memory_bytes=memory_bytes), has_text=not problem)
         self._say_speed()
         self.entered = True
@@ -244,7 +243,7 @@ class Training:
                     self._engine.perform(Explain("swarm", words, "warning"))
                 self._fits = check_fits(
                     manifest,
-                    usable_memory_bytes(self._capacity, settings),
+                    self._terms.usable_bytes(),
                     self._terms.offloading(),
                     self._terms.grouping(),
                 )

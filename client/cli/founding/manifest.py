@@ -32,7 +32,7 @@ from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import Prices, price
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.cli.terminal.output import human_bytes
-from client.compute.memory import required_bytes
+from client.compute.memory import USUAL_GRAPHS, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
@@ -67,8 +67,6 @@ TIED = (
 )
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
-GRAPHS_KEPT = 2
-"""Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +463,7 @@ def stage_cost(
         stage=part.index,
         sequences=sequences,
         tokens=spec.context,
-        graphs_kept=GRAPHS_KEPT,
+        graphs_kept=USUAL_GRAPHS,
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Literal
 
 from client.cli.founding.fitting import stage_too_large
-from client.cli.founding.manifest import GRAPHS_KEPT, stage_cost
+from client.cli.founding.manifest import stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import machine_speed, part_seconds
 from client.compute.cuttable import why_not
-from client.compute.memory import MemoryNeed, required_bytes
+from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.plan.machines import Cut, StageWork
 from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
@@ -112,7 +112,7 @@ class ModelWorks:
             aggregation=self._run.rule,
             precision=self._run.precision,
         )
-        need = reckon(graphs_kept=GRAPHS_KEPT)
+        need = reckon(graphs_kept=USUAL_GRAPHS)
         away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)
         ways: tuple[Literal["fsdp", "tp"], ...] = "fsdp", "tp"
         return StageWork(

@@ -1,8 +1,8 @@
-"""Limits this volunteer to its share of the cores while other volunteers of the machine change.
+"""Limits this volunteer to its share of the machine while other volunteers of it come and go.
 
 A thin driver: ``client.limits`` finds the other volunteers and computes the share. All workers of
-one volunteer have the same number of threads, because they take turns. State: the present number,
-and the volunteers seen.
+one volunteer have the same number of threads, because they take turns. Memory is not taken from who
+has it: see ``memory_shares``. State: the present number, and what the others were told.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import trio
 from client.limits.core_shares import Claim, fair_threads
 from client.limits.cores import Cores, find_cores, plural_cores
 from client.limits.local_volunteers import Board, Notice, Seen
+from client.limits.memory_shares import memory_left
 from protocol.effects import Explain
 
 LOOK_S: Final = 1.0
@@ -76,6 +77,7 @@ class CoreSharing:
         self._find_cores = look_at_cores
         self._user = os.geteuid() if user is None else user
         self._posted: Notice | None = None
+        self._computing, self._memory_bytes = False, 0
         self.share = self._share_of(look_at_cores(), [])
 
     @property
@@ -108,17 +110,28 @@ class CoreSharing:
 
     def look(self, computing: bool) -> None:
         """Publish our state and compute our present share."""
-        cores = self._find_cores()
-        self._post(cores, computing)
+        cores, self._computing = self._find_cores(), computing
+        self._post(cores)
         self.share = self._share_of(cores, self._board.others())
 
-    def _post(self, cores: Cores, computing: bool) -> None:
+    def hold_memory(self, size_bytes: int) -> None:
+        """Tell the others at once how much of the machine's memory our stages need."""
+        self._memory_bytes = size_bytes
+        self._post(self._find_cores())
+
+    def memory_left(self, total_bytes: int) -> int:
+        """Return how much of the memory for volunteers the others leave to us now."""
+        others = [(seen.user, seen.notice.memory_bytes) for seen in self._board.others()]
+        return memory_left(total_bytes, self._user, others)
+
+    def _post(self, cores: Cores) -> None:
         notice = Notice(
             pid=os.getpid(),
             cpus=f"{_mask(cores):x}",
             group=cores.quota.group if cores.quota else "",
             threads=self._chosen,
-            computing=computing,
+            computing=self._computing,
+            memory_bytes=self._memory_bytes,
         )
         if notice != self._posted:
             with suppress(OSError):  # the others do not see us; we still see them

@@ -1,4 +1,4 @@
-"""Divides this machine's memory among the stages it holds.
+"""Divides the memory that this volunteer may use among the stages it holds.
 
 State: the memory of every open stage. A stage that is draining keeps its memory until it is closed,
 because a move is make before break; the next stage waits for it.
@@ -29,9 +29,11 @@ class MemoryBudget:
         usable_bytes: Callable[[], int],
         offloading: Callable[[], Offloading] = lambda: NOWHERE,
         grouping: Callable[[], Grouping] = lambda: ALONE,
+        hold: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
         self._offloading, self._grouping = offloading, grouping
+        self._hold = hold
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
         self._beside: dict[int, Fit] = {}
@@ -59,6 +61,7 @@ class MemoryBudget:
                     raise
                 await self._changed.wait()
             else:
+                self._changes()
                 return self._taken[stage]
 
     def take_beside(self, stage: int) -> Fit:
@@ -72,13 +75,13 @@ class MemoryBudget:
         fit = self._beside[stage] = fit_stage(
             self._manifest, stage, self.free_bytes, grouping=self._grouping()
         )
+        self._changes()
         return fit
 
     def release_beside(self, stage: int) -> None:
         """Free the memory of a stage that was opened for a case."""
         self._beside.pop(stage, None)
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changes()
 
     def has_room(self) -> bool:
         """Whether another stage could be opened beside the open ones."""
@@ -101,6 +104,12 @@ class MemoryBudget:
         """Free the memory of a stage that is closed and whose worker is gone."""
         self._taken.pop(stage, None)
         self._draining.discard(stage)
+        self._changes()
+
+    def _changes(self) -> None:
+        """Tell the machine's other volunteers what we hold, and our stages that wait."""
+        fits = (*self._taken.values(), *self._beside.values())
+        self._hold(sum(fit.usual_bytes for fit in fits))
         self._changed.set()
         self._changed = trio.Event()
 

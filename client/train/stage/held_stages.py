@@ -14,7 +14,6 @@ import trio
 
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
-from client.train.machine.capacity import usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
@@ -75,9 +74,10 @@ class HeldStages:
         """Whoever keeps copies of other stages' checkpoints."""
         memory_budget = MemoryBudget(
             terms.manifest,
-            lambda: usable_memory_bytes(terms.capacity(), terms.settings),
+            terms.usable_bytes,
             terms.offloading,
             terms.grouping,
+            terms.hold_memory,
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""

@@ -24,7 +24,7 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.store.paths import create_folders
-from client.train.machine.capacity import Capacity
+from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
@@ -113,6 +113,19 @@ class Terms:
     """The founder's that are known; asked anew for each seat."""
     leaves: LeafSupply | None = None
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
+
+    def usable_bytes(self) -> int:
+        """Return the memory that our stages may take now: on a processor what the machine's other
+        volunteers leave, unless the owner has said how much."""
+        capacity = self.capacity()
+        usable_bytes = usable_memory_bytes(capacity, self.settings)
+        if capacity.on_gpu or self.settings.memory_limit_bytes:
+            return usable_bytes
+        return self.cores.memory_left(usable_bytes)
+
+    def hold_memory(self, size_bytes: int) -> None:
+        """Tell the machine's other volunteers how much our stages need."""
+        self.cores.hold_memory(0 if self.capacity().on_gpu else size_bytes)
 
     def offloading(self) -> Offloading:
         """Return where vectors may be offloaded to now."""

@@ -36,6 +36,8 @@ TICK_S = 0.5
 MOST_AHEAD = 512
 """Leaves of the plan, for each part of the data: 128 MiB, the places of two groups of samples."""
 SAMPLES_AHEAD = 16_384
+STEPS_AHEAD = 8
+"""More would take the line from the rounds of this step for what a later one needs."""
 PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
 PROVEN_AT_ONCE = 16
@@ -69,6 +71,7 @@ class LeafSupply:
         self._store, self._sources, self._budget = store, sources, budget_bytes
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
+        self._samples_ahead = min(SAMPLES_AHEAD, STEPS_AHEAD * self._per_step)
         self._width = self._data.token_bytes
         self._windows = self._data.windows(manifest.model.context)
         self._most_ahead = MOST_AHEAD * max(1, len(self._data.mixed))
@@ -293,11 +296,11 @@ class LeafSupply:
             return
         first, most = self._first, min(self._most_ahead, self._budget // LEAF_BYTES // 2)
         self._plan = {leaf: last for leaf, last in self._plan.items() if last >= first}
-        until = min(first + SAMPLES_AHEAD, self._planned + PLANNED_AT_ONCE)
+        until = min(first + self._samples_ahead, self._planned + PLANNED_AT_ONCE)
         while self._planned < until and len(self._plan) < most:
             self._plan.update(self._leaves([self._planned]))
             self._planned += 1
-        if self._planned == until < first + SAMPLES_AHEAD:
+        if self._planned == until < first + self._samples_ahead:
             self._changed.set()
 
     def _missing(self, cache: LeafCache) -> tuple[list[int], list[int]]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import UNSET
 
-from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
+from client.compute.memory import USUAL_GRAPHS, MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import Inside, Offload, OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -38,6 +38,8 @@ class Fit:
     offloaded_bytes: int = 0
     inside: Inside = "replicas"
     """How the ranks of a group share it."""
+    usual_bytes: int = 0
+    """Memory it takes usually: few graphs are in flight at a time."""
 
     def at_once(self, ranks: int) -> int:
         """Return the microbatches that so many ranks run at a time."""
@@ -132,7 +134,7 @@ def _what_helps(
 ) -> str:
     """Say what lets a machine hold a stage that does not fit; ``tried`` is the last way to hold
     it."""
-    usual = f"raise --memory-limit, close other programs, or {_OTHER_SWARM}"
+    usual = f"raise --memory-limit, close other programs or volunteers, or {_OTHER_SWARM}"
     if tried != "replicas":
         host_bytes = _least(manifest, stage, tried, NOWHERE, grouping).offloaded_bytes
         if host_bytes > grouping.host_bytes:
@@ -186,8 +188,11 @@ def _fit_cut(
         need = need_with(reruns_blocks=reruns_blocks)
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
         if graphs >= 0 and need.offloaded_bytes <= grouping.host_bytes:
-            taken_bytes = need_with(graphs, reruns_blocks=reruns_blocks).total_bytes
-            return Fit(graphs, taken_bytes, reruns_blocks, inside=inside)
+            taken, usual = (
+                need_with(kept, reruns_blocks=reruns_blocks).total_bytes
+                for kept in (graphs, min(graphs, USUAL_GRAPHS))
+            )
+            return Fit(graphs, taken, reruns_blocks, inside=inside, usual_bytes=usual)
     return None
 
 
@@ -211,11 +216,20 @@ def _fit_whole(
             frugal = graphs_that_fit(need, available_bytes - spare_bytes)
             if 1 <= frugal < graphs:
                 graphs = frugal
-            taken = need_with(graphs).total_bytes
+            fit = Fit(
+                graphs,
+                need_with(graphs).total_bytes,
+                reruns_blocks,
+                usual_bytes=need_with(min(graphs, USUAL_GRAPHS)).total_bytes,
+            )
             if place is None:
-                return Fit(graphs, taken, reruns_blocks)
-            size_bytes = need.offloaded_bytes
-            return Fit(graphs, taken, reruns_blocks, place.kind, place.folder, size_bytes)
+                return fit
+            return replace(
+                fit,
+                offload=place.kind,
+                offload_folder=place.folder,
+                offloaded_bytes=need.offloaded_bytes,
+            )
     return None
 
 

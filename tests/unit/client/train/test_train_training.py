@@ -4,7 +4,7 @@ exact."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -149,13 +149,17 @@ async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
 
 
 async def _measuring(
-    swarm: TestSwarm, folder: Path, device: str = "cpu", cores: CoreSharing | None = None
+    swarm: TestSwarm,
+    folder: Path,
+    device: str = "cpu",
+    cores: CoreSharing | None = None,
+    **more: Any,
 ) -> tuple[Training, list[LocalWorker]]:
     """One that measures what it can do as nodes do; its workers, as they are started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
-    settings = Settings(threads=1, device=device)
+    settings = Settings(threads=1, device=device, **more)
     cores = cores or one_thread(folder)
     site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, cores)
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
@@ -231,3 +235,34 @@ async def test_who_gives_cores_to_another_says_that_it_is_slower(
         shared = own_advert._advert
         assert shared is not None
         assert shared.flops.fp32 == pytest.approx(alone.flops.fp32 / 2)
+
+
+async def test_who_has_no_memory_left_beside_other_volunteers_says_so(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    beside = Beside()
+    user = 1000
+    beside.seen = [Seen(user, Notice(pid=2, cpus="3", memory_bytes=2**50))]
+    cores = CoreSharing(1, lambda said: None, beside, lambda: Cores(frozenset({0}), 1), user)
+    async with open_swarm(tmp_path) as swarm:
+        training, _ = await _measuring(swarm, tmp_path, cores=cores, offload="off")
+        await _has_begun_or_failed(swarm, training)
+        failure = training.held_stages.failure
+        assert failure is not None
+        assert "0 MiB may be used" in str(failure)
+        assert "close other programs or volunteers" in failure.next_step
+        assert failure.exit_code == ExitCode.CONFIG
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 2**30])
+async def test_what_the_owner_allows_is_not_left_to_others(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, limit_bytes: int
+) -> None:
+    beside = Beside()
+    cores = CoreSharing(1, lambda said: None, beside, lambda: Cores(frozenset({0}), 1), 1000)
+    async with open_swarm(tmp_path) as swarm:
+        training, _ = await _measuring(swarm, tmp_path, cores=cores, memory_limit_bytes=limit_bytes)
+        await swarm.until(lambda: training.entered)
+        alone = training._terms.usable_bytes()
+        beside.seen = [Seen(1000, Notice(pid=2, cpus="3", memory_bytes=1000))]
+        assert training._terms.usable_bytes() == (limit_bytes or alone - 1000)

@@ -99,6 +99,19 @@ def test_without_a_place_for_notices_it_goes_on_with_what_it_sees() -> None:
     assert sharing.threads == 4
 
 
+def test_memory_is_told_at_once_and_left_to_who_has_it() -> None:
+    wall = Wall([Seen(ME, Notice(pid=2, cpus="ff", memory_bytes=60))])
+    sharing = _sharing(wall)
+    sharing.look(computing=True)
+    assert sharing.memory_left(100) == 40
+    sharing.hold_memory(30)
+    assert (wall.posted[-1].memory_bytes, wall.posted[-1].computing) == (30, True)
+    sharing.look(computing=True)
+    assert len(wall.posted) == 2, "nothing has changed"
+    wall.seen = []
+    assert sharing.memory_left(100) == 100
+
+
 async def test_it_gives_way_and_takes_back_while_running(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

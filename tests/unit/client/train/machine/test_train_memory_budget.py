@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from client.errors import UserError
+from client.limits.memory_shares import memory_left
 from client.train.machine.memory_budget import MOST_STAGES, MemoryBudget
 from client.train.workers.opening import MOST_GRAPHS, fit_stage, stage_need
 from tests.support.protocol_examples import manifest
@@ -47,6 +48,26 @@ async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
     assert both.free_bytes > 0
     greedy = fit_stage(FOUR, 0, int(2.5 * ONE))
     assert first.graphs < greedy.graphs
+
+
+async def test_volunteers_of_one_machine_do_not_take_more_than_it_has() -> None:
+    fit = fit_stage(FOUR, 0, int(2.5 * ONE))
+    machine_bytes = fit.usual_bytes + int(0.5 * ONE)
+    held = list[int]()
+    first = MemoryBudget(FOUR, lambda: machine_bytes, hold=held.append)
+    taken = await first.take(0)
+    assert held == [taken.usual_bytes]
+    assert taken.usual_bytes <= taken.size_bytes
+
+    def left_to_the_second() -> int:
+        return memory_left(machine_bytes, 1, [(1, held[-1])])
+
+    second = MemoryBudget(FOUR, left_to_the_second)
+    with pytest.raises(UserError, match="may be used"):
+        await second.take(1)
+    first.release(0)
+    assert held[-1] == 0
+    await second.take(1)
 
 
 async def test_the_next_one_waits_for_the_one_that_leaves(
