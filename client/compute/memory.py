@@ -160,6 +160,8 @@ def required_bytes(
         batch = -(-sequences // ranks) * tokens
         whole = _graph_bytes(model, layers, batch, parameters, precision)
     else:
+        # Tokens are taken to be spread evenly over the experts. Where they are not, one rank needs
+        # more, and if it has no more, a microbatch is run in parts.
         copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
         whole = copied + max(0, whole - copied) // ranks
     part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)

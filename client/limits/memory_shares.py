@@ -1,7 +1,8 @@
 """Shares a machine's memory among its volunteers: who comes first has it. Pure.
 
 A volunteer says how much its stages need, and what is left of the machine is for the others. Nobody
-can check what other users' volunteers say: at worst they leave each user an equal part.
+can check what other users' volunteers say: whatever it is, each user may take an equal part, as far
+as it is really free.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-def memory_left(total_bytes: int, user: int, others: Iterable[tuple[int, int]]) -> int:
+def memory_left(
+    total_bytes: int, free_bytes: int, user: int, others: Iterable[tuple[int, int]]
+) -> int:
     """Return the memory that a volunteer's stages may take; at least 0.
 
     Args:
         total_bytes: for the stages of all volunteers.
+        free_bytes: that nobody uses now, and what this volunteer uses.
         user: id of the user that runs it.
         others: user and bytes of each of the others.
     """
@@ -22,5 +26,5 @@ def memory_left(total_bytes: int, user: int, others: Iterable[tuple[int, int]]) 
     for whose, size_bytes in others:
         held[whose] += size_bytes
     own_bytes = held.pop(user, 0)
-    part_bytes = total_bytes // (1 + len(held))
+    part_bytes = min(free_bytes, total_bytes // (1 + len(held)))
     return max(0, max(part_bytes, total_bytes - held.total()) - own_bytes)

@@ -21,9 +21,6 @@ BURST_S = 0.25
 """Unused capacity of at most this long may be used at once."""
 MIN_BURST_BYTES = 256 * 1024
 """Most bytes of one write on a tensor lane."""
-PIECE_S = 0.01
-"""Reserved at a time of a long write: what others have to send meanwhile comes between."""
-LEAST_PIECE_BYTES = 16 * 1024
 SMALL_BURST_BYTES = 1024 * 1024
 """Bytes of small messages that are sent in a row before they wait, too."""
 WINDOW_S = 1.0
@@ -133,7 +130,6 @@ class Pacer:
         rate, now = max(1, rate_bytes_per_s), trio.current_time()
         self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
         self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
-        self._piece_bytes = max(LEAST_PIECE_BYTES, int(PIECE_S * rate))
         self._yielding = Yielding()
         self.tensor_bytes = 0
         """Of tensors that have had their turn."""
@@ -165,10 +161,7 @@ class Pacer:
         await self._turn(size_bytes)
 
     async def _wait_turn(self, size_bytes: int) -> None:
-        while size_bytes > 0:
-            piece_bytes = min(size_bytes, self._piece_bytes)
-            await trio.sleep(self._all.reserve(piece_bytes, trio.current_time()))
-            size_bytes -= piece_bytes
+        await trio.sleep(self._all.reserve(size_bytes, trio.current_time()))
 
     async def _pass(self, size_bytes: int) -> None:
         now = trio.current_time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ from client.train.workers.opening import check_fits
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
+from protocol.manifest import Manifest
 
 FINISH_S = 240.0
 """For draining, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -216,11 +218,30 @@ class Training:
         addresses = tuple(self._site.addresses())
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
-        memory_bytes = advertised_bytes(engine.manifest, self._terms.usable_bytes(), self._fits)
-        engine.describe(replace(own, memory_bytes=memory_bytes), has_text=not problem)
+        own = replace(own, memory_bytes=self._advertised_bytes())
+        engine.describe(own, has_text=not problem)
         self._say_speed()
         self.entered = True
-        await AdvertUpdater(engine, settings, data, self._site.addresses).run()
+        updater = AdvertUpdater(
+            engine, settings, data, self._site.addresses, memory_bytes=self._advertised_bytes
+        )
+        await updater.run()
+
+    def _fitting(self, manifest: Manifest) -> list[bool]:
+        """Return which stages fit into what the machine's other volunteers leave; if none does,
+        which would fit without these, for they may leave.
+
+        Raises:
+            UserError: none would.
+        """
+        terms = self._terms
+        ways = terms.offloading(), terms.grouping()
+        with suppress(UserError):
+            return check_fits(manifest, terms.left_bytes(), *ways)
+        return check_fits(manifest, terms.usable_bytes(), *ways)
+
+    def _advertised_bytes(self) -> int:
+        return advertised_bytes(self._engine.manifest, self._terms.left_bytes(), self._fits)
 
     async def _measured(self) -> tuple[Capacity, str]:
         """Return the measured capacity, and why the training text is not here; empty: it is here.
@@ -241,12 +262,7 @@ class Training:
                 for kind, why in self._capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
-                self._fits = check_fits(
-                    manifest,
-                    self._terms.usable_bytes(),
-                    self._terms.offloading(),
-                    self._terms.grouping(),
-                )
+                self._fits = self._fitting(manifest)
                 self.phase = "reading the training text"
                 return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:

@@ -74,29 +74,6 @@ async def test_small_messages_pass_those_that_wait_and_are_charged(
     assert trio.current_time() - began == pytest.approx(10.5 - MIN_BURST_BYTES / MB)
 
 
-async def test_a_tensor_does_not_wait_for_a_whole_piece_of_data_before_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A leaf of token data takes a tenth of a second at 20 Mb/s, and a round has several turns."""
-    pacer, leaf, tensor = Pacer(20 * MB // 8), 256 * 1024, 20_000
-    await pacer.lanes["bulk"](2 * MB)  # the burst is used up
-    done: dict[str, float] = {}
-
-    async def send(lane: str, size_bytes: int) -> None:
-        await pacer.lanes[lane](size_bytes)
-        done[lane] = trio.current_time()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send, "background", leaf)
-        await trio.sleep(0.03)
-        began = trio.current_time()
-        nursery.start_soon(send, "bulk", tensor)
-    assert done["bulk"] - began < 0.03
-    assert done["background"] - began == pytest.approx(
-        (leaf + tensor) / (20 * MB / 8) - 0.03, abs=0.01
-    )
-
-
 async def test_a_flood_of_small_messages_waits_too(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import psutil
 import trio
 
 from client.limits.core_shares import Claim, fair_threads
@@ -71,13 +72,16 @@ class CoreSharing:
         board: NoticeBoard | None = None,
         look_at_cores: Callable[[], Cores] = find_cores,
         user: int | None = None,
+        free_bytes: Callable[[], int] = lambda: int(psutil.virtual_memory().available),
     ) -> None:
         self._chosen, self._explain = chosen, explain
         self._board = board or Board()
         self._find_cores = look_at_cores
         self._user = os.geteuid() if user is None else user
         self._posted: Notice | None = None
-        self._computing, self._memory_bytes = False, 0
+        self._computing, self._memory_bytes, self._free_bytes = False, 0, free_bytes
+        self._gone = False
+        """Whether our notice was withdrawn: nobody posts it again by the way."""
         self.share = self._share_of(look_at_cores(), [])
 
     @property
@@ -97,6 +101,7 @@ class CoreSharing:
             computing: whether we hold a stage.
             tell: is called with the new number of threads whenever it changes.
         """
+        self._gone = False
         try:
             while True:
                 before = self.threads
@@ -107,6 +112,7 @@ class CoreSharing:
                 await trio.sleep(LOOK_S)
         finally:
             self._board.withdraw()
+            self._posted, self._gone = None, True
 
     def look(self, computing: bool) -> None:
         """Publish our state and compute our present share."""
@@ -122,7 +128,8 @@ class CoreSharing:
     def memory_left(self, total_bytes: int) -> int:
         """Return how much of the memory for volunteers the others leave to us now."""
         others = [(seen.user, seen.notice.memory_bytes) for seen in self._board.others()]
-        return memory_left(total_bytes, self._user, others)
+        free_bytes = self._free_bytes() + self._memory_bytes
+        return memory_left(total_bytes, free_bytes, self._user, others)
 
     def _post(self, cores: Cores) -> None:
         notice = Notice(
@@ -133,7 +140,7 @@ class CoreSharing:
             computing=self._computing,
             memory_bytes=self._memory_bytes,
         )
-        if notice != self._posted:
+        if notice != self._posted and not self._gone:
             with suppress(OSError):  # the others do not see us; we still see them
                 self._board.post(notice)
                 self._posted = notice

@@ -6,6 +6,7 @@ because a move is make before break; the next stage waits for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import trio
@@ -18,10 +19,22 @@ from protocol.manifest import Manifest
 
 MOST_STAGES = 3
 """The home, the second stage, and the target of a move."""
+CROWDED_S = 5.0
+"""Between two looks whether the machine's other volunteers have left memory."""
 
 
 class MemoryBudget:
-    """Assigns memory to stages, or refuses when there is not enough."""
+    """Assigns memory to stages, or refuses when there is not enough.
+
+    Args:
+        manifest: of the swarm.
+        usable_bytes: memory that all our stages may take, with the graphs they keep.
+        offloading: where vectors may lie instead.
+        grouping: the devices that may share a stage.
+        left_bytes: what the machine's other volunteers leave for what our stages usually take.
+        hold: tells them what ours take.
+        say: explains why a stage waits.
+    """
 
     def __init__(
         self,
@@ -29,11 +42,13 @@ class MemoryBudget:
         usable_bytes: Callable[[], int],
         offloading: Callable[[], Offloading] = lambda: NOWHERE,
         grouping: Callable[[], Grouping] = lambda: ALONE,
+        left_bytes: Callable[[], float] = lambda: math.inf,
         hold: Callable[[int], None] = lambda size_bytes: None,
+        say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
         self._offloading, self._grouping = offloading, grouping
-        self._hold = hold
+        self._left_bytes, self._hold, self._say = left_bytes, hold, say
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
         self._beside: dict[int, Fit] = {}
@@ -42,24 +57,39 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """Usable memory minus the memory of open stages."""
-        fits = (*self._taken.values(), *self._beside.values())
-        return self._usable_bytes() - sum(fit.size_bytes for fit in fits)
+        """Memory for one more stage."""
+        left = self._left_bytes() - sum(fit.usual_bytes for fit in self._fits)
+        return int(min(self._own_bytes, left))
+
+    @property
+    def _own_bytes(self) -> int:
+        """The same, if this machine had no other volunteers."""
+        return self._usable_bytes() - sum(fit.size_bytes for fit in self._fits)
+
+    @property
+    def _fits(self) -> tuple[Fit, ...]:
+        return (*self._taken.values(), *self._beside.values())
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; waits for draining stages, and for a case to end, if there is
-        not enough.
+        """Reserve memory for a stage; if there is not enough, waits for draining stages, for a case
+        to end, and for the machine's other volunteers.
 
         Raises:
             UserError: there is not enough, or three stages are held.
         """
+        said = False
         while True:
             try:
                 self._taken[stage] = self._fit(stage)
-            except UserError:
-                if not self._draining and not self._beside:
+            except UserError as error:
+                crowded = self._is_crowded(stage)
+                if not self._draining and not self._beside and not crowded:
                     raise
-                await self._changed.wait()
+                if crowded and not said:
+                    self._say(f"waiting for this machine's other volunteers: {error}")
+                    said = True
+                with trio.move_on_after(CROWDED_S):
+                    await self._changed.wait()
             else:
                 self._changes()
                 return self._taken[stage]
@@ -108,18 +138,28 @@ class MemoryBudget:
 
     def _changes(self) -> None:
         """Tell the machine's other volunteers what we hold, and our stages that wait."""
-        fits = (*self._taken.values(), *self._beside.values())
-        self._hold(sum(fit.usual_bytes for fit in fits))
+        self._hold(sum(fit.usual_bytes for fit in self._fits))
         self._changed.set()
         self._changed = trio.Event()
 
     def _fit(self, stage: int) -> Fit:
+        return self._fit_into(self.free_bytes, stage)
+
+    def _fit_into(self, free_bytes: int, stage: int) -> Fit:
         if len(self._taken) >= MOST_STAGES:
             raise UserError(f"{MOST_STAGES} stages are held already", "")
         spare_bytes, offloading = self._spare_bytes(stage), self._offloading()
         return fit_stage(
-            self._manifest, stage, self.free_bytes, spare_bytes, offloading, self._grouping()
+            self._manifest, stage, free_bytes, spare_bytes, offloading, self._grouping()
         )
+
+    def _is_crowded(self, stage: int) -> bool:
+        """Whether a stage would fit but for the machine's other volunteers."""
+        try:
+            self._fit_into(self._own_bytes, stage)
+        except UserError:
+            return False
+        return True
 
     def _spare_bytes(self, stage: int) -> int:
         """Return the memory of another stage, which forward graphs should leave free."""

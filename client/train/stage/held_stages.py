@@ -77,7 +77,9 @@ class HeldStages:
             terms.usable_bytes,
             terms.offloading,
             terms.grouping,
+            terms.left_bytes,
             terms.hold_memory,
+            lambda words: owner.perform(Explain("swarm", words, "warning")),
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""

@@ -115,17 +115,20 @@ class Terms:
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 
     def usable_bytes(self) -> int:
-        """Return the memory that our stages may take now: on a processor what the machine's other
-        volunteers leave, unless the owner has said how much."""
-        capacity = self.capacity()
-        usable_bytes = usable_memory_bytes(capacity, self.settings)
-        if capacity.on_gpu or self.settings.memory_limit_bytes:
+        """Return the memory that our stages may take, if this machine has no other volunteers."""
+        return usable_memory_bytes(self.capacity(), self.settings)
+
+    def left_bytes(self) -> int:
+        """Return how much of it the machine's other volunteers leave to us now: all, if the owner
+        has said how much, or it is a card's own memory."""
+        usable_bytes = self.usable_bytes()
+        if self.capacity().has_host or self.settings.memory_limit_bytes:
             return usable_bytes
         return self.cores.memory_left(usable_bytes)
 
     def hold_memory(self, size_bytes: int) -> None:
-        """Tell the machine's other volunteers how much our stages need."""
-        self.cores.hold_memory(0 if self.capacity().on_gpu else size_bytes)
+        """Tell the machine's other volunteers how much our stages take."""
+        self.cores.hold_memory(0 if self.capacity().has_host else size_bytes)
 
     def offloading(self) -> Offloading:
         """Return where vectors may be offloaded to now."""

@@ -78,6 +78,12 @@ class OwnAdvert:
             )
             self._membership.amend(self._advert)
 
+    def hold(self, memory_bytes: int) -> None:
+        """Change the advertised memory, with the advert's next renewal."""
+        if self._advert is not None and self._advert.memory_bytes != memory_bytes:
+            self._advert = msgspec.structs.replace(self._advert, memory_bytes=memory_bytes)
+            self._membership.amend(self._advert)
+
     def compute(self, flops: Flops) -> None:
         """Change the advertised compute, with the advert's next renewal."""
         if self._advert is not None:

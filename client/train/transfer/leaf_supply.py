@@ -36,8 +36,9 @@ TICK_S = 0.5
 MOST_AHEAD = 512
 """Leaves of the plan, for each part of the data: 128 MiB, the places of two groups of samples."""
 SAMPLES_AHEAD = 16_384
-STEPS_AHEAD = 8
-"""More would take the line from the rounds of this step for what a later one needs."""
+STEPS_AHEAD, AHEAD_S = 8, 20.0
+"""So many steps, and so long: more would take the line from the rounds of this step for what a
+later one needs."""
 PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
 PROVEN_AT_ONCE = 16
@@ -71,7 +72,9 @@ class LeafSupply:
         self._store, self._sources, self._budget = store, sources, budget_bytes
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
-        self._samples_ahead = min(SAMPLES_AHEAD, STEPS_AHEAD * self._per_step)
+        self._samples_ahead = STEPS_AHEAD * self._per_step
+        self._began_at: tuple[int, float] | None = None
+        """The newest step, and when it began."""
         self._width = self._data.token_bytes
         self._windows = self._data.windows(manifest.model.context)
         self._most_ahead = MOST_AHEAD * max(1, len(self._data.mixed))
@@ -184,12 +187,23 @@ class LeafSupply:
         """The first stage is at a step here: fetch what it and the next ones need."""
         if self._whole is not None:
             return
+        self._samples_ahead = min(SAMPLES_AHEAD, self._steps_ahead(step) * self._per_step)
         first = step * self._per_step
         if self._first is None or first < self._first:
             self._plan.clear()
             self._planned = first
         self._first, self._planned = first, max(first, self._planned)
         self._changed.set()
+
+    def _steps_ahead(self, step: int) -> int:
+        """Return how many steps' samples are fetched ahead, by the time of the last one."""
+        before, now = self._began_at, self._ports.now()
+        if before is not None and step == before[0]:
+            return self._samples_ahead // self._per_step
+        self._began_at = step, now
+        if before is None or step != before[0] + 1:
+            return STEPS_AHEAD
+        return max(STEPS_AHEAD, int(AHEAD_S / max(0.01, now - before[1])))
 
     def rest(self) -> None:
         """No stage here needs samples any more."""

@@ -45,7 +45,7 @@ def _sharing(
 ) -> CoreSharing:
     cores = Cores(frozenset(range(8)), 8, quota)
     explain = (said if said is not None else []).append
-    return CoreSharing(chosen, explain, wall, lambda: cores, ME)
+    return CoreSharing(chosen, explain, wall, lambda: cores, ME, lambda: 10)
 
 
 def test_alone_it_takes_all_cores_and_says_what_it_does() -> None:
@@ -110,6 +110,8 @@ def test_memory_is_told_at_once_and_left_to_who_has_it() -> None:
     assert len(wall.posted) == 2, "nothing has changed"
     wall.seen = []
     assert sharing.memory_left(100) == 100
+    wall.seen = [Seen(OTHER, Notice(pid=2, cpus="ff", memory_bytes=2**50))]
+    assert sharing.memory_left(100) == 40, "10 that are free, and the 30 that we have"
 
 
 async def test_it_gives_way_and_takes_back_while_running(
@@ -130,3 +132,9 @@ async def test_it_gives_way_and_takes_back_while_running(
     assert told == [4, 8]
     assert "4 threads on 8 cores, shared by 2 volunteers" in said[0].words
     assert not wall.up, "its notice goes with it"
+    told_before = len(wall.posted)
+    sharing.hold_memory(0)
+    assert len(wall.posted) == told_before, "and does not come back by the way"
+    with trio.move_on_after(1):
+        await sharing.run(lambda: False, told.append)
+    assert len(wall.posted) > told_before, "but when it goes on"

@@ -117,6 +117,20 @@ async def test_leaves_are_fetched_while_the_stage_is_opened(
         assert supply(late)._first is None
 
 
+async def test_leaves_of_the_next_steps_are_fetched_and_of_some_seconds_at_least(
+    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
+        late = await swarm.add(text=False)
+        await enter(late)
+        leaves, steps = supply(late), list[int]()
+        for step, after_s in ((0, 0.0), (1, 0.5), (1, 9.0), (2, 60.0), (9, 0.1)):
+            await trio.sleep(after_s)
+            leaves.at(step)
+            steps.append(leaves._samples_ahead // leaves._per_step)
+        assert steps == [8, 40, 40, 8, 8]
+
+
 async def test_what_tasks_wait_for_is_told_from_what_comes_later(
     tmp_path: Path,
     tokens: Path,
