@@ -170,6 +170,8 @@ def _command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         text=True,
+        # A shell lets what it runs in the background ignore interrupts, tests included.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     try:
