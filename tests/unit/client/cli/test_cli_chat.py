@@ -7,6 +7,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -272,6 +273,11 @@ def test_without_a_model_it_is_said_what_to_do(
     assert "wait for the next checkpoint" in done.stderr
 
 
+def _as_in_a_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it, tests too
+
+
 class Terminal:
     """A program in a terminal of its own."""
 
@@ -285,7 +291,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_as_in_a_terminal,
         )
         os.close(theirs)
         self._seen = ""
