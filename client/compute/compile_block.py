@@ -150,7 +150,7 @@ def main() -> int:
         os.nice(5)
         job = msgspec.json.decode(sys.stdin.buffer.read(), type=CompileJob)
         torch.set_num_threads(job.threads)
-        torch.set_float32_matmul_precision("highest")  # as the worker's, or it finds nothing
+        torch.set_float32_matmul_precision("highest")  # as in the worker: the cache's key has it
         prepare(job.folder)
         verdict = verdict_of(job)
     sys.stdout.buffer.write(msgspec.json.encode(verdict))

@@ -34,8 +34,8 @@ def select_device(name: str) -> torch.device:
     """The device of that name; `auto` is the first GPU that can train, else the CPU.
 
     An NVIDIA or AMD GPU has its number, the first if the name has none: parts of torch want it.
-    Products in fp32 are made in fp32 from here on: the 10 bits of TF32, which some images of
-    NVIDIA's turn on, are too few for replicas and auditors to agree.
+    From here on matrix products in fp32 are computed in fp32. Some of NVIDIA's images turn on TF32,
+    whose 10 bits are too few for replicas and auditors to agree.
 
     Raises:
         ShapeError: this machine has none of that name, or it cannot train; says why.

@@ -160,8 +160,8 @@ def required_bytes(
         batch = -(-sequences // ranks) * tokens
         whole = _graph_bytes(model, layers, batch, parameters, precision)
     else:
-        # Tokens are taken to be spread evenly over the experts. Where they are not, one rank needs
-        # more, and if it has no more, a microbatch is run in parts.
+        # This assumes that tokens spread evenly over the experts. If a rank gets more of them than
+        # its memory holds, fewer sequences are run at once.
         copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
         whole = copied + max(0, whole - copied) // ranks
     part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)

@@ -49,7 +49,7 @@ class TensorParallel:
     def cut(self, spec: ModelSpec, part: StageSlice) -> CutStage:
         """Return a stage cut over the ranks, with parameters of zero; all do it together.
 
-        At no time a rank has more than one block of it whole.
+        A rank never holds more than one block whole.
         """
         stage = shapes_of(spec, part)
         blocks = list(stage.blocks.values())

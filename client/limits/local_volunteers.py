@@ -47,7 +47,7 @@ class Notice(Struct, frozen=True):
     computing: bool = False
     """Whether it holds a stage."""
     memory_bytes: Annotated[int, Meta(ge=0, lt=2**60)] = 0
-    """That its stages need of the machine's memory."""
+    """The machine's memory that its stages need."""
 
     @property
     def mask(self) -> int:

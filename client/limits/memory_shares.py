@@ -1,8 +1,8 @@
 """Shares a machine's memory among its volunteers: who comes first has it. Pure.
 
-A volunteer says how much its stages need, and what is left of the machine is for the others. Nobody
-can check what other users' volunteers say: whatever it is, each user may take an equal part, as far
-as it is really free.
+Each volunteer tells the others how much its stages need, and they plan with what is left. Claims of
+other users cannot be checked. So each user may take an equal part whatever they claim, as far as
+that memory is really free.
 """
 
 from __future__ import annotations

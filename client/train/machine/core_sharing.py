@@ -1,8 +1,9 @@
-"""Limits this volunteer to its share of the machine while other volunteers of it come and go.
+"""Limits this volunteer to its share of the machine while its other volunteers come and go.
 
 A thin driver: ``client.limits`` finds the other volunteers and computes the share. All workers of
-one volunteer have the same number of threads, because they take turns. Memory is not taken from who
-has it: see ``memory_shares``. State: the present number, and what the others were told.
+one volunteer have the same number of threads, because they take turns. Memory stays with the
+volunteer that has it: see ``memory_shares``. State: the present number, and what the others were
+told.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class CoreSharing:
         self._posted: Notice | None = None
         self._computing, self._memory_bytes, self._free_bytes = False, 0, free_bytes
         self._gone = False
-        """Whether our notice was withdrawn: nobody posts it again by the way."""
+        """Whether our notice was withdrawn: only `run` posts it again."""
         self.share = self._share_of(look_at_cores(), [])
 
     @property

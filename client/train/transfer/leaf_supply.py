@@ -37,8 +37,8 @@ MOST_AHEAD = 512
 """Leaves of the plan, for each part of the data: 128 MiB, the places of two groups of samples."""
 SAMPLES_AHEAD = 16_384
 STEPS_AHEAD, AHEAD_S = 8, 20.0
-"""So many steps, and so long: more would take the line from the rounds of this step for what a
-later one needs."""
+"""Samples of this many steps, and of at least this many seconds, are fetched ahead. More would take
+the line from this step's rounds for what a much later step needs."""
 PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
 PROVEN_AT_ONCE = 16
@@ -73,7 +73,7 @@ class LeafSupply:
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
         self._samples_ahead = STEPS_AHEAD * self._per_step
-        self._began_at: tuple[int, float] | None = None
+        self._began: tuple[int, float] | None = None
         """The newest step, and when it began."""
         self._width = self._data.token_bytes
         self._windows = self._data.windows(manifest.model.context)
@@ -187,7 +187,9 @@ class LeafSupply:
         """The first stage is at a step here: fetch what it and the next ones need."""
         if self._whole is not None:
             return
-        self._samples_ahead = min(SAMPLES_AHEAD, self._steps_ahead(step) * self._per_step)
+        if self._began is None or step != self._began[0]:
+            ahead = self._steps_ahead(step) * self._per_step
+            self._samples_ahead = min(SAMPLES_AHEAD, ahead)
         first = step * self._per_step
         if self._first is None or first < self._first:
             self._plan.clear()
@@ -196,11 +198,9 @@ class LeafSupply:
         self._changed.set()
 
     def _steps_ahead(self, step: int) -> int:
-        """Return how many steps' samples are fetched ahead, by the time of the last one."""
-        before, now = self._began_at, self._ports.now()
-        if before is not None and step == before[0]:
-            return self._samples_ahead // self._per_step
-        self._began_at = step, now
+        """Begin a step; return for how many steps samples are fetched ahead."""
+        before, now = self._began, self._ports.now()
+        self._began = step, now
         if before is None or step != before[0] + 1:
             return STEPS_AHEAD
         return max(STEPS_AHEAD, int(AHEAD_S / max(0.01, now - before[1])))

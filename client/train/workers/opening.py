@@ -39,7 +39,7 @@ class Fit:
     inside: Inside = "replicas"
     """How the ranks of a group share it."""
     usual_bytes: int = 0
-    """Memory it takes usually: few graphs are in flight at a time."""
+    """Memory that it usually takes: few graphs are in flight at once."""
 
     def at_once(self, ranks: int) -> int:
         """Return the microbatches that so many ranks run at a time."""
