@@ -21,6 +21,7 @@ from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.alarms import Alarms
 from protocol.membership.detector import DEAD_AFTER_S
+from protocol.rounds.quorum import Needs
 from protocol.wire.parts import SeatStatus
 
 CONTACT_S: Final = 4.0
@@ -58,6 +59,8 @@ class Contacts:
         self._met: dict[PeerId, float] = {}
         """When each peer was last heard over the link that it has, set aside or not."""
         self._said: dict[int, float] = {}
+        self._needs: dict[int, Needs] = {}
+        """Of each seat that we hold, by stage: whom it needs."""
         self._shunned: dict[int, frozenset[PeerId]] = {}
         self._shunned_by_any: frozenset[PeerId] = frozenset()
         self._expelled: dict[PeerId, float] = {}
@@ -74,6 +77,16 @@ class Contacts:
         self._met.pop(peer, None)
         self._contacts[peer] = _Contact(-math.inf, -math.inf, closed=True)
 
+    def seated(self, stage: int, needs: Needs) -> None:
+        """A seat of ours begins in a stage; ``needs`` says whom it needs."""
+        self._needs[stage] = needs
+
+    def vacated(self, stage: int) -> None:
+        """Our seat in a stage has ended: it needs nobody, and sets nobody aside."""
+        self._needs.pop(stage, None)
+        self._shunned.pop(stage, None)
+        self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
+
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
         counted nor acknowledged, so both sides see the other fall silent at this moment."""
@@ -87,6 +100,25 @@ class Contacts:
     def remembered(self, stage: int) -> frozenset[PeerId]:
         """Return the replicas that our last seat in a stage knew, itself included."""
         return self._replicas.get(stage, frozenset())
+
+    def set_aside_elsewhere(self, stage: int) -> frozenset[PeerId]:
+        """Return the peers that our seats in other stages set aside."""
+        other = (peers for s, peers in self._shunned.items() if s != stage)
+        return frozenset[PeerId]().union(*other)
+
+    def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
+        """Whether one of our seats in other stages has a majority only with a peer.
+
+        Args:
+            stage: of the seat that asks.
+            peer: the peer.
+            now: monotonic seconds.
+        """
+        return any(
+            needs(peer, self._shunned.get(s, ()), now)
+            for s, needs in self._needs.items()
+            if s != stage
+        )
 
     def is_shunned(self, peer: PeerId) -> bool:
         """Whether one of our seats sets a peer aside."""

@@ -54,6 +54,8 @@ MAX_ELECTORS: Final = 16
 
 
 IsProven = Callable[[PeerId], bool]
+Needs = Callable[[PeerId, Collection[PeerId], float], bool]
+"""Whether a seat has a majority of its electors only with a peer (``Quorum.needs``)."""
 
 LOOK_AROUND_S: Final = 6.0
 """Long enough to be linked with new replicas, and to hear their versions."""
@@ -86,8 +88,17 @@ class Touch(Protocol):
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """The peers that we have lost ourselves."""
 
+    def seated(self, stage: int, needs: Needs) -> None:
+        """A seat begins in ``stage``; it knows whom it needs."""
+
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """From now on ignore the peers that the seat in ``stage`` sets aside."""
+
+    def set_aside_elsewhere(self, stage: int) -> Collection[PeerId]:
+        """The peers that our seats in other stages set aside."""
+
+    def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
+        """Whether one of our seats in other stages has a majority only with a peer."""
 
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""

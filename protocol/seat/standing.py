@@ -45,7 +45,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from protocol import limits
 from protocol.effects import Explain
@@ -82,6 +82,8 @@ OWED_S: Final = 1.0
 """So much longer than a sibling without bringing anything is idle, too."""
 MAX_PEERS: Final = 256
 Pair = frozenset[PeerId]
+Follows = Literal["", "siblings", "seat"]
+"""Whose decision we repeat: nobody's, most of our stage's, or that of a seat of ours elsewhere."""
 
 
 @dataclass(slots=True)
@@ -111,8 +113,7 @@ class _Aside:
     version: int = 0
     """Of its stage at that moment."""
     look_at: float = float("inf")
-    followed: bool = False
-    """Others of our stage have set it aside, and we with them."""
+    follows: Follows = ""
     since: float = 0.0
 
 
@@ -169,6 +170,8 @@ class Standing:
         self._view, self._last = SwarmView(((),) * place.stages), limits.MAX_STEP
         self._paces = dict[int, _Pace]()
         self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
+        if touch is not None:
+            touch.seated(place.stage, needs)
         self._shun()
 
     # --- queries ---------------------------------------------------------------------------
@@ -186,23 +189,25 @@ class Standing:
         return peer in self._expelled and self._expelled[peer][0] == self._place.stage
 
     def without(self, view: SwarmView) -> SwarmView:
-        """Return the view without those set aside."""
+        """Return the view without those set aside, in all their stages: only one that would be left
+        with too few keeps who is set aside because of another stage."""
         if not self._aside:
             return view
-        stages = [
-            tuple(
+        stages = list(view.stages)
+        for stage, replicas in enumerate(stages):
+            enough = sum(r.peer not in self._aside for r in view.serving(stage)) >= self._least
+            stages[stage] = tuple(
                 r
                 for r in replicas
-                if (found := self._aside.get(r.peer)) is None or found.stage != stage
+                if (found := self._aside.get(r.peer)) is None
+                or not (enough or found.stage == stage)
             )
-            for stage, replicas in enumerate(view.stages)
-        ]
         return replace(view, stages=tuple(stages))
 
     def beside(self) -> list[PeerId]:
         """Return the peers that we have set aside in the stages beside ours: heartbeats say so."""
         ours = self._place.stage
-        judged = (p for p, a in self._aside.items() if a.stage != ours and not a.followed)
+        judged = (p for p, a in self._aside.items() if a.stage != ours and not a.follows)
         return sorted(judged)
 
     def next_deadline(self) -> float | None:
@@ -249,16 +254,17 @@ class Standing:
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
         self._put_off = {pair: at for pair, at in self._put_off.items() if pair in open_}
         judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
+        judged += self._follow_our_seats(now)
         return [*self._make_up(now), *judged, *self._let_enough_back(now), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set ``peer`` aside at ``now`` for our own observation ``why``."""
-        stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
+        stages = self._stages_of({peer})
         if peer == self._place.me or self.is_aside(peer) or not stages:
             return []
         if self._is_elector_needed(peer, now):
             return []
-        return self._put(peer, stages[0], why, now)
+        return self._put(peer, stages[-1], why, now)
 
     def expel(self, peer: PeerId, stage: int, why: str, now: float) -> list[Explain]:
         """Set a member of a ``stage`` aside for good, from ``now`` on."""
@@ -284,7 +290,7 @@ class Standing:
         """Settle what is due, and let back whose time is over."""
         said: list[Explain] = self._keep_out(now) if self._expelled else []
         for peer in [p for p, aside in self._aside.items() if aside.until <= now]:
-            if self._left_behind(peer, self._aside[peer].stage):
+            if self._left_behind(peer):
                 self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)
             else:
                 self._call_truce(peer, now)
@@ -308,7 +314,7 @@ class Standing:
             aside = self._aside.get(replica.peer)
             if aside is None or aside.other != me or me in replica.missing:
                 continue
-            if replica.peer in self._spoilers() or self._left_behind(replica.peer, aside.stage):
+            if replica.peer in self._spoilers() or self._left_behind(replica.peer):
                 continue
             if now >= aside.since + _doubled(self._account(replica.peer).made_up):
                 self._call_truce(replica.peer, now)
@@ -326,7 +332,7 @@ class Standing:
 
     def _settle(self, pair: Pair, disputes: Counter[PeerId], now: float) -> list[Explain]:
         since = self._disputes.get(pair)
-        stage = None if since is None else self._stage_of(min(pair))
+        stage = None if since is None else next(iter(self._stages_of(pair)), None)
         if stage is None or since is None:
             return []  # one of them has gone meanwhile
         verdict = self._verdict(pair, stage)
@@ -346,7 +352,7 @@ class Standing:
     def _is_for_others(self, pair: Pair, stage: int) -> bool:
         """Whether others are to decide: those beside the stage have seen both work."""
         ours = stage == self._place.stage and self._place.me not in pair
-        return ours and any(self._view.serving(s) for s in (stage - 1, stage + 1))
+        return ours and bool(self._judges(pair, stage))
 
     def _verdict(self, pair: Pair, stage: int) -> PeerId | None:
         """Return which of two siblings the first judge that has decided has set aside. The two
@@ -359,10 +365,14 @@ class Standing:
     def _judge(self, pair: Pair, stage: int) -> PeerId | None:
         """Return the judge between two siblings: the first replica beside them that has decided, in
         an order that is the same for all."""
-        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
-        judges = [r.peer for r in beside if not self.is_aside(r.peer)]
+        judges = [judge for judge in self._judges(pair, stage) if not self.is_aside(judge)]
         decided = (judge for judge in judges if len(self._names(judge) & pair) == 1)
         return min(decided, key=lambda judge: rank("judge", *sorted(pair), judge), default=None)
+
+    def _judges(self, pair: Pair, stage: int) -> list[PeerId]:
+        """Return who serves beside a stage; the two may do so themselves, and judge nothing."""
+        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
+        return [r.peer for r in beside if r.peer not in pair]
 
     def _names(self, judge: PeerId) -> frozenset[PeerId]:
         """Return the peers that a replica of a stage beside a dispute says it has set aside."""
@@ -396,12 +406,13 @@ class Standing:
         if not self._aside and not any(r.missing for r in ours):
             return said
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
-        for peer in [p for p, aside in self._aside.items() if aside.followed and p not in named]:
-            if not self._left_behind(peer, self._aside[peer].stage):
+        after = [p for p, aside in self._aside.items() if aside.follows == "siblings"]
+        for peer in [p for p in after if p not in named]:
+            if not self._left_behind(peer):
                 said += self._back(peer, now, "those whom we followed let it back")
         overdue = self._overdue(now) if named else ()
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
-            stage = self._stage_of(peer)
+            stage = next(iter(self._stages_of({peer})), None)
             if stage in (None, self._place.stage) or self._is_needed(peer, stage):
                 continue
             if (
@@ -410,7 +421,26 @@ class Standing:
                 and not self.is_aside(peer)
             ):
                 words, seen = "others of our stage have set it aside", peer in overdue
-                said += self._put(peer, stage, words, now, followed=not seen)
+                said += self._put(peer, stage, words, now, follows="" if seen else "siblings")
+        return said
+
+    def _follow_our_seats(self, now: float) -> list[Explain]:
+        """Who is set aside by a seat that we hold in another stage hears nothing from us any more:
+        it has fallen silent here, too."""
+        said = list[Explain]()
+        elsewhere = self._touch.set_aside_elsewhere(self._place.stage) if self._touch else ()
+        after = [p for p, aside in self._aside.items() if aside.follows == "seat"]
+        for peer in [p for p in after if p not in elsewhere]:
+            if self._left_behind(peer):  # from now on this is our own decision
+                self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S, follows="")
+                self._shun()
+            else:
+                said += self._back(peer, now, "our other seat has let it back")
+        for peer in sorted(p for p in elsewhere if not self.is_aside(p)):
+            stage = next(iter(self._stages_of({peer})), None)
+            if stage is not None and not self._is_needed(peer, stage):
+                words = "our seat in another stage has set it aside"
+                said += self._put(peer, stage, words, now, follows="seat")
         return said
 
     def _loser(self, pair: Pair, disputes: Counter[PeerId], now: float) -> PeerId:
@@ -442,7 +472,7 @@ class Standing:
             return []
         if version >= self._last:
             return []  # there is nothing to go on with
-        if self._left_behind(peer, aside.stage) or peer in self._spoilers():
+        if self._left_behind(peer) or peer in self._spoilers():
             return []
         pair = frozenset((peer, other))
         if self._place.me == other or self._is_for_others(pair, aside.stage):
@@ -452,12 +482,15 @@ class Standing:
         said = self._back(peer, now, f"stage {aside.stage} did not go on without it", wrongly=True)
         return [*said, *self._put(other, aside.stage, "its stage does not go on with it", now)]
 
-    def _left_behind(self, peer: PeerId, stage: int) -> bool:
+    def _left_behind(self, peer: PeerId) -> bool:
         """Whether it still serves a version that others have gone on from without it, by our leave.
         Heard again, it might close that step a second time (I5): it has to fetch the state first.
         """
-        versions = {r.peer: r.version for r in self._view.serving(stage)}
-        return peer in versions and versions[peer] < max(versions.values())
+        for stage in self._near:
+            versions = {r.peer: r.version for r in self._view.serving(stage)}
+            if peer in versions and versions[peer] < max(versions.values()):
+                return True
+        return False
 
     # --- setting aside ---------------------------------------------------------------------
 
@@ -469,7 +502,7 @@ class Standing:
         now: float,
         other: PeerId | None = None,
         *,
-        followed: bool = False,
+        follows: Follows = "",
         for_good: bool = False,
     ) -> list[Explain]:
         account, said = self._account(peer), list[Explain]()
@@ -481,20 +514,20 @@ class Standing:
             said += self._back(waiting[0], now, _too_few(stage))
         if now >= account.back_at + FORGIVEN_AFTER * _doubled(account.times):
             account.times = account.made_up = 0
-        seconds = math.inf if for_good else _doubled(account.times)
-        account.times += not followed
+        seconds = math.inf if for_good or follows == "seat" else _doubled(account.times)
+        account.times += not follows
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         version = self._view.committed(stage)
-        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed, now)
+        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, follows, now)
         self._disputes = {pair: t for pair, t in self._disputes.items() if peer not in pair}
         self._shun()
-        long = "good" if for_good else f"{seconds:.0f} s"
-        words = f"{short(peer)} of stage {stage} is set aside for {long}: {why}"
+        long = " for good" if for_good else f" for {seconds:.0f} s" if seconds < math.inf else ""
+        words = f"{short(peer)} of stage {stage} is set aside{long}: {why}"
         return [*said, Explain("membership", words, "warning")]
 
     def _back(self, peer: PeerId, now: float, why: str, *, wrongly: bool = False) -> list[Explain]:
         aside, account = self._aside.pop(peer), self._account(peer)
-        if not aside.followed:
+        if not aside.follows:
             account.back_at = now
         if wrongly:
             account.times = max(0, account.times - 1)
@@ -536,7 +569,10 @@ class Standing:
         return counts and count <= (self._least if least is None else least)
 
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
-        return self._needs(peer, self._aside, now) and peer not in self._spoilers()
+        touch, ours = self._touch, self._place.stage
+        needed = self._needs(peer, self._aside, now)
+        needed = needed or (touch is not None and touch.needed_elsewhere(ours, peer, now))
+        return needed and peer not in self._spoilers()
 
     def _count(self, stage: int) -> int:
         """Return how many replicas of a stage are not set aside."""
@@ -544,7 +580,8 @@ class Standing:
 
     def _shun(self) -> None:
         if self._touch is not None:
-            self._touch.shun(self._place.stage, self._aside)
+            chosen = [peer for peer, aside in self._aside.items() if aside.follows != "seat"]
+            self._touch.shun(self._place.stage, chosen)
 
     def _come_back_to(self, stage: int) -> list[PeerId]:
         """Return whom a stage may have back before the time, the first to come back first."""
@@ -553,7 +590,7 @@ class Standing:
             peer: aside.until
             for peer, aside in self._aside.items()
             if aside.stage == stage and peer in there and aside.until < math.inf
-            if not self._left_behind(peer, stage)
+            if not self._left_behind(peer)
         }
         return sorted(until, key=until.__getitem__)
 
@@ -575,9 +612,11 @@ class Standing:
                 if replica.version > before.get(replica.peer, replica.version):
                     self._account(replica.peer).versions += 1
 
-    def _stage_of(self, peer: PeerId) -> int | None:
-        found = (s for s in self._near if any(r.peer == peer for r in self._view.serving(s)))
-        return next(found, None)
+    def _stages_of(self, peers: Collection[PeerId]) -> list[int]:
+        """Return which of our stage, the one before and the one after all of these peers serve."""
+        near = (self._place.stage, self._place.stage - 1, self._place.stage + 1)
+        serving = {s: {r.peer for r in self._view.serving(s)} for s in near if s >= 0}
+        return [stage for stage, there in serving.items() if there.issuperset(peers)]
 
     def _work(self, peer: PeerId, now: float) -> float:
         known = self._accounts.get(peer)

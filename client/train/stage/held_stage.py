@@ -504,6 +504,7 @@ class HeldStageDriver:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = self.umpire = None
+        self._context.terms.history.touch.vacated(self.stage)
         if self._leaves is not None:
             self._leaves.rest()
         self._context.owner.seats_changed()

@@ -310,6 +310,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``SeatWorld``."""
         if peer.seat is not None:
             peer.promise = peer.seat.member.promise
+        peer.contacts.vacated(peer.stage)
         peer.seat = peer.worker = None
         peer.epoch += 1
         self.beats.say(peer)

@@ -1,0 +1,182 @@
+"""Peers set aside where volunteers hold two stages: they share one link, and fall silent in both.
+
+Two volunteers that hold both stages of a run, and of which one's worker stood still for some
+seconds, came to a stop for as long as it was set aside: in one stage only, while the link was
+ignored for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from protocol.ids import PeerId
+from protocol.membership.contacts import CONTACT_S, Contacts
+from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Needs
+from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
+from protocol.view import Replica, SwarmView
+
+ME, OTHER, THIRD, FOURTH = (PeerId(name) for name in ("me", "other", "third", "fourth"))
+
+
+def nobody(*_: object) -> bool:
+    return False
+
+
+def seats(contacts: Contacts, *, needs: Mapping[int, Needs] | None = None) -> list[Standing]:
+    """Our seats in stages 0 and 1 of two; ``needs``: by stage."""
+    by_stage = needs or {}
+    return [
+        Standing(Place(ME, stage, 2, 8), contacts, needs=by_stage.get(stage, nobody))
+        for stage in (0, 1)
+    ]
+
+
+def view(
+    *stages: tuple[PeerId, ...],
+    versions: tuple[Mapping[PeerId, int], ...] = ({}, {}),
+    missing: Mapping[PeerId, tuple[PeerId, ...]] | None = None,
+) -> SwarmView:
+    return SwarmView.of(
+        [
+            Replica(peer, at.get(peer, 5), True, missing=(missing or {}).get(peer, ()))
+            for peer in there
+        ]
+        for there, at in zip(stages, versions, strict=True)
+    )
+
+
+def observe(made: list[Standing], seen: SwarmView, now: float) -> None:
+    for standing in made:
+        standing.observe(seen, (), now)
+
+
+BOTH = view((ME, OTHER), (ME, OTHER))
+
+
+def serving(standing: Standing, seen: SwarmView) -> list[list[PeerId]]:
+    left = standing.without(seen)
+    return [[replica.peer for replica in left.serving(stage)] for stage in (0, 1)]
+
+
+def test_one_dispute_takes_a_peer_out_of_all_its_stages() -> None:
+    made = seats(Contacts())
+    observe(made, BOTH, 0.0)
+    for now in (1.0, 1.0 + DISPUTE_S):
+        made[1].observe(BOTH, [OTHER], now)
+    assert made[1].is_aside(OTHER)
+    assert serving(made[1], BOTH) == [[ME], [ME]]
+    assert made[1].beside() == [], "it is our sibling: our claim says it"
+    made[0].observe(BOTH, (), 2.5)
+    assert made[0].is_aside(OTHER)
+    assert serving(made[0], BOTH) == [[ME], [ME]]
+
+
+def test_a_stage_that_has_nobody_else_keeps_who_is_aside_in_another() -> None:
+    seen = view((ME, OTHER), (OTHER,))
+    made = Standing(Place(ME, 0, 2, 8), Contacts())
+    for now in (0.0, DISPUTE_S):
+        made.observe(seen, [OTHER], now)
+    assert serving(made, seen) == [[ME], [OTHER]]
+
+
+def test_both_seats_let_a_peer_back_together_and_its_time_counts_once() -> None:
+    contacts = Contacts()
+    made = seats(contacts)
+    observe(made, BOTH, 0.0)
+    made[0].accuse(OTHER, "it sleeps", 1.0)
+    observe(made, BOTH, 2.0)
+    assert all(standing.is_aside(OTHER) for standing in made)
+    assert contacts.is_shunned(OTHER)
+    observe(made, BOTH, 0.9 + ASIDE_S)
+    assert all(standing.is_aside(OTHER) for standing in made)
+    observe(made, BOTH, 1.0 + ASIDE_S)
+    assert not any(standing.is_aside(OTHER) for standing in made)
+    assert not contacts.is_shunned(OTHER)
+    made[1].accuse(OTHER, "it sleeps", 100.0)
+    observe(made, BOTH, 100.0 + ASIDE_S)
+    assert not made[1].is_aside(OTHER), "the first time for this seat"
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_who_was_left_behind_is_ignored_until_it_has_the_state(stage: int) -> None:
+    """Heard again, it might close its step there a second time."""
+    contacts = Contacts()
+    made = seats(contacts)
+    observe(made, BOTH, 0.0)
+    made[0].accuse(OTHER, "it sleeps", 1.0)
+    old: dict[PeerId, int] = {OTHER: 4}
+    behind = view((ME, OTHER), (ME, OTHER), versions=({}, old) if stage else (old, {}))
+    back_at = 1.0 + ASIDE_S
+    for now in (back_at - 1, back_at, back_at + UNMENDED_S):
+        observe(made, behind, now)
+        assert all(standing.is_aside(OTHER) for standing in made)
+        assert contacts.is_shunned(OTHER)
+    for now in (back_at + 2 * UNMENDED_S, back_at + 3 * UNMENDED_S):
+        observe(made, BOTH, now)
+    assert not any(standing.is_aside(OTHER) for standing in made)
+    assert not contacts.is_shunned(OTHER)
+
+
+def test_who_was_left_behind_far_away_is_ignored_though_the_seat_that_began_it_ends() -> None:
+    contacts = Contacts()
+    made = seats(contacts)
+    observe(made, BOTH, 0.0)
+    made[0].accuse(OTHER, "it sleeps", 1.0)
+    behind = view((ME, OTHER), (ME, OTHER), versions=({}, {OTHER: 4}))
+    observe(made, behind, 2.0)
+    contacts.vacated(0)
+    for now in (3.0, 4.0):
+        made[1].observe(behind, (), now)
+        assert contacts.is_shunned(OTHER)
+    made[1].observe(BOTH, (), 3.0 + UNMENDED_S)
+    assert not contacts.is_shunned(OTHER)
+
+
+@pytest.mark.parametrize("how", ["accused", "disputed"])
+def test_a_seat_sets_nobody_aside_whom_our_other_seat_needs(how: str) -> None:
+    made = seats(Contacts(), needs={1: lambda peer, _aside, _now: peer == OTHER})
+    observe(made, BOTH, 0.0)
+    for now in range(1, 10):
+        if how == "accused":
+            made[0].accuse(OTHER, "it sleeps", float(now))
+        else:
+            made[0].observe(BOTH, [OTHER], float(now))
+        assert not made[0].is_aside(OTHER)
+
+
+def test_a_seat_that_has_ended_needs_nobody_and_ignores_nobody() -> None:
+    contacts = Contacts()
+    made = seats(contacts, needs={1: lambda peer, _aside, _now: peer == OTHER})
+    observe(made, BOTH, 0.0)
+    made[1].accuse(THIRD, "it is not there", 1.0)
+    assert not contacts.is_shunned(THIRD)
+    seen = view((ME, OTHER, THIRD), (ME, OTHER, THIRD))
+    observe(made, seen, 2.0)
+    made[1].accuse(THIRD, "it sleeps", 2.0)
+    assert contacts.is_shunned(THIRD)
+    contacts.vacated(1)
+    assert not contacts.is_shunned(THIRD)
+    contacts.said(1, 2.0)
+    contacts.heard(THIRD, (), (), 1, 2.5)
+    assert contacts.present(THIRD, 2.0 + CONTACT_S / 2)
+    made[0].accuse(OTHER, "it sleeps", 3.0)
+    assert made[0].is_aside(OTHER)
+
+
+def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> None:
+    """``OTHER`` and ``THIRD`` hold both stages; each names the other one in both."""
+    seen = view(
+        (ME, OTHER, THIRD, FOURTH),
+        (OTHER, THIRD),
+        missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
+    )
+    made = Standing(Place(ME, 0, 2, 8), Contacts())
+    made.observe(seen, (), 0.0)
+    made.observe(seen, (), DISPUTE_S)
+    (loser,) = made.aside()
+    for now in range(2, 8):
+        made.observe(seen, (), float(now))
+        assert made.aside() == {loser}, "neither of the two overrules us"
