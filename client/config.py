@@ -306,7 +306,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offload: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "Keep moments, gradient sums and snapshots in a GPU's host memory or on the disk: "
+            "Keep moments and gradient sums in a GPU's host memory or on the disk: "
             "auto: where a stage does not fit otherwise."
         ),
     ] = "auto"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -145,7 +145,7 @@ def verify(path: Path) -> CheckpointInfo:
     Raises:
         CheckpointError: it is not, or the header is bad already.
     """
-    return examine(path)[0]
+    return _verified(path, lambda _chunk: None)
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
@@ -157,18 +157,27 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is damaged.
     """
-    digests = []
+    digests = list[bytes]()
+
+    def take(chunk: bytes) -> None:
+        digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
+
+    return _verified(path, take), digests
+
+
+def _verified(path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
+    """Return the header of a sound file; each chunk of it is given to ``take``."""
     with _reading(path) as file:
         try:
             info = _read_info(file)
             state = Hasher(info.version)
             for chunk in _chunks(file, info, state):
-                digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
+                take(chunk)
             if state.hexdigest() != info.hash and not _is_of_earlier_program(file, info):
                 raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
         except OSError as error:
             raise _unread(f"cannot read {path.name}", error) from error
-    return info, digests
+    return info
 
 
 def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher | EarlierHasher) -> Iterator[bytes]:

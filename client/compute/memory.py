@@ -48,10 +48,9 @@ asking for them."""
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes by purpose; `snapshot_bytes` is taken from the first checkpoint on."""
+    """Bytes by purpose."""
 
     state_bytes: int
-    snapshot_bytes: int
     graph_bytes: int
     graphs: int
     head_bytes: int
@@ -61,10 +60,12 @@ class MemoryNeed:
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
     offloaded_bytes: int = 0
     """What lies in slower memory, and does not count here."""
+    shared_bytes: int = 0
+    """A rank's equal part of what the first one has beside its shards, if both share memory."""
 
     @property
     def total_bytes(self) -> int:
-        """The peak, with all graphs kept and a checkpoint written."""
+        """The peak, with all graphs kept."""
         graphs = self.graph_bytes * self.graphs
         return self.fixed_bytes + graphs
 
@@ -72,7 +73,7 @@ class MemoryNeed:
     def fixed_bytes(self) -> int:
         """The peak without graphs."""
         passing = self.head_bytes + self.block_bytes
-        return self.state_bytes + self.snapshot_bytes + passing + self.frozen_bytes
+        return self.state_bytes + self.shared_bytes + passing + self.frozen_bytes
 
 
 def required_bytes(
@@ -131,17 +132,16 @@ def required_bytes(
     whole = _graph_bytes(model, layers, batch, parameters, precision)
     inputs = layers * batch * model.width * NUMBER_BYTES
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS + lossy
-    snapshot, offloaded = parameters * state.bytes_per_parameter, 0
+    offloaded = 0
     if offload:  # those that passes are run at stay: the parameters, and two points of them
         resident = 3 if state.delayed else 1
         vectors = parameters * NUMBER_BYTES * (buffers - resident)
-        offloaded = vectors + snapshot + away_bytes(parameters, averaging_codec)
+        offloaded = vectors + away_bytes(parameters, averaging_codec)
         window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
         averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
-        buffers, snapshot = resident, 0
+        buffers = resident
     need = MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
-        snapshot_bytes=snapshot,
         offloaded_bytes=offloaded,
         graph_bytes=inputs if reruns_blocks else whole,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
@@ -151,7 +151,7 @@ def required_bytes(
     )
     if ranks == 1:
         return need
-    alone = need.state_bytes + need.snapshot_bytes
+    alone = need.state_bytes
     boundaries = (stage > 0) + (not is_last)  # of all sequences
     unit_bytes = last_unit_bytes = 0
     if inside == "fsdp":
@@ -177,7 +177,7 @@ def required_bytes(
         + boundaries * sequences * tokens * model.width * NUMBER_BYTES
         + max(turning_bytes, ending_bytes)
         - head_bytes,
-        snapshot_bytes=0 if host else -(-(alone - part_bytes) // ranks),
+        shared_bytes=0 if host else -(-(alone - part_bytes) // ranks),
         offloaded_bytes=alone if host else 0,
         graph_bytes=graph_bytes,
         block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,

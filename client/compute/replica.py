@@ -225,9 +225,12 @@ class Replica:
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
 
-        The tensors (N,) are copied; they are those of `state_tensors`, in that order.
+        The tensors (N,) are those of `state_tensors`, in that order; they are copied, unless they
+        are these themselves.
         """
         for own, new in zip(self.state_tensors, tensors, strict=True):
+            if own.data_ptr() == new.data_ptr() and own.device == new.device:
+                continue
             for to, taken in self.home.stretches(own, new):
                 to.copy_(taken)
         for slot in self.slots:

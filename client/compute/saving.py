@@ -1,17 +1,22 @@
 """Writing checkpoints in the background, and loading them.
 
-State of a `Saver`: at most one thread that copies and writes one version, and the buffers of the
-copy, which are used again. A version's tensors change only when the step is applied, so the copy is
-made beside the passes of the next step; code that changes the tensors waits for it first
-(`release`). Hashing and writing happen from the copy, at the lowest priority. A file appears under
-its name only when it is complete; after any failure the earlier file is unchanged.
+A version's tensors change only when the step is applied, so on the processor they are written from
+where they lie, beside the passes of the next step. Code that changes them waits for it first
+(`release`): a moment, and then what is left is copied, so that no step waits for a slow disk. From
+a GPU all is copied to its host at once, for its steps are short. A file appears under its name only
+when it is complete; after any failure the earlier file is unchanged.
+
+A version is loaded into its place, too. The file is verified before, and what has been read after.
+
+State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
+GPU's host the buffers of the copy, which are used again.
 """
 
 import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -28,6 +33,7 @@ from client.compute.checkpoint import (
     build_header,
     read_info,
     read_tensors,
+    verify,
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_stretches
@@ -40,6 +46,8 @@ from model_zoo.vectors import Vectors
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
 LOWEST_PRIORITY = 19
+PATIENCE_S = 1.0
+"""That a step waits for the disk before what is left to be written is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +58,26 @@ class _Version:
     stage: int
     stages: int
     version: int
-    hash: str | None
-    """Hex, where it is known already."""
     layout: Layout
     state: StateSpec
-    tensors: tuple[Tensor, ...]
-    home: Vectors
-    """Where they lie."""
 
-    def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
+    def write(self, data: "_Data", digest: str | None, path: Path, *, durable: bool) -> Saved:
         """Write the version.
 
         Args:
-            copies: its tensors, (N,) each.
+            data: its tensors.
+            digest: its hash, hex, where it is known already.
             path: the file.
             durable: flush it to the disk before it appears.
 
         Raises:
             DiskError: the file could not be completed.
         """
-        digest = self.hash or _hash_of(Hasher(self.version), self.home, copies)
+        if digest is None:
+            hasher = Hasher(self.version)
+            for part in data.read(again=True):
+                hasher.update(part)
+            digest = hasher.hexdigest()
         header = build_header(
             swarm=self.swarm,
             stage=self.stage,
@@ -79,16 +87,68 @@ class _Version:
             layout=self.layout,
             state=self.state,
         )
-        data = chain([memoryview(header)], host_stretches(self.home, copies))
-        digests = write_atomically(path, data, durable=durable)
-        size = len(header) + sum(copy.nbytes for copy in copies)
+        parts = chain([memoryview(header)], data.read(again=False))
+        digests = write_atomically(path, parts, durable=durable)
         return Saved(
             version=self.version,
             path=str(path),
             hash=digest,
-            size_bytes=size,
+            size_bytes=len(header) + data.nbytes,
             chunk_digests=digests,
         )
+
+
+class _Data:
+    """The bytes of a version, which one thread reads where they lie while others wait to change
+    them.
+
+    Args:
+        tensors: of the version, on the CPU.
+        home: where they lie.
+        released: is set when they may change.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], home: Vectors, released: threading.Event) -> None:
+        self._home, self._released, self._lock = home, released, threading.Lock()
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+        self._parts: list[Tensor | None] = [
+            part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
+        ]
+        """None: it has been read."""
+
+    def read(self, *, again: bool) -> Iterator[memoryview]:
+        """Yield all bytes, piece by piece, each valid until the next one is asked for.
+
+        Args:
+            again: whether they are read once more afterwards.
+        """
+        piece = np.empty(COPY_ELEMENTS, np.float32)
+        for index in range(len(self._parts)):
+            with self._lock:
+                part = self._parts[index]
+                if part is None:
+                    raise RuntimeError("read a second time")
+                size = len(part)
+                np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
+                self._home.rest(part)
+                if not again:
+                    self._parts[index] = None
+            yield piece[:size].view(np.uint8).data
+        if not again:
+            self._released.set()
+
+    def detach(self) -> bool:
+        """Copy what has not been read, and let the tensors change; False: there is no memory."""
+        with self._lock:
+            try:
+                for index, part in enumerate(self._parts):
+                    if part is not None:
+                        self._parts[index] = torch.from_numpy(part.numpy().copy())
+                        self._home.rest(part)
+            except MemoryError:
+                return False
+        self._released.set()
+        return True
 
 
 class Saver:
@@ -97,9 +157,12 @@ class Saver:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()
-        self._released = threading.Event()
+        self._copied, self._released = threading.Event(), threading.Event()
+        self._copied.set()
         self._released.set()
-        self._buffers: tuple[Tensor, ...] = ()
+        self._data: _Data | None = None
+        self._buffers: dict[int, Tensor] = {}
+        """On a GPU's host, by place among the tensors."""
 
     def start(
         self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
@@ -107,7 +170,7 @@ class Saver:
         """Begin to save the version in a thread.
 
         Args:
-            replica: whose state is copied now.
+            replica: whose state is read from now on.
             request: version and path.
             finish: called in the thread with a function that writes the file.
 
@@ -120,34 +183,49 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._busy.is_set():
             raise DiskError("the save before this one is still being written")
-        version = _version(replica)
-        copies = self._buffers_of(replica)
+        version, home = _version(replica), replica.home
+        tensors = [tensor.detach() for tensor in replica.state_tensors]
+        self._keep_buffers(tensors, home)
+        sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
         stream = side_stream(replica.wire.device)
+        data = _Data(sources, home, self._released)
 
         def write() -> Saved:
             try:
-                try:
-                    _copy(version.tensors, copies, stream, replica.home)
-                finally:
+                digest = replica.known_hash  # it may be that of the next version later
+                for place, buffer in self._buffers.items():
+                    _copy(tensors[place], buffer, stream, home)
+                self._copied.set()
+                if len(self._buffers) == len(tensors):
                     self._released.set()
-                _yield_to_others()
-                return version.write(copies, Path(request.path), durable=request.durable)
+                    _yield_to_others()
+                return version.write(data, digest, Path(request.path), durable=request.durable)
             finally:
+                self._data = None
+                self._copied.set()
+                self._released.set()
                 self._busy.clear()  # before the answer: it invites the next save
 
         thread = threading.Thread(target=lambda: finish(write), name="saver")
+        self._data = data
         self._busy.set()
+        self._copied.clear()
         self._released.clear()
         try:
             thread.start()
         except BaseException:  # nothing is being written, and nobody must wait for it
+            self._data = None
             self._busy.clear()
+            self._copied.set()
             self._released.set()
             raise
         self._thread = thread
 
     def release(self) -> None:
         """Return when the tensors of the version being saved may change."""
+        self._copied.wait()
+        if not self._released.wait(PATIENCE_S) and (data := self._data) is not None:
+            data.detach()
         self._released.wait()
 
     def wait(self) -> None:
@@ -155,13 +233,12 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
-    def _buffers_of(self, replica: Replica) -> tuple[Tensor, ...]:
-        """A vector (N,) in host memory for each of the state; new ones only for another stage."""
-        needed = [len(tensor) for tensor in replica.state_tensors]
-        if [len(buffer) for buffer in self._buffers] != needed:
-            self._buffers = ()
-            self._buffers = tuple(_host_vector(replica.home, size) for size in needed)
-        return self._buffers
+    def _keep_buffers(self, tensors: Sequence[Tensor], home: Vectors) -> None:
+        """Have a vector (N,) in host memory for each tensor that lies elsewhere."""
+        sizes = {i: len(each) for i, each in enumerate(tensors) if each.device.type != "cpu"}
+        if {place: len(buffer) for place, buffer in self._buffers.items()} != sizes:
+            self._buffers = {}
+            self._buffers = {i: _host_vector(home, size) for i, size in sizes.items()}
 
 
 def _host_vector(home: Vectors, size: int) -> Tensor:
@@ -170,19 +247,9 @@ def _host_vector(home: Vectors, size: int) -> Tensor:
 
 
 def _version(replica: Replica) -> _Version:
-    part = replica.part
-    tensors = tuple(tensor.detach() for tensor in replica.state_tensors)
-    return _Version(
-        replica.swarm,
-        part.index,
-        part.count,
-        replica.version,
-        replica.known_hash,
-        _layout(replica),
-        replica.state,
-        tensors,
-        replica.home,
-    )
+    part, layout = replica.part, _layout(replica)
+    named = replica.swarm, part.index, part.count, replica.version
+    return _Version(*named, layout, replica.state)
 
 
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
@@ -195,21 +262,14 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
 
 
 def _copy(
-    sources: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    stream: "torch.cuda.Stream | None",
-    home: Vectors,
+    source: Tensor, target: Tensor, stream: "torch.cuda.Stream | None", home: Vectors
 ) -> None:
-    """Copy vectors slice by slice."""
+    """Copy a vector of a device to its host, slice by slice."""
     with torch.cuda.stream(stream) if stream is not None else nullcontext():
-        for source, target in zip(sources, targets, strict=True):
-            for start in range(0, len(target), COPY_ELEMENTS):
-                part = slice(start, start + COPY_ELEMENTS)
-                if source.device.type == "cpu":  # torch would take all the threads it may have
-                    np.copyto(target.numpy()[part], source.numpy()[part])
-                else:
-                    target[part].copy_(source[part])
-                home.rest(source[part], target[part])
+        for start in range(0, len(target), COPY_ELEMENTS):
+            part = slice(start, start + COPY_ELEMENTS)
+            target[part].copy_(source[part])
+            home.rest(target[part])
 
 
 def _yield_to_others() -> None:
@@ -287,18 +347,29 @@ def load(replica: Replica, request: Load) -> Loaded:
 
     Raises:
         CheckpointError: the file is damaged or not this stage at that version.
+        SystemExit: it changed between being verified and being read: this process has no version.
     """
-    path = Path(request.path)
-    info = read_info(path)
-    _check_identity(replica, request, info)
-    home = replica.home
-    loaded = tuple(_host_vector(home, replica.size) for _ in replica.state_tensors)
-    read_tensors(path, info, host_stretches(home, loaded))
-    threads = torch.get_num_threads()
-    digest = hash_tensors(info.version, loaded, threads, replica.digest_of_leaf)
-    if info.hash != digest and info.hash != _hash_of(EarlierHasher(info.version), home, loaded):
-        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    replica.replace_state(info.version, loaded)
+    path, home = Path(request.path), replica.home
+    _check_identity(replica, request, read_info(path))
+    info = verify(path)
+    tensors = tuple(tensor.detach() for tensor in replica.state_tensors)
+    places = {i for i, each in enumerate(tensors) if each.device.type == "cpu"}
+    found = [
+        each if place in places else _host_vector(home, len(each))
+        for place, each in enumerate(tensors)
+    ]
+    try:
+        _check_identity(replica, request, info)
+        read_tensors(path, info, host_stretches(home, found))
+        threads = torch.get_num_threads()
+        digest = hash_tensors(info.version, found, threads, replica.digest_of_leaf)
+        if info.hash != digest and info.hash != _hash_of(EarlierHasher(info.version), home, found):
+            raise CheckpointError("it changed while it was read")
+    except CheckpointError as error:
+        if not places:
+            raise
+        raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
+    replica.replace_state(info.version, found)
     replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)
 

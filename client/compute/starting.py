@@ -164,13 +164,11 @@ def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None
 
 
 class _Values:
-    """The parameters of version 0, as they are read."""
+    """The parameters of version 0, as they are read: into the scratch of the gradients."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._place = replica, 0
-        self._home = replica.home
-        size = replica.size
-        self._values = self._home.zeros(size) if self._home.offloaded else torch.empty(size)
+        self._home, self._values = replica.home, replica.flat.gradients
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout."""

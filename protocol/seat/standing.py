@@ -1,8 +1,9 @@
 """Standing: members of our stage and its neighbours that obstruct the run are set aside.
 
-A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out: it
-leads nothing, gets no work and is in no plan. The quorum ignores it, so it is lost to us after the
-usual seconds (``Contacts.shun``). Whether a step can be closed without it is therefore still
+A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out, in
+all its stages that have others: it leads nothing, gets no work and is in no plan. The quorum
+ignores it, so it is lost to us after the usual seconds (``Contacts.shun``), and to our seats in
+other stages, which set it aside with us. Whether a step can be closed without it is therefore still
 decided only by the majority of the electors.
 
 Our own observations need no judge (``accuse``). A replica's claim against a sibling, made by naming

@@ -154,7 +154,7 @@ def run(asked: argparse.Namespace) -> None:
                 "seconds": taken,
                 "busy": busy,
                 "bytes": (resident()["VmHWM"] - before) / worker.replica.size,
-                "predicted": (need.state_bytes + need.snapshot_bytes) / worker.replica.size,
+                "predicted": need.state_bytes / worker.replica.size,
                 "parameters": worker.replica.size,
                 "hash": int(worker.replica.state_hash()[:12], 16),
             }

@@ -155,7 +155,7 @@ def _offloads(stage: int, fit: Fit) -> str:
     """Describe where the vectors of a stage lie that are offloaded."""
     where = "in the GPU's host" if fit.offload == "memory" else f"on disk in {fit.offload_folder}"
     size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
-    return f"stage {stage} keeps {size} of moments, gradient sums and snapshots {where}"
+    return f"stage {stage} keeps {size} of moments and gradient sums {where}"
 
 
 def _cut_words(stage: int, settings: Settings) -> str:

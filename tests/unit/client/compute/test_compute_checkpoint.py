@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from client.compute.checkpoint import (
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
 from model_zoo.specs.state import StateSpec
+from model_zoo.vectors import Vectors
 from tests.support.compute_stages import opened, tokens_of
 
 
@@ -153,41 +155,124 @@ def test_training_goes_on_while_a_version_is_written(tmp_path: Path, monkeypatch
     assert answers[0][0].hash == verify(written).hash == expected
 
 
+def slow(write, may_write: threading.Event, begun: threading.Event):
+    """A disk that takes half of a file, and the rest when it may."""
+
+    def slowly(path, data, **options):
+        pieces = iter(data)
+        first = [bytes(next(pieces)) for _ in range(2)]  # the header, and a piece of the state
+        begun.set()
+        assert may_write.wait(30)
+        return write(path, chain(map(memoryview, first), pieces), **options)
+
+    return slowly
+
+
+@pytest.mark.parametrize("hashed", [False, True])
 @pytest.mark.parametrize("delayed", [False, True])
-def test_a_step_is_applied_only_when_the_version_is_copied(
+def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, delayed, hashed) -> None:
+    """What is not written yet is copied before the step is applied; the file has the version."""
+    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
+    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
+    write = slow(saving.write_atomically, may_write, begun)
+    monkeypatch.setattr(saving, "write_atomically", write)
+    worker = trained(delayed=delayed)
+    expected = worker.replica.state_hash()
+    worker.replica.known_hash = expected if hashed else None
+    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
+    assert begun.wait(30)
+    assert train(worker, 2).version == 3
+    assert train(worker, 3).version == 4
+    may_write.set()
+    worker.executor.close()
+    assert verify(path).hash == expected
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
     tmp_path: Path, monkeypatch, delayed
 ) -> None:
-    path, may_copy, copying = tmp_path / "stage", threading.Event(), threading.Event()
-    copy = saving._copy
-
-    def slow_copy(*args):
-        copying.set()
-        assert may_copy.wait(30)
-        copy(*args)
-
-    monkeypatch.setattr(saving, "_copy", slow_copy)
+    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
+    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(saving._Data, "detach", lambda _data: False)
+    write = slow(saving.write_atomically, may_write, begun)
+    monkeypatch.setattr(saving, "write_atomically", write)
     worker = trained(delayed=delayed)
     expected = worker.replica.state_hash()
     worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
-    assert copying.wait(30)
+    assert begun.wait(30)
     step = threading.Thread(target=train, args=(worker, 2))
     step.start()
-    while not worker.replica.counted:  # the pass does not wait, the step does
+    while not worker.replica.counted:
         step.join(0.01)
         assert step.is_alive()
     step.join(0.1)
     assert (worker.replica.version, step.is_alive()) == (2, True)
-    may_copy.set()
+    may_write.set()
     step.join(30)
     worker.executor.close()
     assert worker.replica.version == 3
     assert verify(path).hash == expected
 
 
+def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
+    released, tensor = threading.Event(), torch.arange(3000.0)
+    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
+    data = saving._Data([tensor], Vectors(torch.device("cpu")), released)
+    pieces = data.read(again=False)
+    found = bytes(next(pieces))
+
+    def full(_array: object) -> torch.Tensor:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "from_numpy", full)
+        assert not data.detach()
+    assert not released.is_set()
+    found += bytes(next(pieces))
+    assert data.detach()
+    assert released.is_set()
+    expected = tensor.numpy().tobytes()
+    tensor.zero_()
+    assert found + b"".join(map(bytes, pieces)) == expected
+
+
+def test_a_version_is_saved_and_loaded_where_it_lies(tmp_path: Path, monkeypatch) -> None:
+    """No second copy of the state is made on the processor."""
+    monkeypatch.setattr(saving, "_host_vector", lambda *_: pytest.fail("a copy of the state"))
+    worker = trained()
+    saved, _ = worker.call(Save(version=2, path=str(tmp_path / "stage")))
+    train(worker, 2)
+    places = [tensor.data_ptr() for tensor in worker.replica.state_tensors]
+    loaded, _ = worker.call(Load(version=2, path=str(tmp_path / "stage")))
+    assert loaded.hash == saved.hash == worker.replica.state_hash()
+    assert [tensor.data_ptr() for tensor in worker.replica.state_tensors] == places
+
+
+def test_a_file_that_changes_while_it_is_loaded_ends_the_process(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Half of it is in the place of the version that was there."""
+    worker, path = trained(), tmp_path / "stage"
+    worker.call(Save(version=2, path=str(path)))
+    read = saving.read_tensors
+
+    def read_changed(path: Path, info, buffers) -> None:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        read(path, info, buffers)
+
+    monkeypatch.setattr(saving, "read_tensors", read_changed)
+    with pytest.raises(SystemExit, match="was sound, and is not any more"):
+        worker.call(Load(version=2, path=str(path)))
+
+
 def test_a_failed_copy_lets_training_go_on(tmp_path: Path, monkeypatch) -> None:
     worker = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "_copy", lambda *args: 1 / 0)
+        patch.setattr(saving._Data, "read", lambda *_, **__: 1 / 0)
         assert worker.fails(Save(version=2, path=str(tmp_path / "stage"))).kind == "internal"
     assert train(worker, 2).version == 3
     saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))

@@ -86,10 +86,10 @@ def needed(inside: Inside, ranks: int, *, host: bool, **changes: object) -> Memo
 def test_the_first_ranks_sum_is_counted_once_where_it_shares_memory(inside: Inside) -> None:
     beside, shared = needed(inside, 2, host=True), needed(inside, 2, host=False)
     part = 4 * held(MODELS["gpt"], 1, inside, 2)[0]
-    assert 2 * shared.snapshot_bytes - (beside.offloaded_bytes - part) in (0, 1)
-    assert shared.total_bytes - beside.total_bytes == shared.snapshot_bytes
+    assert 2 * shared.shared_bytes - (beside.offloaded_bytes - part) in (0, 1)
+    assert shared.total_bytes - beside.total_bytes == shared.shared_bytes
     alone = needed(inside, 1, host=False)
-    assert beside.offloaded_bytes == alone.state_bytes + alone.snapshot_bytes
+    assert beside.offloaded_bytes == alone.state_bytes
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ def test_the_state_is_what_the_worker_reports(codec, delayed) -> None:
     predicted = need(MODELS["gpt"], 1, averaging_codec=codec, state=StateSpec(delayed=delayed))
     assert predicted.state_bytes == reply.state_bytes + contribution
     assert reply.state_bytes == ((8 if delayed else 5) + (codec != "fp32")) * vector
-    assert predicted.snapshot_bytes == len(worker.replica.state_tensors) * vector
 
 
 @pytest.mark.parametrize("delayed", [False, True])
