@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -168,15 +169,31 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
 def _verified(path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
     """Return the header of a sound file; each chunk of it is given to ``take``."""
     with _reading(path) as file:
-        try:
-            info = _read_info(file)
-            state = Hasher(info.version)
-            for chunk in _chunks(file, info, state):
-                take(chunk)
-            if state.hexdigest() != info.hash and not _is_of_earlier_program(file, info):
-                raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-        except OSError as error:
-            raise _unread(f"cannot read {path.name}", error) from error
+        return _sound(file, path, take)
+
+
+@contextmanager
+def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[memoryview]], None]]]:
+    """As `verify`, and have a function that fills buffers with the data of the same open file.
+
+    Raises:
+        CheckpointError: as `verify`; the function: as `read_tensors`.
+    """
+    with _reading(path) as file:
+        info = _sound(file, path, lambda _chunk: None)
+        yield info, lambda buffers: _fill(file, path, info, buffers)
+
+
+def _sound(file: BinaryIO, path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
+    try:
+        info = _read_info(file)
+        state = Hasher(info.version)
+        for chunk in _chunks(file, info, state):
+            take(chunk)
+        if state.hexdigest() != info.hash and not _is_of_earlier_program(file, info):
+            raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
+    except OSError as error:
+        raise _unread(f"cannot read {path.name}", error) from error
     return info
 
 
@@ -209,12 +226,16 @@ def read_tensors(path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]
         CheckpointError: the file is shorter than its header says, or cannot be read.
     """
     with _reading(path) as file:
-        try:
-            file.seek(info.data_start)
-            for buffer in buffers:
-                _read_fully(file, buffer)
-        except OSError as error:
-            raise _unread(f"cannot read {path.name}", error) from error
+        _fill(file, path, info, buffers)
+
+
+def _fill(file: BinaryIO, path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
+    try:
+        file.seek(info.data_start)
+        for buffer in buffers:
+            _read_fully(file, buffer)
+    except OSError as error:
+        raise _unread(f"cannot read {path.name}", error) from error
 
 
 def _read_fully(file: BinaryIO, buffer: memoryview) -> None:

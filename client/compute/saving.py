@@ -2,11 +2,12 @@
 
 A version's tensors change only when the step is applied, so on the processor they are written from
 where they lie, beside the passes of the next step. Code that changes them waits for it first
-(`release`): a moment, and then what is left is copied, so that no step waits for a slow disk. From
-a GPU all is copied to its host at once, for its steps are short. A file appears under its name only
-when it is complete; after any failure the earlier file is unchanged.
+(`release`). A step that waits for a slow disk for a moment has what is left copied, if so much
+memory is free; else it waits for some seconds, and then the version is not saved. From a GPU all is
+copied to its host at once, for its steps are short. A file appears under its name only when it is
+complete; after any failure the earlier file is unchanged.
 
-A version is loaded into its place, too. The file is verified before, and what has been read after.
+A version is loaded into its place, too: the file is verified before, and what has been read after.
 
 State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
 GPU's host the buffers of the copy, which are used again.
@@ -23,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -32,8 +34,7 @@ from client.compute.checkpoint import (
     CheckpointInfo,
     build_header,
     read_info,
-    read_tensors,
-    verify,
+    verified,
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_stretches
@@ -48,6 +49,10 @@ COPY_ELEMENTS = 1 << 20
 LOWEST_PRIORITY = 19
 PATIENCE_S = 1.0
 """That a step waits for the disk before what is left to be written is copied."""
+LONGEST_S = 15.0
+"""That it waits where it cannot be copied: half of what a task is waited for at least."""
+SPARE_SHARE = 0.5
+"""Of the memory that is free: so much a copy may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ class _Data:
             with self._lock:
                 part = self._parts[index]
                 if part is None:
-                    raise RuntimeError("read a second time")
+                    raise DiskError("the disk is too slow: the next step could not wait for it")
                 size = len(part)
                 np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
                 self._home.rest(part)
@@ -140,15 +145,24 @@ class _Data:
     def detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
         with self._lock:
+            left = {i: part for i, part in enumerate(self._parts) if part is not None}
+            needed = sum(part.nbytes for part in left.values())
+            if self._home.offloaded or needed > SPARE_SHARE * psutil.virtual_memory().available:
+                return False
             try:
-                for index, part in enumerate(self._parts):
-                    if part is not None:
-                        self._parts[index] = torch.from_numpy(part.numpy().copy())
-                        self._home.rest(part)
+                copies = {i: torch.from_numpy(part.numpy().copy()) for i, part in left.items()}
             except MemoryError:
                 return False
+            for index, copy in copies.items():
+                self._parts[index] = copy
         self._released.set()
         return True
+
+    def give_up(self) -> None:
+        """Let the tensors change: what has not been read will not be."""
+        with self._lock:
+            self._parts = [None] * len(self._parts)
+        self._released.set()
 
 
 class Saver:
@@ -183,20 +197,22 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._busy.is_set():
             raise DiskError("the save before this one is still being written")
-        version, home = _version(replica), replica.home
+        version, digest, home = _version(replica), replica.known_hash, replica.home
         tensors = [tensor.detach() for tensor in replica.state_tensors]
         self._keep_buffers(tensors, home)
         sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
+        to_copy = [(tensors[place], buffer) for place, buffer in self._buffers.items()]
+        all_copied = len(to_copy) == len(tensors)
         stream = side_stream(replica.wire.device)
         data = _Data(sources, home, self._released)
+        del replica, tensors, sources  # a stage that is closed meanwhile is free but for the data
 
         def write() -> Saved:
             try:
-                digest = replica.known_hash  # it may be that of the next version later
-                for place, buffer in self._buffers.items():
-                    _copy(tensors[place], buffer, stream, home)
+                while to_copy:
+                    _copy(*to_copy.pop(), stream, home)
                 self._copied.set()
-                if len(self._buffers) == len(tensors):
+                if all_copied:
                     self._released.set()
                     _yield_to_others()
                 return version.write(data, digest, Path(request.path), durable=request.durable)
@@ -224,9 +240,10 @@ class Saver:
     def release(self) -> None:
         """Return when the tensors of the version being saved may change."""
         self._copied.wait()
-        if not self._released.wait(PATIENCE_S) and (data := self._data) is not None:
-            data.detach()
-        self._released.wait()
+        if self._released.wait(PATIENCE_S) or (data := self._data) is None or data.detach():
+            return
+        if not self._released.wait(LONGEST_S - PATIENCE_S):
+            data.give_up()
 
     def wait(self) -> None:
         """Return when nothing is being written."""
@@ -300,10 +317,12 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
         unfinished.replace(path)
         if durable:
             _sync_directory(path.parent)
-    except OSError as error:
+    except Exception as error:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
-        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+        if isinstance(error, OSError):
+            raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
     return digests
 
 
@@ -347,28 +366,25 @@ def load(replica: Replica, request: Load) -> Loaded:
 
     Raises:
         CheckpointError: the file is damaged or not this stage at that version.
-        SystemExit: it changed between being verified and being read: this process has no version.
+        SystemExit: reading it again failed: this process has no version any more.
     """
     path, home = Path(request.path), replica.home
     _check_identity(replica, request, read_info(path))
-    info = verify(path)
-    tensors = tuple(tensor.detach() for tensor in replica.state_tensors)
-    places = {i for i, each in enumerate(tensors) if each.device.type == "cpu"}
-    found = [
-        each if place in places else _host_vector(home, len(each))
-        for place, each in enumerate(tensors)
-    ]
-    try:
+    with verified(path) as (info, read):
         _check_identity(replica, request, info)
-        read_tensors(path, info, host_stretches(home, found))
-        threads = torch.get_num_threads()
-        digest = hash_tensors(info.version, found, threads, replica.digest_of_leaf)
-        if info.hash != digest and info.hash != _hash_of(EarlierHasher(info.version), home, found):
-            raise CheckpointError("it changed while it was read")
-    except CheckpointError as error:
-        if not places:
-            raise
-        raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
+        found = [
+            tensor.detach() if tensor.device.type == "cpu" else _host_vector(home, len(tensor))
+            for tensor in replica.state_tensors
+        ]
+        try:
+            read(host_stretches(home, found))
+            threads = torch.get_num_threads()
+            digest = hash_tensors(info.version, found, threads, replica.digest_of_leaf)
+            earlier = EarlierHasher(info.version)
+            if info.hash != digest and info.hash != _hash_of(earlier, home, found):
+                raise CheckpointError("it changed while it was read")
+        except Exception as error:
+            raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
     replica.replace_state(info.version, found)
     replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)

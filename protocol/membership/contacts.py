@@ -107,7 +107,7 @@ class Contacts:
         return frozenset[PeerId]().union(*other)
 
     def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
-        """Whether one of our seats in other stages has a majority only with a peer.
+        """Whether one of our seats in other stages needs a peer to close a step.
 
         Args:
             stage: of the seat that asks.
@@ -115,9 +115,7 @@ class Contacts:
             now: monotonic seconds.
         """
         return any(
-            needs(peer, self._shunned.get(s, ()), now)
-            for s, needs in self._needs.items()
-            if s != stage
+            needs(peer, self._shunned_by_any, now) for s, needs in self._needs.items() if s != stage
         )
 
     def is_shunned(self, peer: PeerId) -> bool:

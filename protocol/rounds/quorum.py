@@ -55,7 +55,7 @@ MAX_ELECTORS: Final = 16
 
 IsProven = Callable[[PeerId], bool]
 Needs = Callable[[PeerId, Collection[PeerId], float], bool]
-"""Whether a seat has a majority of its electors only with a peer (``Quorum.needs``)."""
+"""Whether a seat needs a peer, if all these others are set aside (``Standing``)."""
 
 LOOK_AROUND_S: Final = 6.0
 """Long enough to be linked with new replicas, and to hear their versions."""
@@ -98,7 +98,7 @@ class Touch(Protocol):
         """The peers that our seats in other stages set aside."""
 
     def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
-        """Whether one of our seats in other stages has a majority only with a peer."""
+        """Whether one of our seats in other stages needs a peer to close a step."""
 
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""

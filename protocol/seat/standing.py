@@ -162,6 +162,8 @@ class Standing:
         """Members that are out for good, with their stage and why."""
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
+        self._where: dict[Pair, int] = {}
+        """The first stage in which two siblings say so."""
         self._put_off: dict[Pair, float] = {}
         """Disputes whose loser was needed, and when to look again."""
         self._few_since: float | None = None
@@ -172,7 +174,7 @@ class Standing:
         self._paces = dict[int, _Pace]()
         self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
         if touch is not None:
-            touch.seated(place.stage, needs)
+            touch.seated(place.stage, self._wants)
         self._shun()
 
     # --- queries ---------------------------------------------------------------------------
@@ -242,16 +244,17 @@ class Standing:
         self._count_versions(view, now)
         self._view, self._last = view, last
         me = self._place.me
-        said = {frozenset((me, peer)) for peer in claims}
-        said |= {
-            frozenset((r.peer, missing))
+        said = [(self._place.stage, frozenset((me, peer))) for peer in claims]
+        said += [
+            (stage, frozenset((r.peer, missing)))
             for stage in self._near
             for r in view.serving(stage)
             for missing in (r.missing if r.version < last else ())
             if missing != r.peer and any(other.peer == missing for other in view.serving(stage))
             if missing != me or now >= self._truces.get(r.peer, now)
-        }
-        open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
+        ]
+        self._where = {pair: stage for stage, pair in sorted(said, key=lambda one: -one[0])}
+        open_ = {pair for pair in self._where if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
         self._put_off = {pair: at for pair, at in self._put_off.items() if pair in open_}
         judged = [*self._follow_judges(now), *self._follow_our_stage(now)]
@@ -333,8 +336,8 @@ class Standing:
 
     def _settle(self, pair: Pair, disputes: Counter[PeerId], now: float) -> list[Explain]:
         since = self._disputes.get(pair)
-        stage = None if since is None else next(iter(self._stages_of(pair)), None)
-        if stage is None or since is None:
+        stage = self._where.get(pair)
+        if stage is None or since is None or stage not in self._stages_of(pair):
             return []  # one of them has gone meanwhile
         verdict = self._verdict(pair, stage)
         if verdict is None and self._is_for_others(pair, stage) and now < since + FOLLOW_S:
@@ -413,8 +416,8 @@ class Standing:
                 said += self._back(peer, now, "those whom we followed let it back")
         overdue = self._overdue(now) if named else ()
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
-            stage = next(iter(self._stages_of({peer})), None)
-            if stage in (None, self._place.stage) or self._is_needed(peer, stage):
+            stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
+            if not stages or self._is_needed(peer, stages[0]):
                 continue
             if (
                 not self._is_elector_needed(peer, now)
@@ -422,7 +425,7 @@ class Standing:
                 and not self.is_aside(peer)
             ):
                 words, seen = "others of our stage have set it aside", peer in overdue
-                said += self._put(peer, stage, words, now, follows="" if seen else "siblings")
+                said += self._put(peer, stages[0], words, now, follows="" if seen else "siblings")
         return said
 
     def _follow_our_seats(self, now: float) -> list[Explain]:
@@ -487,7 +490,7 @@ class Standing:
         """Whether it still serves a version that others have gone on from without it, by our leave.
         Heard again, it might close that step a second time (I5): it has to fetch the state first.
         """
-        for stage in self._near:
+        for stage in {self._place.stage, self._aside[peer].stage}:
             versions = {r.peer: r.version for r in self._view.serving(stage)}
             if peer in versions and versions[peer] < max(versions.values()):
                 return True
@@ -568,6 +571,13 @@ class Standing:
         count = self._count(stage)
         counts = any(r.peer == peer for r in self._view.serving(stage)) and not self.is_aside(peer)
         return counts and count <= (self._least if least is None else least)
+
+    def _wants(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
+        """Whether our seats elsewhere must not set a peer aside, beside all these: we would have
+        too few electors, or too few replicas for a step."""
+        there = {r.peer for r in self._view.serving(self._place.stage)}
+        left = there.difference(aside) - {peer}
+        return self._needs(peer, aside, now) or (peer in there and len(left) < self._least)
 
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
         touch, ours = self._touch, self._place.stage

@@ -428,6 +428,7 @@ class HeldStageDriver:
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
+            self._context.terms.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
         context, terms, settings = self._context, self._context.terms, self._context.terms.settings
         self.saver = StateSaver(

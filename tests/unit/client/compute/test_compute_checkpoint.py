@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from client.compute import checkpoint as checkpoint_file
 from client.compute import saving
 from client.compute.checkpoint import (
     CHUNK_BYTES,
@@ -238,6 +239,33 @@ def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
     assert found + b"".join(map(bytes, pieces)) == expected
 
 
+def test_a_version_is_given_up_where_neither_disk_nor_memory_has_room(
+    tmp_path: Path, monkeypatch
+) -> None:
+    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
+    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(saving, "LONGEST_S", 0.0)
+    monkeypatch.setattr(saving, "SPARE_SHARE", 0.0)
+    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
+    worker = trained(1)
+    worker.call(Save(version=1, path=str(path)))
+    old = path.read_bytes()
+    train(worker, 1)
+    with monkeypatch.context() as patch:
+        write = slow(saving.write_atomically, may_write, begun)
+        patch.setattr(saving, "write_atomically", write)
+        answers = []
+        save = Save(version=2, path=str(path))
+        worker.executor.execute(save, (), lambda *a: answers.append(a))
+        assert begun.wait(30)
+        assert train(worker, 2).version == 3
+        may_write.set()
+        worker.executor.close()
+    assert (answers[0][0].kind, answers[0][0].message[:23]) == ("disk", "the disk is too slow: t")
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_version_is_saved_and_loaded_where_it_lies(tmp_path: Path, monkeypatch) -> None:
     """No second copy of the state is made on the processor."""
     monkeypatch.setattr(saving, "_host_vector", lambda *_: pytest.fail("a copy of the state"))
@@ -250,21 +278,32 @@ def test_a_version_is_saved_and_loaded_where_it_lies(tmp_path: Path, monkeypatch
     assert [tensor.data_ptr() for tensor in worker.replica.state_tensors] == places
 
 
+def raising(error: Exception):
+    def fail(*_args, **_options):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("how", ["a bit", "no memory"])
 def test_a_file_that_changes_while_it_is_loaded_ends_the_process(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, how
 ) -> None:
     """Half of it is in the place of the version that was there."""
     worker, path = trained(), tmp_path / "stage"
     worker.call(Save(version=2, path=str(path)))
-    read = saving.read_tensors
+    if how == "a bit":
+        fill = checkpoint_file._fill
 
-    def read_changed(path: Path, info, buffers) -> None:
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        read(path, info, buffers)
+        def fill_changed(file, path: Path, info, buffers) -> None:
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+            fill(file, path, info, buffers)
 
-    monkeypatch.setattr(saving, "read_tensors", read_changed)
+        monkeypatch.setattr(checkpoint_file, "_fill", fill_changed)
+    else:
+        monkeypatch.setattr(saving, "hash_tensors", raising(MemoryError()))
     with pytest.raises(SystemExit, match="was sound, and is not any more"):
         worker.call(Load(version=2, path=str(path)))
 

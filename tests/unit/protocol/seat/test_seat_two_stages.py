@@ -18,7 +18,7 @@ from protocol.rounds.quorum import Needs
 from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
 from protocol.view import Replica, SwarmView
 
-ME, OTHER, THIRD, FOURTH = (PeerId(name) for name in ("me", "other", "third", "fourth"))
+ME, OTHER, THIRD, FOURTH, FIFTH = map(PeerId, ("me", "other", "third", "fourth", "fifth"))
 
 
 def nobody(*_: object) -> bool:
@@ -180,3 +180,55 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
     for now in range(2, 8):
         made.observe(seen, (), float(now))
         assert made.aside() == {loser}, "neither of the two overrules us"
+
+
+def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once() -> None:
+    """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
+    first = view((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
+    seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
+    made = Standing(Place(ME, 1, 2, 8), Contacts())
+    made.observe(seen, (), 0.0)
+    made.observe(seen, (), DISPUTE_S)
+    assert len(made.beside()) == 1, "those of the first stage follow"
+
+
+def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_sibling() -> None:
+    seen = view(
+        (OTHER, FOURTH),
+        (ME, OTHER, THIRD, FOURTH),
+        missing={ME: (), OTHER: (), THIRD: (OTHER,), FOURTH: (OTHER,)},
+    )
+    made = Standing(Place(ME, 1, 2, 8), Contacts())
+    made.observe(seen, (), 0.0)
+    assert made.is_aside(OTHER) is False, "two of four"
+    seen = view(
+        (OTHER, FOURTH),
+        (ME, OTHER, THIRD, FOURTH, FIFTH),
+        missing={
+            THIRD: (OTHER,),
+            FOURTH: (OTHER,),
+            FIFTH: (OTHER,),
+        },
+    )
+    made.observe(seen, (), 0.1)
+    assert made.is_aside(OTHER)
+
+
+def test_our_seat_far_away_keeps_as_many_as_a_secret_sum_needs() -> None:
+    contacts = Contacts()
+    first, third = (Standing(Place(ME, s, 3, 8), contacts, least=3) for s in (0, 2))
+    ours = (ME, OTHER, THIRD, FOURTH)
+
+    def seen(*last: PeerId) -> SwarmView:
+        return SwarmView.of([[Replica(p, 5, True) for p in there] for there in (ours, ours, last)])
+
+    for standing in (first, third):
+        standing.observe(seen(*ours), (), 0.0)
+    first.accuse(OTHER, "it sleeps", 1.0)
+    for now in range(2, 10):
+        for standing in (first, third):
+            standing.observe(seen(*ours[:-1]), (), float(now))
+    assert not first.is_aside(OTHER), "one left the last stage"
+    assert not third.is_aside(OTHER)
+    first.accuse(THIRD, "it sleeps", 10.0)
+    assert not first.is_aside(THIRD)
