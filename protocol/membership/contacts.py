@@ -21,7 +21,7 @@ from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.alarms import Alarms
 from protocol.membership.detector import DEAD_AFTER_S
-from protocol.rounds.quorum import Needs
+from protocol.view import Needs
 from protocol.wire.parts import SeatStatus
 
 CONTACT_S: Final = 4.0

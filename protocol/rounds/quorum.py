@@ -47,15 +47,13 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, rank, short
 from protocol.rounds.beginnings import Met, bounded
-from protocol.view import SwarmView
+from protocol.view import Needs, SwarmView
 
 MAX_ELECTORS: Final = 16
 """Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
 
 
 IsProven = Callable[[PeerId], bool]
-Needs = Callable[[PeerId, Collection[PeerId], float], bool]
-"""Whether a seat needs a peer, if all these others are set aside (``Standing``)."""
 
 LOOK_AROUND_S: Final = 6.0
 """Long enough to be linked with new replicas, and to hear their versions."""

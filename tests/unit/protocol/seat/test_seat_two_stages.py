@@ -14,9 +14,8 @@ import pytest
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Needs
 from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
-from protocol.view import Replica, SwarmView
+from protocol.view import Needs, Replica, SwarmView
 
 ME, OTHER, THIRD, FOURTH, FIFTH = map(PeerId, ("me", "other", "third", "fourth", "fifth"))
 
