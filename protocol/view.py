@@ -16,7 +16,7 @@ from protocol.agreed import AgreedList
 from protocol.ids import PeerId, rank
 
 Needs = Callable[[PeerId, Collection[PeerId], float], bool]
-"""Whether a seat needs a peer at a time, if all these others are set aside (``seat/standing.py``)."""
+"""Whether a seat needs a peer at a time while all these are set aside (``seat/standing.py``)."""
 
 
 class Replica(Struct, frozen=True):
