@@ -117,9 +117,71 @@ def required_bytes(
             offloaded and does not count here.
         z_loss: whether the loss needs the logits once more; counts where the stage is cut.
     """
-    layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
-    parameters = stage_parameters(model, layers_per_stage, stage)
-    batch = sequences * tokens
+    held = _Held(model, layers_per_stage, stage, sequences, tokens, precision, reruns_blocks)
+    need = _need_alone(held, graphs_kept, averaging_codec, state, aggregation, offload=offload)
+    if ranks == 1:
+        return need
+    copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
+    return _need_of_each(held, need, ranks, inside, copies, host=host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A stage, and what is run through it at a time; the fields are as in `required_bytes`."""
+
+    model: ModelSpec
+    layers_per_stage: Sequence[int]
+    stage: int
+    sequences: int
+    tokens: int
+    precision: Precision
+    reruns_blocks: bool
+
+    @property
+    def layers(self) -> int:
+        return self.layers_per_stage[self.stage]
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == len(self.layers_per_stage) - 1
+
+    @property
+    def parameters(self) -> int:
+        return stage_parameters(self.model, self.layers_per_stage, self.stage)
+
+    def hidden_bytes(self, sequences: int) -> int:
+        """Of the hidden state of so many sequences."""
+        return sequences * self.tokens * self.model.width * NUMBER_BYTES
+
+    def whole_graph_bytes(self, sequences: int) -> int:
+        """Of a graph that keeps all, not the blocks' inputs alone."""
+        batch = sequences * self.tokens
+        return _graph_bytes(self.model, self.layers, batch, self.parameters, self.precision)
+
+    def graph_and_block_bytes(self, whole: int, sequences: int) -> tuple[int, int]:
+        """Return the bytes of a kept graph, which would take `whole`, and of the block that is run
+        once more."""
+        if not self.reruns_blocks:
+            return whole, 0
+        block_bytes = whole * min(_BLOCK_COPIES, self.layers) // max(1, self.layers)
+        return self.layers * self.hidden_bytes(sequences), block_bytes
+
+    def head_bytes(self, sequences: int, copies: int) -> int:
+        """Of the logits of so many sequences, with so many copies of them."""
+        return _head_bytes(self.model, sequences * self.tokens, copies) if self.is_last else 0
+
+
+def _need_alone(
+    held: _Held,
+    graphs_kept: int,
+    averaging_codec: CodecName,
+    state: StateSpec,
+    aggregation: str,
+    *,
+    offload: bool,
+) -> MemoryNeed:
+    """What one process needs that has the whole stage."""
+    parameters = held.parameters
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
     lossy = averaging_codec != "fp32"
     averaging = parameters * 2 * lossy
@@ -128,9 +190,7 @@ def required_bytes(
         averaging += parameters * 2 * (RULES[aggregation].buckets - 1)  # the others' sums
     if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
         averaging += parameters * NUMBER_BYTES
-    scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(model)
-    whole = _graph_bytes(model, layers, batch, parameters, precision)
-    inputs = layers * batch * model.width * NUMBER_BYTES
+    scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(held.model)
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS + lossy
     offloaded = 0
     if offload:  # those that passes are run at stay: the parameters, and two points of them
@@ -140,48 +200,54 @@ def required_bytes(
         window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
         averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
         buffers = resident
-    need = MemoryNeed(
+    whole = held.whole_graph_bytes(held.sequences)
+    graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
+    return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
         offloaded_bytes=offloaded,
-        graph_bytes=inputs if reruns_blocks else whole,
-        block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
-        graphs=1 if is_last else graphs_kept + 1,
-        head_bytes=_head_bytes(model, batch) if is_last else 0,
-        frozen_bytes=_frozen_bytes(model, layers_per_stage, stage),
+        graph_bytes=graph_bytes,
+        block_bytes=block_bytes,
+        graphs=1 if held.is_last else graphs_kept + 1,
+        head_bytes=held.head_bytes(held.sequences, _LOGIT_COPIES),
+        frozen_bytes=_frozen_bytes(held.model, held.layers_per_stage, held.stage),
     )
-    if ranks == 1:
-        return need
-    alone = need.state_bytes
-    boundaries = (stage > 0) + (not is_last)  # of all sequences
+
+
+def _need_of_each(
+    held: _Held, alone: MemoryNeed, ranks: int, inside: Inside, logit_copies: int, *, host: bool
+) -> MemoryNeed:
+    """What each rank needs of a stage that is cut over them; `alone` is what one would need."""
+    model, layers, stage = held.model, held.layers_per_stage, held.stage
+    boundaries = (stage > 0) + (not held.is_last)  # of all sequences
     unit_bytes = last_unit_bytes = 0
+    own_sequences = held.sequences
     if inside == "fsdp":
-        *_, last_unit_bytes = units = _unit_bytes(model, layers_per_stage, stage)
+        *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
         unit_bytes = max(units)
-        batch = -(-sequences // ranks) * tokens
-        whole = _graph_bytes(model, layers, batch, parameters, precision)
+        own_sequences = -(-held.sequences // ranks)
+        whole = held.whole_graph_bytes(own_sequences)
     else:
         # This assumes that tokens spread evenly over the experts. If a rank gets more of them than
         # its memory holds, fewer sequences are run at once.
-        copied = _COPIED_WIDTHS * layers * batch * model.width * NUMBER_BYTES
-        whole = copied + max(0, whole - copied) // ranks
-    part_bytes = NUMBER_BYTES * held_parameters(model, layers_per_stage, stage, inside, ranks=ranks)
-    graph_bytes = layers * batch * model.width * NUMBER_BYTES if reruns_blocks else whole
-    copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
-    head_bytes = _head_bytes(model, batch, copies) if is_last else 0
+        copied = _COPIED_WIDTHS * held.layers * held.hidden_bytes(own_sequences)
+        whole = copied + max(0, held.whole_graph_bytes(own_sequences) - copied) // ranks
+    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, inside, ranks=ranks)
+    graph_bytes, block_bytes = held.graph_and_block_bytes(whole, own_sequences)
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
+    head_bytes = held.head_bytes(own_sequences, logit_copies)
     turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
     ending_bytes = part_bytes + _WHOLE_UNITS * unit_bytes - graph_bytes
     return MemoryNeed(
         state_bytes=_SHARDS * part_bytes
-        + boundaries * sequences * tokens * model.width * NUMBER_BYTES
+        + boundaries * held.hidden_bytes(held.sequences)
         + max(turning_bytes, ending_bytes)
         - head_bytes,
-        shared_bytes=0 if host else -(-(alone - part_bytes) // ranks),
-        offloaded_bytes=alone if host else 0,
+        shared_bytes=0 if host else -(-(alone.state_bytes - part_bytes) // ranks),
+        offloaded_bytes=alone.state_bytes if host else 0,
         graph_bytes=graph_bytes,
-        block_bytes=whole * min(_BLOCK_COPIES, layers) // max(1, layers) if reruns_blocks else 0,
-        graphs=need.graphs,
+        block_bytes=block_bytes,
+        graphs=alone.graphs,
         head_bytes=head_bytes,
     )
 
