@@ -392,7 +392,7 @@ def test_devices_that_cut_a_stage_are_told_with_their_memory(within: Within) -> 
         (cut,) = stage["cuts"]
         assert (cut["devices"], cut["inside"]) == (4, "fsdp")
         assert cut["device_bytes"] == stage["memory_bytes"] < 0.85 * 24e9
-        assert 24e9 < cut["host_bytes"] < 128e9
+        assert 20e9 < cut["host_bytes"] < 40e9, "26 bytes a parameter; the ends have a matrix more"
     assert any("send each other" in note for note in answer["notes"])
     assert "cuts it over 4 devices (fsdp), " in within("plan", *cards).stdout
     heads = planned(within, *cards, "--inside", "tp")
