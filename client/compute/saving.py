@@ -2,8 +2,8 @@
 
 A version's tensors change only when the step is applied, so on the processor they are written from
 where they lie, beside the passes of the next step. Code that changes them waits for it first
-(`release`). A step that waits for a slow disk for a moment has what is left copied, if so much
-memory is free; else it waits for some seconds, and then the version is not saved. From a GPU all is
+(`release`). A step that has waited as long as a good disk takes has what is left copied, if so much
+memory is free; else it waits for some seconds more, and then the version is not saved. From a GPU all is
 copied to its host at once, for its steps are short. A file appears under its name only when it is
 complete; after any failure the earlier file is unchanged.
 
@@ -48,7 +48,9 @@ COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
 LOWEST_PRIORITY = 19
 PATIENCE_S = 1.0
-"""That a step waits for the disk before what is left to be written is copied."""
+"""That a step waits for the disk at least before what is left to be written is copied."""
+SLOW_BYTES_PER_S = 200e6
+"""A disk that takes a version more slowly, its hashes computed, is waited for no longer."""
 LONGEST_S = 15.0
 """That it waits where it cannot be copied: half of what a task is waited for at least."""
 SPARE_SHARE = 0.5
@@ -240,9 +242,12 @@ class Saver:
     def release(self) -> None:
         """Return when the tensors of the version being saved may change."""
         self._copied.wait()
-        if self._released.wait(PATIENCE_S) or (data := self._data) is None or data.detach():
+        if (data := self._data) is None:
             return
-        if not self._released.wait(LONGEST_S - PATIENCE_S):
+        patience_s = min(LONGEST_S, max(PATIENCE_S, data.nbytes / SLOW_BYTES_PER_S))
+        if self._released.wait(patience_s) or data.detach():
+            return
+        if not self._released.wait(LONGEST_S - patience_s):
             data.give_up()
 
     def wait(self) -> None:
