@@ -3,9 +3,9 @@
 A version's tensors change only when the step is applied, so on the processor they are written from
 where they lie, beside the passes of the next step. Code that changes them waits for it first
 (`release`). A step that has waited as long as a good disk takes has what is left copied, if so much
-memory is free; else it waits for some seconds more, and then the version is not saved. From a GPU all is
-copied to its host at once, for its steps are short. A file appears under its name only when it is
-complete; after any failure the earlier file is unchanged.
+memory is free; else it waits for some seconds more, and then the version is not saved. From a GPU
+all is copied to its host at once, for its steps are short. A file appears under its name only when
+it is complete; after any failure the earlier file is unchanged.
 
 A version is loaded into its place, too: the file is verified before, and what has been read after.
 
