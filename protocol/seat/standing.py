@@ -163,7 +163,7 @@ class Standing:
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
         self._where: dict[Pair, int] = {}
-        """The first stage in which two siblings say so."""
+        """For each dispute, the first stage in which it was reported."""
         self._put_off: dict[Pair, float] = {}
         """Disputes whose loser was needed, and when to look again."""
         self._few_since: float | None = None
@@ -573,8 +573,8 @@ class Standing:
         return counts and count <= (self._least if least is None else least)
 
     def _wants(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
-        """Whether our seats elsewhere must not set a peer aside, beside all these: we would have
-        too few electors, or too few replicas for a step."""
+        """Whether our other seats must not set a peer aside on top of all these: our stage would
+        have too few electors, or too few replicas for a step."""
         there = {r.peer for r in self._view.serving(self._place.stage)}
         left = there.difference(aside) - {peer}
         return self._needs(peer, aside, now) or (peer in there and len(left) < self._least)
