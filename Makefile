@@ -29,7 +29,7 @@ help:
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
-	@echo "make packaging the manual page and shell completions anew, and the wheel in dist/"
+	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
 	@echo "make clean    remove what the others built"
 
 demo: $(STAMP)
