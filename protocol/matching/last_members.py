@@ -1,9 +1,9 @@
 """The last members: a peer must see a majority of them to decide for the whole swarm.
 
 They are the members known when the present beacon began. A peer without a strict majority of them
-may be in the smaller part of a partition, so it neither calls epochs nor attests nor commits. At a
-new beacon the list is renewed only by a view with a majority of the old one, so two parts never
-both have a majority. State: references to views.
+may be in the smaller part of a partition, so it neither moves nor lets anybody move. At a new
+beacon the list is renewed only by a view with a majority of the old one, so two parts never both
+have a majority. State: references to views.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -249,11 +248,6 @@ class Steward:
         if isinstance(body, bodies.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
-
-    def expect(self, places: Iterable[HeldPlace]) -> None:
-        """Add places for incumbents that a full epoch moves here."""
-        for place in places:
-            self.pool.put(replace(place, locked=True))
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
