@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, Stage
+from tests.support.cases import pairwise
 from tests.support.matching_world import World, peer
 from tests.support.uneven_world import POINTS, WORKERS, uneven_world
 
@@ -27,6 +28,8 @@ def undisturbed(seed: int) -> dict[PeerId, Stage | None]:
 
 
 SEEDS = (0, 12)
+STAGES = (Stage(0), Stage(1))
+"""Of the chair and of a box."""
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +37,11 @@ def wanted() -> dict[int, dict[PeerId, Stage | None]]:
     return {seed: undisturbed(seed) for seed in SEEDS}
 
 
-@pytest.mark.parametrize("stage", [Stage(0), Stage(1)], ids=["chair", "box"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "stage", "seed"), pairwise(list(POINTS), STAGES, SEEDS))
 def test_the_epoch_ends_with_the_same_matching(
-    point: str, stage: Stage, wanted: dict[int, dict[PeerId, Stage | None]]
+    point: str, stage: Stage, seed: int, wanted: dict[int, dict[PeerId, Stage | None]]
 ) -> None:
-    for seed in SEEDS:
-        world = uneven_world(seed)
-        world.target = (stage, point)
-        assert after_first_moves(world, seed) == wanted[seed], f"seed {seed}"
-        assert world.victim is not None, f"seed {seed}: never came to that point"
+    world = uneven_world(seed)
+    world.target = (stage, point)
+    assert after_first_moves(world, seed) == wanted[seed]
+    assert world.victim is not None, "never came to that point"

@@ -12,11 +12,11 @@ from protocol.matching.design import FULL
 from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import Epoch, Round, Vote
 from tests.support import epoch_planning
+from tests.support.cases import usual
 from tests.support.exchange_world import ExchangeWorld, counted, swarm
 from tests.support.matching_world import CALM, Weather
 
 LOSSY = Weather(0.10, 0.05, (0.005, 0.15), (0.02, 0.3))
-SEEDS = 1000
 
 
 def state(world: ExchangeWorld) -> object:
@@ -61,11 +61,7 @@ def check_progress(world: ExchangeWorld, seed: int) -> None:
         assert heard == sorted(heard), f"seed {seed}: a wish was taken up again"
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [range(250), pytest.param(range(250, SEEDS), marks=pytest.mark.slow)],
-    ids=["some", "the rest"],
-)
+@pytest.mark.parametrize("seeds", usual(1, (range(100), range(100, 1000))))
 def test_equal_with_loss_duplicates_and_reordering(seeds: range) -> None:
     ended = committed = 0
     for seed in seeds:

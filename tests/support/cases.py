@@ -11,8 +11,12 @@ from _pytest.mark import ParameterSet
 
 
 def usual(count: int, cases: Iterable[Any]) -> list[ParameterSet]:
-    """Return cases for ``parametrize``: all but the first ``count`` are left to ``make long``."""
-    return [_case((case,), run=index < count) for index, case in enumerate(cases)]
+    """Return cases for ``parametrize``: all but the first ``count`` are left to ``make long``.
+
+    A tuple is a case of several values.
+    """
+    several = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [_case(case, run=index < count) for index, case in enumerate(several)]
 
 
 def pairwise(*axes: Sequence[Any]) -> list[ParameterSet]:

@@ -24,6 +24,6 @@ def test_the_rest_of_the_product_is_left_to_the_long_run() -> None:
 
 
 def test_the_first_cases_are_the_usual_ones() -> None:
-    cases = usual(2, (10, 20, 30))
-    assert [case.values for case in cases] == [(10,), (20,), (30,)]
+    cases = usual(2, [10, (20, 21), 30])
+    assert [case.values for case in cases] == [(10,), (20, 21), (30,)]
     assert [[mark.name for mark in case.marks] for case in cases] == [[], [], ["long"]]
