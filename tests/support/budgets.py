@@ -23,6 +23,9 @@ EXPECTED_SKIPS = (
     "root's notice may name a process of root",
     "only root can become",
     "needs root",
+    "run it as root",
+    "no namespaces here",
+    "/dev/net/tun is not there or may not be used",
     "newer versions of torch have it",
     "peft is not installed",
     "wandb is not installed",
@@ -32,8 +35,8 @@ EXPECTED_SKIPS = (
     "this machine has no IPv6",
     "npm's registry cannot be reached",
 )
-"""Parts of reasons that no package of the system mends: who runs the tests, the version of torch,
-large libraries that the tests only compare with, the network."""
+"""Parts of reasons that no package of the system mends: who runs the tests and what a container may
+do, the version of torch, large libraries that tests only compare with, the network."""
 SHOWN = 12
 
 since = pytest.StashKey[float]()
