@@ -1,4 +1,4 @@
-"""All tests: ``make test``; with ``--check`` a quick part, ``make check``.
+"""All tests: ``make test``; ``--check`` and ``--long`` are ``make check`` and ``make long``.
 
 Tests that only compute run on all cores, each core's one after the other, at the lowest priority:
 it is of no matter when. Tests of real processes, sockets, terminals and networks have deadlines and
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -51,6 +51,7 @@ ALL = (
     Lane("processes", PROCESSES),
     Lane("computing", ("tests",), PROCESSES, computes=True),
 )
+LONG = tuple(replace(lane, marked="long") for lane in ALL)
 CHECK = (
     Lane("demo", (DEMO,)),
     Lane("unit", ("tests/unit",), marked="not long and not slow", computes=True),
@@ -58,13 +59,12 @@ CHECK = (
 
 
 def main(arguments: list[str]) -> int:
-    if arguments and arguments != ["--check"]:
+    lanes = {(): ALL, ("--check",): CHECK, ("--long",): LONG}.get(tuple(arguments))
+    if lanes is None:
         return subprocess.run([*PYTEST, *arguments], cwd=REPOSITORY, check=False).returncode
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with ExitStack() as stack:
-        running = [
-            (lane, *stack.enter_context(started(lane))) for lane in (CHECK if arguments else ALL)
-        ]
+        running = [(lane, *stack.enter_context(started(lane))) for lane in lanes]
         codes = [told(*one) for one in running]
     return next((code for code in codes if code), 0)
 
