@@ -100,6 +100,7 @@ def lied(lab: Lab, rule: str, monkeypatch: pytest.MonkeyPatch) -> float:
     return far_from_reference(lab, world)
 
 
+@pytest.mark.slow
 def test_a_liar_spoils_its_bucket_and_not_the_run(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
