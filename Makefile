@@ -21,9 +21,10 @@ CANDIDATES := python3.11 python3.12 python3.13 python3 python
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
-	@echo "make check    lint, the unit tests and a short demo; 3 minutes"
-	@echo "make test     all tests; half an hour on two cores"
-	@echo "make long     tests of minutes each: groups of four processes that are one volunteer"
+	@echo "make check    lint, the unit tests that are not slow, and a short demo; 3 minutes"
+	@echo "make test     all tests but those of make long; 12 minutes on two cores"
+	@echo "make long     what finds little for its time: whole products of parameters, groups of"
+	@echo "              processes, most swarms of real volunteers; an hour, every night"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
@@ -45,7 +46,7 @@ test: $(STAMP)
 	$(BIN)/python -m tests.everything $(PYTEST_ARGS)
 
 long: $(STAMP)
-	$(BIN)/python -m tests.everything -m long tests
+	$(BIN)/python -m tests.everything --long
 
 seeds: $(STAMP)
 	@status=0; \
