@@ -528,7 +528,9 @@ class Node:
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
-        engine.kept_links = KeptLinks((*met, *swarm.peers))
+        named = (*swarm.peers, *met)
+        engine.kept_links = KeptLinks(named)
+        self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.reach.moved = lambda: engine.own_advert.move(self._reach())
