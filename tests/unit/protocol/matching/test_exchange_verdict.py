@@ -15,7 +15,7 @@ from protocol.matching.exchange.load import Basis, Load
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
 from protocol.matching.exchange.verdict import StagePlan, judge
-from protocol.matching.last_members import LastMembers
+from protocol.matching.last_members import MISSED_BEACONS, LastMembers
 from tests.support.matching_examples import member, peer, population
 
 MICRO = 1_000_000
@@ -145,7 +145,7 @@ def names(*numbers: int) -> frozenset:
     return frozenset(map(peer, numbers))
 
 
-def test_only_one_part_of_a_split_keeps_the_majority_however_long_it_lasts() -> None:
+def test_only_one_part_of_a_split_keeps_the_majority_for_half_an_hour() -> None:
     here, there = LastMembers(), LastMembers()
     for last_members in (here, there):
         for count in (1, 3, 5):  # members are met one after the other
@@ -158,6 +158,17 @@ def test_only_one_part_of_a_split_keeps_the_majority_however_long_it_lasts() -> 
     assert not there.has_majority(names(3, 4))
     there.observe(names(3, 4, 20, 21, 22), 11)
     assert not there.has_majority(names(3, 4, 20, 21, 22)), "newcomers do not count"
+
+
+def test_members_that_vanished_together_count_no_more_after_half_an_hour() -> None:
+    last_members = LastMembers()
+    last_members.observe(names(*range(19)), 7)
+    for beacon in range(8, 8 + MISSED_BEACONS):
+        last_members.observe(names(0, 1, 2), beacon)
+        assert not last_members.has_majority(names(0, 1, 2)), beacon
+    last_members.observe(names(0, 1, 2), 8 + MISSED_BEACONS)
+    assert last_members.has_majority(names(0, 1, 2))
+    assert not last_members.has_majority(names(0))
 
 
 def test_half_is_no_majority_and_who_said_goodbye_is_not_missed() -> None:
