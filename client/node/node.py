@@ -596,7 +596,9 @@ class Node:
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
         settings, data = self._options.settings, self._folders.data
-        own = relay_advert(settings, tuple(self._reach()), int(time.time()), kept_line(data))
+        await self._training.clock_agrees()
+        joined = int(self._engine.wall())
+        own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
         self._engine.own_advert.enter(own, {})
         await AdvertUpdater(self._engine, settings, data, self._reach).run()
 
