@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import struct
 import sys
@@ -342,4 +343,6 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)  # trio's words repeat the address
     return getattr(error, "strerror", None) or str(error)
