@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from client.clock import SET_CLOCK
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
 from client.train.messaging.admission import Vouching
@@ -212,8 +213,10 @@ class Engine:
         return self._clock.unix_s(self.own_clock(), self.now())
 
     def compare_clocks(self) -> str:
-        """Return why our clock does not let us train; empty: it does. See ``SwarmClock``."""
-        return self._clock.compare(self.own_clock(), self.now())
+        """Return why our clock does not let us train, and what to do; empty: it does. See
+        ``SwarmClock``."""
+        off = self._clock.compare(self.own_clock(), self.now())
+        return f"{off}: it does not train before one is set right; {SET_CLOCK}" if off else ""
 
     def _clock_counts(self, peer: PeerId) -> bool:
         proves = self._proves()

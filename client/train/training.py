@@ -17,7 +17,6 @@ import trio
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from client.clock import SET_CLOCK
 from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -232,12 +231,12 @@ class Training:
 
     async def clock_agrees(self) -> None:
         """Wait until this machine's clock and the members' agree, and say that we wait."""
-        told = ""
+        told = False
         while words := self._engine.compare_clocks():
-            self.phase = f"{words}: it does not train before one is set right; {SET_CLOCK}"
+            self.phase = words
             if not told:
-                self._engine.perform(Explain("swarm", self.phase, "error"))
-            told = words
+                self._engine.perform(Explain("swarm", words, "error"))
+            told = True
             await trio.sleep(CLOCK_S)
         if told:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))

@@ -74,9 +74,9 @@ class SwarmClock:
         Returns:
             why we may not begin to train, with the number; empty: we may.
         """
-        readings = [r for peer, r in self._readings.items() if self._counts(peer)]
         if self._settled:
             return ""
+        readings = [r for peer, r in self._readings.items() if self._counts(peer)]
         if not readings:
             self._offset = None
             return ""
