@@ -25,7 +25,6 @@ from client.net.errors import (
     AddressError,
     DialError,
     NetworkError,
-    NotCalled,
     PeerUnreachable,
     TurnedAway,
 )
@@ -698,12 +697,8 @@ class Libp2pNetwork:
         targets = self._in_order((await self._resolved(addresses)).values())
         if not targets:
             return
-        try:
+        with suppress(NetworkError):  # whoever wants the peer dials again
             await self._connect(targets, self._may_call)
-        except NotCalled:
-            return
-        except NetworkError:
-            self._refused["dial-failed"] += 1
 
     def _detour(self, address: Destination) -> int:
         return 0 if address.relay is not None and self.direct(address.relay) is not None else 1

@@ -204,17 +204,18 @@ async def test_loopback_is_not_called_for_those_who_were_met_elsewhere(
 async def test_whom_the_invite_names_is_dialled_until_it_is_up(
     networks: Networks, name: str
 ) -> None:
-    seed = os.urandom(32)
+    seed, victim = os.urandom(32), Victim()
     kind = "dns4" if name == "localhost" else "ip4"
     async with networks() as a:
         a._calls = Calls([], trio.current_time())  # as if it listened everywhere
-        async with networks(seed) as b:
-            port = parse_destination(b.addresses[0]).port
-        invite = f"/{kind}/{name}/tcp/{port}/p2p/{b.peer_id}"
-        a.named([invite])
-        a.want({b.peer_id: [invite]})
-        while a.statistics().refused.get("dial-failed", 0) < 2:  # nobody is there yet
-            await trio.sleep(0.01)
+        async with trio.open_nursery() as nursery:
+            port, late = await nursery.start(victim.run), make_identity(seed).peer
+            invite = f"/{kind}/{name}/tcp/{port}/p2p/{late}"
+            a.named([invite])
+            a.want({late: [invite]})
+            while victim.called < 2:  # the member is not there yet
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
         async with networks(seed, port) as b:
             await is_up(a, b)
 
