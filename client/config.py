@@ -32,6 +32,7 @@ from client.quantities import (
 )
 from client.schedule import parse_schedule
 from protocol.address import parse_address
+from protocol.hosts import number_of
 from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
@@ -96,7 +97,14 @@ def _check_nickname(text: str) -> str:
 
 
 def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(parse_address(text)) for text in texts)
+    addresses = [parse_address(text) for text in texts]
+    for address in addresses:
+        number = number_of(address.host)
+        if number is not None and (number.is_unspecified or number.is_multicast):
+            raise ValueError(
+                f"nobody can dial {address.host}: announce the address at which others reach you"
+            )
+    return tuple(map(str, addresses))
 
 
 EVERYWHERE: Final = "all"

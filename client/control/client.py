@@ -140,10 +140,10 @@ class ControlClient:
         """Have the node take part again; False: it was not paused."""
         return self.call("resume", Resuming).resumed
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         """Return a fresh invite with members that the node can reach now; ``once``: good for one
         member only."""
-        return self.call("invite", InviteView, once=once)
+        return self.call("invite", InviteView, once=once, life_s=life_s)
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""

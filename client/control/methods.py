@@ -34,6 +34,7 @@ from client.control.updates import (
     Subscribed,
 )
 from protocol.amendments.changes import Changes
+from protocol.vouching.ticket import TICKET_LIFE_S
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200
@@ -70,11 +71,15 @@ class Provider(Protocol):
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
 
-    def invite(self, *, once: bool) -> InviteView:
+    def invite(self, *, once: bool, life_s: float | None) -> InviteView:
         """Return a fresh invite with members that can be reached now.
 
+        Args:
+            once: it is for one member only.
+            life_s: seconds after which it lets nobody in; None: the usual life.
+
         Raises:
-            Impossible: it was to be for one member only, which this swarm does not support.
+            Impossible: the swarm supports neither.
         """
 
     def members(self) -> Membership:
@@ -175,6 +180,7 @@ class _PauseParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _InviteParams(Struct, frozen=True, forbid_unknown_fields=True):
     once: bool = False
+    life_s: Annotated[float, Meta(ge=1, le=TICKET_LIFE_S)] | None = None
 
 
 class _ExpelParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -242,7 +248,8 @@ def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resumin
 
 
 def _invite(request: rpc.Request, provider: Provider, caller: Caller) -> InviteView:
-    return provider.invite(once=rpc.parse_params(request, _InviteParams).once)
+    asked = rpc.parse_params(request, _InviteParams)
+    return provider.invite(once=asked.once, life_s=asked.life_s)
 
 
 def _members(request: rpc.Request, provider: Provider, caller: Caller) -> Membership:

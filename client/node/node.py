@@ -41,7 +41,7 @@ from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
-from client.inviting import fresh, ticket_note
+from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
 from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -101,7 +101,7 @@ from protocol.invite import SwarmFile, Target
 from protocol.port_mapping.mapped import PINHOLE
 from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import Kept, Register
-from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
+from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
 CLIENT = f"volunteer/{__version__}"
@@ -390,30 +390,32 @@ class Node:
         """Take part again."""
         return self._pauses.resume()
 
-    def invite(self, *, once: bool) -> InviteView:
+    def invite(self, *, once: bool, life_s: float | None) -> InviteView:
         """Return a fresh invite: ourselves, and the members met lately that are linked now.
 
         Where members vouch for those they invite, it names us alone, because the newcomer has to
         show it to us.
         """
         if isinstance(self._engine.handshake.admission, Vouching):
-            return self._ticket_invite(self._engine.handshake.admission, once)
-        if once:
-            raise Impossible("an invite for one member needs a swarm founded with --vouched")
+            vouching = self._engine.handshake.admission
+            return self._ticket_invite(vouching, once, life_s or TICKET_LIFE_S)
+        if once or life_s is not None:
+            raise Impossible(NEEDS_VOUCHING)
         linked: dict[PeerId | None, list[Address]]
         linked = {peer: [] for peer in self._network.statistics().peers}
         for address in self._met:
             linked.get(address.peer, []).append(address)
         return described(fresh(self._swarm, [_parsed(self._reach()), *linked.values()]))
 
-    def _ticket_invite(self, vouching: Vouching, once: bool) -> InviteView:
+    def _ticket_invite(self, vouching: Vouching, once: bool, life_s: float) -> InviteView:
+        secret, uses = nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES
         try:
-            ticket = vouching.draw_ticket(nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES)
+            ticket = vouching.draw_ticket(secret, uses, life_s)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
         own = fresh(self._swarm, [_parsed(self._reach())])
         view = described(replace(own, ticket=ticket.secret))
-        return structs.replace(view, notes=[*view.notes, ticket_note(ticket)])
+        return structs.replace(view, notes=[*view.notes, ticket_note(ticket, life_s)])
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""
@@ -528,7 +530,9 @@ class Node:
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
-        engine.kept_links = KeptLinks((*met, *swarm.peers))
+        named = (*swarm.peers, *met)
+        engine.kept_links = KeptLinks(named)
+        self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.reach.moved = lambda: engine.own_advert.move(self._reach())
@@ -594,7 +598,9 @@ class Node:
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
         settings, data = self._options.settings, self._folders.data
-        own = relay_advert(settings, tuple(self._reach()), int(time.time()), kept_line(data))
+        await self._training.clock_agrees()
+        joined = int(self._engine.wall())
+        own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
         self._engine.own_advert.enter(own, {})
         await AdvertUpdater(self._engine, settings, data, self._reach).run()
 

@@ -7,7 +7,6 @@ stay. Resuming enters the swarm again with the same identity.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +57,8 @@ FINISH_S = 240.0
 """For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage; the matching checks whether memory holds both."""
+CLOCK_S = 1.0
+"""Between two looks whether a clock that was wrong is right."""
 MEASURING_WORKERS = 4
 """Deaths after which a restart is not expected to help."""
 
@@ -215,9 +216,10 @@ class Training:
         except UserError as error:
             self.held_stages.failure = error
             return
+        await self.clock_agrees()
         addresses = tuple(self._site.addresses())
-        seats = settings.seats or USUAL_SEATS
-        own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
+        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
+        own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
         own = replace(own, memory_bytes=self._advertised_bytes())
         engine.describe(own, has_text=not problem)
         self._say_speed()
@@ -226,6 +228,18 @@ class Training:
             engine, settings, data, self._site.addresses, memory_bytes=self._advertised_bytes
         )
         await updater.run()
+
+    async def clock_agrees(self) -> None:
+        """Wait until this machine's clock and the members' agree, and say that we wait."""
+        told = False
+        while words := self._engine.compare_clocks():
+            self.phase = words
+            if not told:
+                self._engine.perform(Explain("swarm", words, "error"))
+            told = True
+            await trio.sleep(CLOCK_S)
+        if told:
+            self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
     def _fitting(self, manifest: Manifest) -> list[bool]:
         """Return which stages fit into what the machine's other volunteers leave; if none does,

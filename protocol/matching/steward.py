@@ -350,7 +350,7 @@ class Steward:
             score=population.score(sender, self.stage, population.fair_level),
             expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
             locked=_claims_incumbency(body)
-            and (self.stage in held or self.move_permits.permits(sender)),
+            and (self.stage in held or self.move_permits.permits(sender, now)),
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:

@@ -203,7 +203,7 @@ class FakeProvider:
         was, self.paused = self.paused, None
         return was is not None
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         return example_invite()
 
     def members(self) -> Membership:

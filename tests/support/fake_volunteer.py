@@ -101,7 +101,7 @@ class ScriptedVolunteer:
     def resume(self) -> bool:
         return False
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         return example_invite()
 
     def members(self) -> Membership:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,6 +56,10 @@ LIMIT_S = 600.0
 """Virtual seconds that anything may take."""
 PLENTY_BYTES = 2**33
 FOUNDER = Signer(bytes(range(32)))
+
+
+def _virtual_clock(ahead_s: float) -> float:
+    return 1.8e9 + trio.current_time() + ahead_s
 
 
 class RecordingEngine(Engine):
@@ -157,11 +162,13 @@ class TestSwarm:
         starts: bool = False,
         device: str = "cpu",
         inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto",
+        ahead_s: float | None = None,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones; ``inside``: how several share a stage.
+        processes compute, if they are real ones; ``inside``: how several share a stage;
+        ``ahead_s``: its clock goes with the virtual time, and is ahead by so much.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -178,6 +185,8 @@ class TestSwarm:
         engine.handshake = Handshake(
             signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
         )
+        if ahead_s is not None:
+            engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
         disk = self._folder / str(number) / "checkpoints"
         if copies is not None:

@@ -83,7 +83,6 @@ def examine(home: Home) -> Iterator[Check]:
     own = run.pid if run is not None else None
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
-    yield outside.check_clock()
     yield outside.check_descriptors()
     yield check_gpu(home.settings, find_volunteers())
     if (hosts := check_hosts(home.settings, os.environ)) is not None:

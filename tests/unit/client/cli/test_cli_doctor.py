@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -322,9 +323,27 @@ def members_of_our_protocol(scene: Scene) -> None:
     scene.remember(scene.exit.enter_context(a_member(OURS)))
 
 
+@case("swarm little", "ok", "no member is remembered", "")
+def nobody_but_this_volunteer(scene: Scene) -> None:
+    own = ensure_identity(scene.data).peer
+    scene.remember(Address("ip4", "127.0.0.1", 9, own))
+
+
+@case("clock", "fail", "600 s ahead of the only member's that answers", "timedatectl set-ntp true")
+def clock_that_is_ahead_of_a_members(scene: Scene) -> None:
+    scene.remember(scene.exit.enter_context(a_member(OURS, clock=time.time() - 600)))
+
+
+@case("clock", "ok", "", "")
+def clock_that_is_right_by_one_of_two_members(scene: Scene) -> None:
+    scene.program("timedatectl", "echo yes")
+    members = [a_member(OURS, clock=time.time() + off_s) for off_s in (600, 0)]
+    scene.remember(*map(scene.exit.enter_context, members))
+
+
 @contextmanager
-def a_member(protocol: int) -> Iterator[Address]:
-    """A member on loopback that greets with this protocol."""
+def a_member(protocol: int, clock: float = 0.0) -> Iterator[Address]:
+    """A member on loopback that greets with this protocol and clock."""
     up, stop, where = threading.Event(), threading.Event(), list[Address]()
 
     async def serve() -> None:
@@ -340,7 +359,7 @@ def a_member(protocol: int) -> Iterator[Address]:
     async def greet(network: Any) -> None:
         async for event in network.events:
             if isinstance(event, PeerUp):
-                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9"))
+                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9", b"", clock))
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
