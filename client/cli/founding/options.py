@@ -75,8 +75,8 @@ class RunChoices:
     """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
     weights; the preset then gives the settings of the training alone."""
     data: str = "stdlib"
-    """Training text: stdlib (Python's own source), a text file, a .jsonl with "text" fields, or a
-    folder of volunteer data build."""
+    """Training text: stdlib (Python's own source), a text file, a .jsonl or .parquet with "text"
+    fields, packed as .gz or .zst or not, or a folder of volunteer data build."""
     tokenizer: str = tokens.DEFAULT
     """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
     one of so many tokens. A folder of volunteer data build brings its own."""

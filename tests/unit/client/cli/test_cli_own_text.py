@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,33 @@ def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> N
     lines = tmp_path / "book.jsonl"
     lines.write_text("".join(json.dumps({"text": line}) + "\n" for line in WORDS.splitlines()))
     assert Path(_create(within, lines, tmp_path / "x.swarm")["text"]).read_text() == WORDS
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
+def test_what_is_no_text_is_refused_with_every_tokenizer(
+    within: Within, tmp_path: Path, tokenizer: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n" + WORDS.encode())
+    command = ("create", "--data", str(tmp_path / "a.pdf"), "--tokenizer", tokenizer)
+    done = within(*command, "--no-measure", "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == ExitCode.CONFIG
+    assert "a.pdf is a PDF: make text of it" in done.stderr
+    assert not (tmp_path / "x.swarm").exists()
+
+
+def test_a_file_with_the_bytes_of_a_swarms_text_is_its_text_whatever_it_seems(
+    tmp_path: Path,
+) -> None:
+    """Earlier releases trained on such files."""
+    data = b"%PDF-1.7\n\0" + WORDS.encode()
+    (tmp_path / "old.pdf").write_bytes(data)
+    digest = blake2b(data, digest_size=32).hexdigest()
+    copy = tmp_path / "copy.bin"
+    prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest=digest, path=str(copy)))
+    assert copy.read_bytes() == data
+    with pytest.raises(WrongData, match="is a PDF"):
+        prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest="0" * 64, path="x"))
 
 
 def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
@@ -207,8 +235,8 @@ def test_a_missing_text_and_a_short_one_have_different_next_steps(
 ) -> None:
     missing = within("create", "--data", str(tmp_path / "none.txt"), "--no-measure")
     assert missing.returncode == ExitCode.CONFIG
-    assert "cannot read" in missing.stderr
-    assert "readable .txt or .jsonl file" in missing.stderr
+    assert "none.txt does not exist" in missing.stderr
+    assert "a file of UTF-8 text, .jsonl or .parquet" in missing.stderr
     assert "--context" not in missing.stderr
     (tmp_path / "short.txt").write_text("short")
     short = within("create", "--data", str(tmp_path / "short.txt"), "--no-measure")
