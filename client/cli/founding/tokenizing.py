@@ -40,18 +40,19 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     Raises:
         UserError: the text or the tokenizer cannot be used.
     """
-    if run.tokenizer == BYTES:
+    from model_zoo.datasets.folder import is_data_folder
+
+    path = Path(run.data).expanduser().absolute()
+    if run.tokenizer is not None and is_data_folder(path):
+        problem = f"{path} has tokens already, and they bring their tokenizer"
+        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
+    if run.tokenizer in (None, BYTES):
         yield run
         return
     from model_zoo.data import BUILT_IN
     from model_zoo.datasets.build import build
     from model_zoo.datasets.choice import parse_tokenizer
-    from model_zoo.datasets.folder import is_data_folder
 
-    path = Path(run.data).expanduser().absolute()
-    if is_data_folder(path):
-        problem = f"{path} has tokens already, and they bring their tokenizer"
-        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
     with data_errors(), BuildLine() as line:
         tokenizer = parse_tokenizer(run.tokenizer)
         create_folders(folder)
@@ -59,7 +60,7 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
             path = _built_in_text(folder)
         made = folder / f".tokens-{_named(path, run.tokenizer)}"
         build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
-    yield replace(run, data=str(made), name=run.swarm_name, tokenizer=BYTES)
+    yield replace(run, data=str(made), name=run.swarm_name, tokenizer=None)
     shutil.rmtree(made)
     if run.data == BUILT_IN:
         path.unlink()
