@@ -107,8 +107,8 @@ def building(out: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "free space and run the same command again; it goes on where it was"
-        words = f"the disk of {out} is full: {advice}" if full else str(error)
-        raise DataError(words) from error
+        words = f"cannot write {error.filename or out}: {error.strerror}; choose another folder"
+        raise DataError(f"the disk of {out} is full: {advice}" if full else words) from error
 
 
 def same_plan(out: Path, plan: str) -> bool:

@@ -53,9 +53,8 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     from model_zoo.datasets.build import build
     from model_zoo.datasets.choice import parse_tokenizer
 
-    with data_errors(), BuildLine() as line:
+    with _room_in(folder), data_errors(), BuildLine() as line:
         tokenizer = parse_tokenizer(run.tokenizer)
-        create_folders(folder)
         if run.data == BUILT_IN:
             path = _built_in_text(folder)
         made = folder / f".tokens-{_named(path, run.tokenizer)}"
@@ -64,6 +63,18 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     shutil.rmtree(made)
     if run.data == BUILT_IN:
         path.unlink()
+
+
+@contextmanager
+def _room_in(folder: Path) -> Iterator[None]:
+    """Make a folder, and turn errors of its disk into those of the command line."""
+    try:
+        create_folders(folder)
+        yield
+    except OSError as error:
+        problem = f"cannot write to {folder}: {error.strerror}"
+        next_step = "make it writable, or set data_dir to another disk"
+        raise UserError(problem, next_step, ExitCode.CONFIG) from error
 
 
 def _built_in_text(folder: Path) -> Path:

@@ -144,6 +144,11 @@ def test_a_complete_folder_is_not_built_again(book: Path, tmp_path: Path) -> Non
         build([book], tmp_path / "out")
 
 
+def test_a_folder_that_cannot_be_written_is_said(book: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot write .*book\.txt/out: .*choose another folder"):
+        build([book], book / "out")
+
+
 def test_a_build_that_failed_can_be_corrected(tmp_path: Path, small_pieces: None) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"body": f"row {n}"}) + "\n" for n in range(4000)))

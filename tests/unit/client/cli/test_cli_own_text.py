@@ -214,6 +214,23 @@ def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_p
     assert "cannot keep a copy of the text" in done.stderr
 
 
+@pytest.mark.parametrize("data", ["stdlib", "book.txt"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
+def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
+    within: Within, book: Path, tmp_path: Path, tokenizer: str, data: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    texts = home_folders(tmp_path / "home").texts
+    texts.parent.mkdir(mode=0o700, parents=True)
+    texts.write_text("a file where a folder should be")
+    source = data if data == "stdlib" else str(book)
+    command = ("create", "--data", source, "--tokenizer", tokenizer, "--no-measure")
+    done = within(*command, "--context", "16", "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == ExitCode.CONFIG
+    assert f"{texts}: " in done.stderr
+    assert "set data_dir to another disk" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".x"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(
     within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
