@@ -30,6 +30,7 @@ from torch import Tensor
 from client.cli.founding.presets import PRESETS
 from client.compute.codec import decode, encode
 from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import open_source
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.stages import Stage, summed_loss
 from model_zoo.whole import load_whole
@@ -228,7 +229,7 @@ class Row:
 
 def boundary_rows(source: str, steps: int) -> Iterator[Row]:
     """Train in every way and attack what crosses."""
-    corpus, vocab = Corpus.open(source), PRESET.model.vocab
+    corpus, vocab = open_source(source), PRESET.model.vocab
     unknown = [held_out(corpus, index) for index in range(ATTACKED)]
     own = [attackers_own(corpus, index, steps) for index in range(FITTED)]
     share, loss = without_looking(own, unknown, vocab)

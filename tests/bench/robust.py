@@ -52,7 +52,7 @@ from client.compute.requests import (
     OpenStage,
     Reduce,
 )
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import open_source
 from model_zoo.reference import evaluate
 from model_zoo.specs.aggregation import DEFAULT, RULES
 from model_zoo.specs.tokens import token_dtype
@@ -129,7 +129,7 @@ class Text:
     """Samples of the run, as they are sent to workers."""
 
     def __init__(self, source: str, sequences: int, seed: int) -> None:
-        self._corpus, self._sequences, self._seed = Corpus.open(source), sequences, seed
+        self._corpus, self._sequences, self._seed = open_source(source), sequences, seed
 
     def tokens(self, microbatch: int) -> bytes:
         """Return a microbatch's."""

@@ -39,6 +39,7 @@ from client.store.texts import TextStore
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
+from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
@@ -338,7 +339,7 @@ def open_corpus(source: str, context: int) -> Corpus:
     """Open the training text and check that both its parts hold a sample of ``context`` tokens.
 
     Args:
-        source: ``stdlib``, or the path of a text or ``.jsonl`` file, or of a folder of tokens.
+        source: ``stdlib``, or the path of a file with text, or of a folder of tokens.
         context: longest sequence, tokens.
 
     Raises:
@@ -362,8 +363,8 @@ def read_corpus(source: str) -> Corpus:
         return corpus
     except DataError as error:
         hint = (
-            "give --data a readable .txt or .jsonl file, or a folder of volunteer data build, or "
-            "leave it out"
+            "give --data a file of UTF-8 text, .jsonl or .parquet, or a folder of volunteer data "
+            "build, or leave it out"
         )
         raise UserError(str(error), hint, ExitCode.CONFIG) from error
 
@@ -407,7 +408,7 @@ def describe_data(source: str, corpus: Corpus) -> DataSpec:
 def _kind(source: str) -> Source:
     if source == BUILT_IN:
         return "stdlib"
-    return "jsonl" if source.endswith(".jsonl") else "text"
+    return "jsonl" if is_json_lines(source) else "text"
 
 
 def price_stages(

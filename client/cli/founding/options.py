@@ -13,7 +13,6 @@ from client.cli.founding.presets import PRESETS, PresetName
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
-from model_zoo.specs import tokens
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.model import ARCHITECTURES
@@ -75,11 +74,12 @@ class RunChoices:
     """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
     weights; the preset then gives the settings of the training alone."""
     data: str = "stdlib"
-    """Training text: stdlib (Python's own source), a text file, a .jsonl with "text" fields, or a
-    folder of volunteer data build."""
-    tokenizer: str = tokens.DEFAULT
+    """Training text: stdlib (Python's own source), a text file, a .jsonl or .parquet with "text"
+    fields, packed as .gz or .zst or not, or a folder of volunteer data build."""
+    tokenizer: str | None = None
     """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
-    one of so many tokens. A folder of volunteer data build brings its own."""
+    one of so many tokens (default: that of --from, else bytes). A folder of volunteer data build
+    brings its own."""
     stages: Count = 2
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None

@@ -29,7 +29,6 @@ pipeline_tag: text-generation
 """
 _GGUF = """llama-cli -m model.gguf -p "Once "
 
-echo "FROM ./model.gguf" > Modelfile  # for ollama
 ollama create mine -f Modelfile
 ollama run mine
 """
@@ -141,7 +140,10 @@ def _model(manifest: Manifest) -> Iterator[str]:
         f"{model.vocab:,} tokens, {model.parameter_count:,} parameters"
     )
     yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
-    yield "the output projection has weights of its own, not those of the embedding"
+    if model.tied is True:
+        yield "the output projection is the embedding's own matrix"
+    else:
+        yield "the output projection has weights of its own, not those of the embedding"
 
 
 def _training(facts: Facts) -> Iterator[str]:
