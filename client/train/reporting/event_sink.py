@@ -190,15 +190,28 @@ class EventSink:
             known, until = self._served[peer]
             self._served[peer] = known, min(until, time.time())
 
-    def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
-        """Report that ``peer`` came or went (``state``), with the ``reason`` in words."""
+    def peer(
+        self, peer: PeerId, state: Literal["up", "down"], reason: str, *, in_order: bool = False
+    ) -> None:
+        """Report that ``peer`` came or went (``state``), with the ``reason`` in words.
+
+        Args:
+            peer: another member.
+            state: what it is now.
+            reason: why, in words.
+            in_order: whether it has signed that it leaves.
+        """
         stages: tuple[int, ...] = ()
         if state == "down":
             served, until = self._served.pop(peer, ((), 0.0))
             stages = served if time.time() < until + LATELY_S else ()
         words = f"{short(peer)} is {state}: {reason}"
         level: Literal["info", "warning"] = "info" if state == "up" else "warning"
-        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, stages=stages))
+        self.publish(
+            PeerChanged(
+                words=words, level=level, peer=peer, state=state, stages=stages, in_order=in_order
+            )
+        )
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
         """Report a change of our place, for programs; the matching informs the user itself.
