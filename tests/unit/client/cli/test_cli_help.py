@@ -76,6 +76,27 @@ def test_help_of_a_command_does_not_load_torch(command: str) -> None:
     assert text.startswith(f"Usage: volunteer {command}")
 
 
+@pytest.mark.parametrize("command", ["create", "join", "plan"])
+def test_words_of_a_flag_are_wrapped_as_one_paragraph(command: str) -> None:
+    """At 80 columns: every further line of them begins where the first one does."""
+    _, _, text = _run(command, "--help", COLUMNS="80")
+    panels = [line[1:-1] for line in text.splitlines() if line.startswith(("│", "╭"))]
+    begins = set[int]()
+    for line in panels:
+        if line.startswith("─"):
+            begins = set()
+        elif not line[:4].strip():
+            begins.add(len(line) - len(line.lstrip()))
+        assert len(begins) <= 1, line
+
+
+def test_every_example_has_lines_of_its_own() -> None:
+    _, _, text = _run("status", "--help", COLUMNS="80")
+    lines = [line.strip() for line in text.splitlines()]
+    at = lines.index("• volunteer status --watch")
+    assert lines[at + 1] == "every second"
+
+
 @pytest.mark.parametrize(
     "arguments", [["status"], ["pause"], ["peers", "--json"], ["events"], ["attach", "--help"]]
 )
