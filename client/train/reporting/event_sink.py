@@ -33,6 +33,10 @@ from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
 
 WINDOW = 12
+IDLE: Final = 10
+"""Times the usual wait after which nothing was computed meanwhile: the run was complete until it was
+extended, or a stage had nobody."""
+LEAST_IDLE_S: Final = 60.0
 
 
 class Pace:
@@ -42,7 +46,12 @@ class Pace:
         self._marks: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def note(self, now: float, tokens: int) -> None:
-        """Add a mark; tokens never fall."""
+        """Add a mark; tokens never fall. A long time without any is not part of the rate."""
+        if len(self._marks) > 1:
+            (start, _), (end, _) = self._marks[0], self._marks[-1]
+            usual_s = (end - start) / (len(self._marks) - 1)
+            if now - end > max(LEAST_IDLE_S, IDLE * usual_s):
+                self._marks.clear()
         self._marks.append((now, tokens))
 
     def per_s(self) -> float:
