@@ -94,6 +94,8 @@ class PeerChanged(Event):
     state: Literal["up", "suspect", "down"]
     stages: tuple[int, ...] = ()
     """Stages that it served shortly before it left."""
+    in_order: bool = False
+    """Whether it has signed that it leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

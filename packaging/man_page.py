@@ -22,6 +22,7 @@ HEADING = re.compile(r"##+ (?P<command>volunteer .+)")
 GROUP = re.compile(r"\*\*(?P<title>.+)\*\*:")
 ITEM = re.compile(r"\* `(?P<term>[^`]+)`:\s*(?P<words>.*)")
 LINKED_ITEM = re.compile(r"\* \[`")
+EXAMPLE = re.compile(r"^- (.+)  \n  (.+)$", re.MULTILINE)
 REMARK = re.compile(r"\*\[(?P<remark>.*?)\]\*|\*\*\[(?P<strong>.*?)\]\*\*")
 EXIT_CODE = re.compile(r"(\d+) ([^,.]+)")
 ENVIRONMENT = {
@@ -51,8 +52,7 @@ def man_page(app: App) -> str:
     settings: list[str] = []
     for command, block in _commands(lines):
         page += [f".Ss {_escaped(command)}", *_command(block, settings)]
-        examples = _examples(app, command, epilogue)
-        page += [".Pp", *_text(examples)] if examples else []
+        page += _examples(app, command, epilogue)
     page += [".Sh SETTINGS", *_text("Flags of the commands that say so above."), *settings]
     page += [".Sh ENVIRONMENT", *_list((f".It Ev {k}", v) for k, v in ENVIRONMENT.items())]
     codes = EXIT_CODE.findall(epilogue.split("Exit codes:")[-1])
@@ -123,13 +123,18 @@ def _command(block: list[str], settings: list[str]) -> Iterator[str]:
             yield from _list(items)
 
 
-def _examples(app: App, command: str, epilogue: str) -> str:
-    """Return what a command's help ends with, less what all commands' help ends with."""
+def _examples(app: App, command: str, epilogue: str) -> Iterator[str]:
+    """Yield what a command's help ends with, less what all commands' help ends with."""
     found = app
     for name in command.split()[1:]:
         found = found[name]
     own = found.help_epilogue or ""
-    return "" if own == epilogue else str(own).removesuffix(epilogue).strip()
+    text = "" if own == epilogue else str(own).removesuffix(epilogue).strip()
+    for part in text.split("\n\n") if text else ():
+        if examples := EXAMPLE.findall(part):
+            yield from _list([(f".It Li {_escaped(line)}", words) for line, words in examples])
+        else:
+            yield from (".Pp", *_text(part))
 
 
 def _term(text: str) -> str:

@@ -26,7 +26,7 @@ def build_app() -> App:
         name="volunteer",
         help=HELP,
         help_epilogue=EPILOGUE,
-        help_format="plaintext",
+        help_format="markdown",
         version=software_version,
         default_parameter=PARAMETER,
         suppress_keyboard_interrupt=False,

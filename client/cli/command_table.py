@@ -20,7 +20,7 @@ EPILOGUE: Final = (
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 not running, 69 swarm unreachable, 75 try again "
     "later, 77 refused, 78 configuration, 130 interrupted."
 )
-"""The text below all help."""
+"""The text below all help, in Markdown."""
 
 
 def _default_words(value: object) -> Any:
@@ -54,9 +54,9 @@ class Command:
 
     @property
     def epilogue(self) -> str:
-        """The text below its help."""
-        lines = [f"  volunteer {line}\n      {words}" for line, words in self.examples]
-        examples = "\n".join(["Examples:", *lines]) if lines else ""
+        """The text below its help, in Markdown."""
+        lines = [f"- volunteer {line}  \n  {words}" for line, words in self.examples]
+        examples = "\n".join(["Examples:\n", *lines]) if lines else ""
         return "\n\n".join(part for part in (examples, self.note, EPILOGUE) if part)
 
 

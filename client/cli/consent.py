@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from client.cli.terminal.ask import says_yes
+from client.cli.terminal.memory_text import memory_words
 from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.terminal.output import human_bytes, human_line, say
 from client.config import Settings
@@ -42,9 +43,6 @@ WIRE_BYTES: dict[AveragingCodec, float] = {
     "ring16": 2.0,
 }
 """Bytes of an element of a gradient."""
-NODE_BYTES = 100_000_000
-WORKER_BYTES = 350_000_000
-"""What our processes hold before they train, most of it torch: the node, and a worker a stage."""
 _INDENT = " " * 13
 
 
@@ -154,7 +152,6 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     """Yield the resources that ``swarm`` would use under ``settings`` and the data that it would
     see, line by line."""
     manifest = swarm.manifest
-    stage_memory = max(stage.memory_bytes for stage in manifest.stages)
     checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter
     cores = settings.threads or find_cores().usable
     memory = settings.memory_limit_bytes
@@ -170,17 +167,17 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     yield (
         f"  processor  {plural_cores(cores)}"
         + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
-        + (", and the graphics card if there is one" if settings.device == "auto" else "")
+        + _cards(settings.devices)
     )
     yield (
-        f"  memory     about {human_bytes(NODE_BYTES)} for the program; per stage "
-        f"{human_bytes(WORKER_BYTES + stage_memory)} or more, at most two stages; "
+        f"  memory     {memory_words(manifest)}, at most two; "
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
         f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
         f"stage, as many for others, {text} of text, at most "
-        f"{human_bytes(settings.boundary_disk_bytes)} in transit, in {folder}"
+        f"{human_bytes(settings.boundary_disk_bytes)} of tensors in transit beyond "
+        f"{human_bytes(settings.boundary_memory_bytes)} in memory, in {folder}"
         + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")
     )
     yield (
@@ -194,6 +191,15 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         "It runs no program that a member sends."
     )
     yield "To set limits: volunteer config set threads 2; see volunteer join --help."
+
+
+def _cards(devices: tuple[str, ...]) -> str:
+    """Say which graphics cards are used beside the processor."""
+    if devices == ("auto",):
+        return ", and the graphics card if there is one"
+    cards = [device for device in devices if not device.startswith("cpu")]
+    noun = "card" if len(cards) == 1 else "cards"
+    return f", and the graphics {noun} {', '.join(cards)}" if cards else ""
 
 
 def _remembered(folder: Path) -> list[str]:

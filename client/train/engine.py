@@ -613,10 +613,11 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
-        if self.matching is not None and self.membership.roster.has_left(peer):
+        in_order = self.membership.roster.has_left(peer)
+        if self.matching is not None and in_order:
             self.matching.member_left(peer)
         if peer != self.signer.peer:
-            self.event_sink.peer(peer, "down", reason)
+            self.event_sink.peer(peer, "down", reason, in_order=in_order)
         if self.held_stages is not None:
             self.held_stages.peer_lost(peer)
 

@@ -47,9 +47,9 @@ from client.compute.requests import (
 )
 from client.lab.bench.efficiency import found, median_interval, swarm_moments, training_plan
 from client.lab.local_swarm import terminate_as_interrupt
-from model_zoo.cutting import cut
 from model_zoo.datasets.build import build
 from model_zoo.reference import TrainingPlan, train_reference
+from model_zoo.specs.partition import cut
 from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.bench.patience import call, peak_bytes
 from tests.support.compute_stages import LocalWorker

@@ -25,8 +25,8 @@ import torch
 
 from client.cli.founding.presets import PRESETS
 from client.compute.requests import Backward, Forward, OpenStage
-from model_zoo.cutting import cut
 from model_zoo.specs.architecture import Lora
+from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameter_count
 from tests.bench.figures import Figure, add_record_flag, figure, record
 from tests.bench.patience import call, peak_bytes

@@ -160,9 +160,11 @@ def evaluated(seq: int, version: int, loss: float) -> EventView:
     return event(seq, f"version {version}: held-out loss {loss}", "VersionEvaluated", data=data)
 
 
-def down(seq: int, peer: str, reason: str = "closed by the peer") -> EventView:
+def down(
+    seq: int, peer: str, reason: str = "closed by the peer", *, in_order: bool = False
+) -> EventView:
     """Return the event of a peer that went."""
-    data: dict[str, object] = {"peer": peer, "state": "down"}
+    data: dict[str, object] = {"peer": peer, "state": "down", "in_order": in_order}
     words = f"{peer[-6:]} is down: {reason}"
     return event(seq, words, "PeerChanged", data=data, level="warning", topic="membership")
 

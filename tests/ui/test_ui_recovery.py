@@ -105,9 +105,15 @@ def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
 
 
 def test_who_leaves_in_order_is_no_fault() -> None:
-    record = recorded_from(update(1), update(2, down(2, ANNA, "leaves")))
+    record = recorded_from(update(1), update(2, down(2, ANNA, "leaves", in_order=True)))
     assert record.incidents.newest_first[0].in_order
     assert summary(record.incidents) == "no faults seen"
+
+
+def test_the_words_of_a_reason_do_not_make_a_loss_a_departure_in_order() -> None:
+    found = _only(update(1), update(2, down(2, ANNA, "its system left it 0 bytes; goodbye")))
+    assert not found.in_order
+    assert found.title.endswith("was lost: its system left it 0 bytes; goodbye")
 
 
 def test_roll_backs_are_counted() -> None:

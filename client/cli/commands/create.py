@@ -47,7 +47,7 @@ from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
 
 if TYPE_CHECKING:
-    from client.cli.founding.manifest import Founding  # which imports torch
+    from client.cli.founding.manifest import Founding  # which imports numpy
     from model_zoo.data import Corpus
 
 SLOW_LINE_BYTES_PER_S = 2.5e6
@@ -112,9 +112,7 @@ def create(
     unlock(home.folders.data)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
-    from client.cli.founding.manifest import (
-        found_swarm,  # imports torch: only after all other checks
-    )
+    from client.cli.founding.manifest import found_swarm
 
     store = TextStore(home.folders.texts)
     check_folder(run, model)  # before its tokenizer is used, which may take long

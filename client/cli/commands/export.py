@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 
 from client.cli.commands.credit import contributions
 from client.cli.models.card import CARD, Facts, card
+from client.cli.models.held_out import held_out_words
 from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
@@ -168,7 +169,7 @@ def _say(trained: Trained, loss: float | None, bits: float | None) -> None:
     """Say what was exported, and how good it is."""
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     unknown = NO_TEXT if trained.model is not None else NO_BASE
-    say("held-out loss: " + (unknown if loss is None else f"{loss:.4f} nats a token"))
+    say("held-out loss: " + (unknown if loss is None else held_out_words(trained.manifest, loss)))
     if bits is not None:
         say(f"the same in bits per byte of text: {bits:.4f}")
     if trained.manifest.data.brought and trained.tokenizer is None:

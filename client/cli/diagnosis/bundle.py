@@ -19,13 +19,13 @@ from msgspec import structs
 
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import ERRORS_NAME, read_lines
-from client.cli.logging.redact import Redactor
 from client.cli.reach.home import Home
 from client.cli.software import PACKAGES, package_version, software_version
 from client.cli.terminal.output import json_document, json_line
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError
+from client.redaction import Redactor
 
 MOST_LINES = 2000
 MOST_ERROR_CHARS = 64_000

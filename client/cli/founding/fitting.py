@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from client.errors import ExitCode, UserError
-from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, frozen_bytes, slices, stage_parameter_count
 from protocol.limits import MAX_BLOB_BYTES, MAX_STAGES
 from protocol.manifest import too_large

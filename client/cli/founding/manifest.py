@@ -1,8 +1,8 @@
 """Makes a manifest from a founder's choices: fills in the preset, cuts the model, prices its
 stages.
 
-It runs the model briefly to measure the cost of its parts, so it imports torch; only ``create`` and
-``demo`` call it. Writes nothing but the weights of an imported model.
+It runs the model briefly to measure the cost of its parts, and imports torch for that after all
+choices are checked. Writes nothing but the weights of an imported model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
-from client.cli.founding.pricing import Prices, price
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.cli.terminal.output import human_bytes
 from client.compute.memory import USUAL_GRAPHS, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
-from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines
@@ -46,6 +44,7 @@ from model_zoo.specs.architecture import SWITCHES
 from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes
@@ -143,7 +142,6 @@ def _founding(
         run.microbatches or preset.microbatches_per_step,
         run.steps or preset.steps,
     )
-    costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
         protocol=1,
         name=run.swarm_name,
@@ -151,7 +149,7 @@ def _founding(
         created=int(time.time()),
         seed=run.seed,
         model=spec,
-        stages=costs,
+        stages=_unpriced(spec, run.stages),
         sequences_per_microbatch=sequences,
         microbatches_per_step=microbatches,
         steps=steps,
@@ -176,8 +174,11 @@ def _founding(
             True if run.vouched else UNSET,
         ),
     )
+    checked(manifest)
+    costs, prices = price_stages(spec, run, sequences)
+    manifest = checked(msgspec.structs.replace(manifest, stages=costs))
     warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, prices))
-    return Founding(checked(manifest), warnings, prices, corpus)
+    return Founding(manifest, warnings, prices, corpus)
 
 
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
@@ -411,6 +412,29 @@ def _kind(source: str) -> Source:
     return "jsonl" if is_json_lines(source) else "text"
 
 
+def _unpriced(spec: ModelSpec, stages: int) -> tuple[StageCost, ...]:
+    """Return stages without costs, by which all other choices can be checked.
+
+    Raises:
+        UserError: the model cannot be cut into so many.
+    """
+    if stages > spec.layers:
+        raise usage(f"{spec.layers} layers cannot be cut into {stages} stages; use fewer --stages")
+    check_stages(spec, stages)
+    layers = cut(spec, None, stages)
+    return tuple(
+        StageCost(
+            layers=layers[part.index],
+            flops=1.0,
+            parameters=stage_parameter_count(spec, part),
+            uplink_bytes=1.0,
+            downlink_bytes=1.0,
+            memory_bytes=1.0,
+        )
+        for part in slices(layers)
+    )
+
+
 def price_stages(
     spec: ModelSpec, run: RunChoices, sequences: int
 ) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
@@ -422,11 +446,8 @@ def price_stages(
         run: choices of the run: number of stages, codecs, whether to measure.
         sequences: sequences per microbatch.
     """
-    if run.stages > spec.layers:
-        raise usage(
-            f"{spec.layers} layers cannot be cut into {run.stages} stages; use fewer --stages"
-        )
-    check_stages(spec, run.stages)
+    from client.cli.founding.pricing import Prices, price  # imports torch
+
     prices = Prices(spec, sequences) if run.measure else None
     layers = cut(spec, prices.parts if prices else None, run.stages)
     priced = price(spec, slices(layers), sequences, prices)

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from client.cli.founding.price_table import StagePrice
-from client.cli.terminal.output import human_bytes, human_duration
+from client.cli.terminal.memory_text import memory_words
+from client.cli.terminal.output import human_duration
 from protocol.manifest import Manifest
 
 LONG_S: Final = 30 * 86_400.0
@@ -38,8 +39,7 @@ def together_s(manifest: Manifest, prices: Sequence[StagePrice]) -> float | None
 
 def outlook(manifest: Manifest, prices: Sequence[StagePrice]) -> Iterator[str]:
     """Yield lines about time and memory."""
-    memory = " + ".join(human_bytes(stage.memory_bytes) for stage in manifest.stages)
-    yield f"memory of a volunteer, at least, by stage: {memory}"
+    yield f"memory of a volunteer: {memory_words(manifest)}"
     alone, together = alone_s(manifest, prices), together_s(manifest, prices)
     if alone is None or together is None:
         yield "nothing was measured; volunteer plan --swarm says how long the run takes"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, Struct
 
+from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.output import human_bytes
 from client.control.snapshot import AmendmentView, ContributorView
@@ -174,8 +175,8 @@ def _training(facts: Facts) -> Iterator[str]:
         f"between stages {manifest.boundary_codec}; gradients averaged in "
         f"{manifest.averaging_codec} by {manifest.aggregation_name}"
     )
-    loss = "not measured" if facts.loss is None else f"{facts.loss:.4f} nats a token"
-    bits = "" if facts.bits is None else f", {facts.bits:.4f} bits per byte of text"
+    loss = "not measured" if facts.loss is None else held_out_words(manifest, facts.loss)
+    bits = "" if facts.bits is None else f"; {facts.bits:.4f} bits per byte of text"
     yield f"held-out loss: {loss}{bits}"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from msgspec import UNSET
 
+from client.cli.models.held_out import HELD_OUT_BATCHES, HELD_OUT_SEQUENCES
 from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
@@ -43,8 +44,6 @@ from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
-HELD_OUT_BATCHES = 16
-HELD_OUT_SEQUENCES = 8
 
 Places = Mapping[int, Mapping[int, list[Path]]]
 """Files by version and stage."""

@@ -19,9 +19,9 @@ from client.cli.founding.pricing import machine_speed, part_seconds
 from client.compute.cuttable import why_not
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.plan.machines import Cut, StageWork
-from model_zoo.cutting import cut
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
+from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.manifest import Manifest, StageCost, fits_a_frame
 

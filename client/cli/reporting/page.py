@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from client.cli.logging.redact import Redactor
 from client.cli.reporting.chart import chart
 from client.cli.reporting.facts import FaultFacts, MemberFacts, Report
 from client.control.snapshot import ContributorView
 from client.control.trust_words import audit_results
 from client.control.updates import HeldOutPoint
+from client.redaction import Redactor
 from client.ui.model import words
 from client.ui.text import clean
 

@@ -33,6 +33,10 @@ from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
 
 WINDOW = 12
+IDLE: Final = 10
+"""Times the usual wait after which nothing was computed meanwhile: the run was complete until it was
+extended, or a stage had nobody."""
+LEAST_IDLE_S: Final = 60.0
 
 
 class Pace:
@@ -42,7 +46,12 @@ class Pace:
         self._marks: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def note(self, now: float, tokens: int) -> None:
-        """Add a mark; tokens never fall."""
+        """Add a mark; tokens never fall. A long time without any is not part of the rate."""
+        if len(self._marks) > 1:
+            (start, _), (end, _) = self._marks[0], self._marks[-1]
+            usual_s = (end - start) / (len(self._marks) - 1)
+            if now - end > max(LEAST_IDLE_S, IDLE * usual_s):
+                self._marks.clear()
         self._marks.append((now, tokens))
 
     def per_s(self) -> float:
@@ -190,15 +199,28 @@ class EventSink:
             known, until = self._served[peer]
             self._served[peer] = known, min(until, time.time())
 
-    def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
-        """Report that ``peer`` came or went (``state``), with the ``reason`` in words."""
+    def peer(
+        self, peer: PeerId, state: Literal["up", "down"], reason: str, *, in_order: bool = False
+    ) -> None:
+        """Report that ``peer`` came or went (``state``), with the ``reason`` in words.
+
+        Args:
+            peer: another member.
+            state: what it is now.
+            reason: why, in words.
+            in_order: whether it has signed that it leaves.
+        """
         stages: tuple[int, ...] = ()
         if state == "down":
             served, until = self._served.pop(peer, ((), 0.0))
             stages = served if time.time() < until + LATELY_S else ()
         words = f"{short(peer)} is {state}: {reason}"
         level: Literal["info", "warning"] = "info" if state == "up" else "warning"
-        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, stages=stages))
+        self.publish(
+            PeerChanged(
+                words=words, level=level, peer=peer, state=state, stages=stages, in_order=in_order
+            )
+        )
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
         """Report a change of our place, for programs; the matching informs the user itself.

@@ -129,7 +129,7 @@ class Incidents:
             known.notes.append(f"connection: {reason}")
             return
         stages = _stages_told(event) or tuple(sorted(_served(before, peer)))
-        in_order = "leav" in reason or "left" in reason or "goodbye" in reason
+        in_order = event.data.get("in_order") is True
         verb = "left in order" if in_order else f"was lost: {reason}"
         self._add(event, before, f"{short(peer)} {verb}", peer, stages, in_order)
 

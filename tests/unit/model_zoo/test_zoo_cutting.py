@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_zoo.cutting import cut, measure_costs
+from model_zoo.cutting import measure_costs
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
+from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import slices, whole_slice
 
 

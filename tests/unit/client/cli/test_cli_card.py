@@ -59,7 +59,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         "50 of 200 steps",
         f"{tokens:,} tokens",
         "updates one step late",
-        "1.5000 nats a token, 2.1640 bits per byte",
+        "1.5000 nats a token, on 128 sequences of ",
         manifest.data.digest,
         f"founded by `{manifest.founder}`",
         "1,234 microbatches",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client.errors import ExitCode
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -74,6 +75,51 @@ def test_help_of_a_command_does_not_load_torch(command: str) -> None:
     assert code == 0
     assert not {"torch", "libp2p", "textual"} & loaded
     assert text.startswith(f"Usage: volunteer {command}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--data", "missing.txt"],
+        ["--tokenizer", "missing.json"],
+        ["--width", "33"],
+        ["--lr", "-1"],
+        ["--stages", "99"],
+        ["--vouched", "--private"],
+    ],
+)
+def test_create_checks_what_was_chosen_before_it_loads_torch(
+    tmp_path: Path, wrong: list[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("abcd" * 5000)
+    chosen = ["--data", str(text), "--out", str(tmp_path / "x.swarm"), *wrong]
+    if wrong[0] == "--data":
+        chosen = chosen[2:]
+    code, loaded, _ = _run("create", *chosen, VOLUNTEER_HOME=str(tmp_path))
+    assert code in (ExitCode.USAGE, ExitCode.CONFIG)
+    assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("command", ["create", "join", "plan"])
+def test_words_of_a_flag_are_wrapped_as_one_paragraph(command: str) -> None:
+    """At 80 columns: every further line of them begins where the first one does."""
+    _, _, text = _run(command, "--help", COLUMNS="80")
+    panels = [line[1:-1] for line in text.splitlines() if line.startswith(("│", "╭"))]
+    begins = set[int]()
+    for line in panels:
+        if line.startswith("─"):
+            begins = set()
+        elif not line[:4].strip():
+            begins.add(len(line) - len(line.lstrip()))
+        assert len(begins) <= 1, line
+
+
+def test_every_example_has_lines_of_its_own() -> None:
+    _, _, text = _run("status", "--help", COLUMNS="80")
+    lines = [line.strip() for line in text.splitlines()]
+    at = lines.index("• volunteer status --watch")
+    assert lines[at + 1] == "every second"
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,18 @@ from client.cli import consent, screen
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.outlook import outlook
 from client.cli.main import run
 from client.cli.reach import remote
 from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
+from client.cli.terminal.memory_text import memory_words
 from client.cli.terminal.output import human_bytes
 from client.config import Settings
 from client.control.client import ControlClient
 from client.control.snapshot import Snapshot
 from client.control.sockets import socket_path
+from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.paths import runtime_folder
 from client.store.swarms import SwarmStore
@@ -130,6 +133,32 @@ def test_the_prompt_says_who_is_admitted(
     founded = _found("other", tmp_path / "book.txt", private=private, vouched=vouched)
     first, *_ = consent.introduction(founded.manifest, founded.swarm)
     assert first.endswith(f"{words}:")
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("auto", "2 cores, and the graphics card if there is one"),
+        ("cuda:0", "2 cores, and the graphics card cuda:0"),
+        ("0,1", "2 cores, and the graphics cards cuda:0, cuda:1"),
+        ("mps", "2 cores, and the graphics card mps"),
+        ("cpu", "2 cores"),
+        ("cpu:0,cpu:1", "2 cores"),
+    ],
+)
+def test_the_prompt_names_the_cards_that_are_used(
+    tmp_path: Path, swarm: SwarmFile, device: str, words: str
+) -> None:
+    settings = Settings(threads=2, device=",".join(devices_of(device)))
+    assert f"  processor  {words}" in list(consent.terms(settings, tmp_path, swarm))
+
+
+def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile) -> None:
+    words = memory_words(swarm.manifest)
+    assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, ()))
+    said = " ".join(consent.terms(Settings(), tmp_path, swarm))
+    assert f"memory     {words}, at most two; no limit" in said
+    assert "at most 4.3 GB of tensors in transit beyond 536.9 MB in memory" in said
 
 
 def test_traffic_is_what_the_busiest_stage_sends_and_receives(swarm: SwarmFile) -> None:

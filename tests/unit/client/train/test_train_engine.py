@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import trio
 
+from client.events import PeerChanged
 from client.train.engine import Engine
 from protocol.effects import Publish
 from protocol.ids import PeerId
@@ -119,3 +120,23 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
         engine._tick()
         assert engine.matching is not None
         assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
+
+
+async def test_only_a_signed_departure_is_told_as_one_in_order(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
+        gone: dict[PeerId, bool] = {}
+
+        def told() -> bool:
+            events = [entry.event for entry in stayer.engine.event_sink.log.since(0).entries]
+            changes = [event for event in events if isinstance(event, PeerChanged)]
+            gone.update({event.peer: event.in_order for event in changes if event.state == "down"})
+            return len(gone) == 2
+
+        await swarm.until(lambda: len(stayer.engine.membership.roster.live()) == 3)
+        leaver.engine.leave()
+        swarm.vanish(victim)
+        await swarm.until(told)
+        assert gone == {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from client.events import Event, EventLog, PeerChanged
-from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink
+from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress
@@ -114,3 +114,22 @@ def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None
     event_sink.progressed(Progress(6, 2.0, 56, 0), 20.0)
     assert [point.step for point in event_sink.curve.points(100)] == list(range(7))
     assert event_sink.loss == 2.0
+
+
+def test_the_time_before_a_complete_run_was_extended_does_not_slow_its_pace() -> None:
+    pace = Pace()
+    for step in range(20):
+        pace.note(30.0 * step, 1000 * step)
+    assert pace.per_s() == pytest.approx(1000 / 30)
+    night_s = 8 * 3600.0
+    for step in range(20, 23):
+        pace.note(night_s + 30.0 * step, 1000 * step)
+    assert pace.per_s() == pytest.approx(1000 / 30)
+
+
+def test_a_step_that_is_late_does_slow_the_pace() -> None:
+    pace = Pace()
+    for step in range(6):
+        pace.note(30.0 * step, 1000 * step)
+    pace.note(30.0 * 5 + 250.0, 6000)
+    assert pace.per_s() == pytest.approx(6000 / 400)

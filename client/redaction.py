@@ -1,8 +1,8 @@
 """Removes private facts from a text before it is given to strangers.
 
-Invites and their secrets are always removed; network addresses, this machine's name, the user's
-name and home folder unless the user keeps them. Equal addresses become equal marks, so that a text
-can still be followed.
+Invites and their secrets are always removed; network addresses, names of the machine and its user,
+the user's folders and the length of peer ids unless the user keeps them. Equal addresses become
+equal marks, so that a text can still be followed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 
 _INVITE: Final = re.compile(r"volunteer:[0-9a-fA-F]{8,}[^\s\"'<>]*")
 _SECRET: Final = re.compile(
-    r"((?:secret|ticket|token|password|passwd|private[_-]?key|seed|authorization)[\"']?\s*[=:]\s*[\"']?)"
-    r"[^\s\"',}]+",
+    r"((?:secret|ticket|token|password|passwd|private[_-]?key|\bkey|seed|authorization)[\"']?"
+    r"\s*[=:]\s*[\"']?)[^\s\"',}]+",
     re.I,
 )
 _IP4: Final = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)")
@@ -26,7 +26,12 @@ _IP6: Final = re.compile(
     r"|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}|(?:[0-9a-f]{1,4}:){2,7}:)(?![\w:])",
     re.I,
 )
-_DNS: Final = re.compile(r"(/dns[46]?/)[^/\s\"']+")
+_DNS: Final = re.compile(r"(/dns(?:4|6|addr)?/)[^/\s\"']+")
+_PEER: Final = re.compile(r"\b12D3KooW[1-9A-HJ-NP-Za-km-z]{20,60}\b")
+_FOLDER: Final = re.compile(
+    r"(?<![\w/])(?:~|/root|/(?:home|Users|mnt|media|Volumes)/[^/\s\"',:;]+)"
+    r"(?P<below>/[^/\s\"',:;]+(?=/[^/\s\"',:;]))*(?P<name>/[^/\s\"',:;]+)?"
+)
 LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0", "::1", "::"})
 """Addresses that reveal nothing."""
 
@@ -48,9 +53,10 @@ class Redactor:
         text = _DNS.sub(lambda found: found[1] + self._mark(found[0]), text)
         text = _IP4.sub(lambda found: self._mark(found[0]), text)
         text = _IP6.sub(lambda found: self._mark(found[0]), text)
+        text = _PEER.sub(lambda found: "…" + found[0][-6:], text)
         for name, mark in self._names:
             text = name.sub(mark, text)
-        return text
+        return _FOLDER.sub(_own_folder, text)
 
     def _mark(self, address: str) -> str:
         if address in LOCAL:
@@ -58,9 +64,16 @@ class Redactor:
         return self._marks.setdefault(address, f"[address-{len(self._marks) + 1}]")
 
 
+def _own_folder(found: re.Match[str]) -> str:
+    """Return a path in a user's folder without the folders between: ``~/…/name``."""
+    return "~" + ("/…" if found["below"] else "") + (found["name"] or "")
+
+
 def _own_names() -> list[tuple[re.Pattern[str], str]]:
     """Return the names of this machine and its user that are long enough to be names."""
-    words = [(str(Path.home()), "~"), (socket.gethostname(), "[machine]")]
+    words = [(socket.gethostname(), "[machine]")]
+    with suppress(RuntimeError):  # a user without a home
+        words.insert(0, (str(Path.home()), "~"))
     with suppress(KeyError, OSError):  # a user without a name
         words.append((getpass.getuser(), "[user]"))
     return [
