@@ -225,7 +225,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
 def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulRate:
     left = torch.randn(size, size, device=device).to(dtype)
     product = torch.empty_like(left)
-    seconds = _median_seconds(lambda: torch.mm(left, left, out=product), device)
+    seconds = _least_seconds(lambda: torch.mm(left, left, out=product), device)
     name = str(dtype).removeprefix("torch.")
     return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
 
@@ -233,7 +233,7 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulR
 def _copy_rate(device: torch.device) -> float:
     source = torch.zeros(_COPY_ELEMENTS, device=device)
     target = torch.empty_like(source)
-    return source.nbytes / _median_seconds(lambda: target.copy_(source), device)
+    return source.nbytes / _least_seconds(lambda: target.copy_(source), device)
 
 
 def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
@@ -243,20 +243,21 @@ def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
         return within, within
     host = torch.zeros(_COPY_ELEMENTS, pin_memory=device.type == "cuda")
     there = torch.empty(_COPY_ELEMENTS, device=device)
-    in_s = _median_seconds(lambda: there.copy_(host, non_blocking=True), device)
-    out_s = _median_seconds(lambda: host.copy_(there, non_blocking=True), device)
+    in_s = _least_seconds(lambda: there.copy_(host, non_blocking=True), device)
+    out_s = _least_seconds(lambda: host.copy_(there, non_blocking=True), device)
     return host.nbytes / in_s, host.nbytes / out_s
 
 
-def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Median of a few runs after one to warm up; of fewer where one takes long."""
+def _least_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The least of a few runs after one to warm up, or of fewer where one takes long: other
+    programs can make a run longer, never shorter."""
     run()
     taken: list[float] = []
     while len(taken) < _REPEATS and sum(taken) < _LONG_S:
         start = _now(device)
         run()
         taken.append(_now(device) - start)
-    return statistics.median(taken)
+    return min(taken)
 
 
 def _now(device: torch.device) -> float:

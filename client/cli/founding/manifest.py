@@ -65,6 +65,10 @@ TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
 )
+BUSY = (
+    "what was measured of the stages is far from what their operations suggest, perhaps "
+    "because this machine is busy: their costs are counted instead, and members' rates are measured"
+)
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
 
@@ -142,7 +146,7 @@ def _founding(
         run.microbatches or preset.microbatches_per_step,
         run.steps or preset.steps,
     )
-    costs, prices = price_stages(spec, run, sequences)
+    costs, prices, busy = price_stages(spec, run, sequences)
     manifest = Manifest(
         protocol=1,
         name=run.swarm_name,
@@ -175,7 +179,7 @@ def _founding(
             True if run.vouched else UNSET,
         ),
     )
-    warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, prices))
+    warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
     return Founding(checked(manifest), warnings, prices, corpus)
 
 
@@ -412,9 +416,9 @@ def _kind(source: str) -> Source:
 
 def price_stages(
     spec: ModelSpec, run: RunChoices, sequences: int
-) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
+) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
     """Cut the model so that the cost of its most expensive stage is minimal, and price every
-    stage.
+    stage; return a note as well if what was measured is of no use.
 
     Args:
         spec: shape of the model.
@@ -426,12 +430,15 @@ def price_stages(
             f"{spec.layers} layers cannot be cut into {run.stages} stages; use fewer --stages"
         )
     check_stages(spec, run.stages)
-    prices = Prices(spec, sequences) if run.measure else None
+    prices = Prices.measured(spec, sequences) if run.measure else None
     layers = cut(spec, prices.parts if prices else None, run.stages)
+    notes: tuple[str, ...] = ()
+    if prices and not all(map(prices.credible, slices(layers))):
+        prices, layers, notes = None, cut(spec, None, run.stages), (BUSY,)
     priced = price(spec, slices(layers), sequences, prices)
     pairs = zip(slices(layers), priced, strict=True)
     costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
-    return costs, priced
+    return costs, priced, notes
 
 
 def stage_cost(
