@@ -81,9 +81,10 @@ class Seats:
         """
         swaps = self._second.stage == to and self._second.serves and not self._second.leaving
         home = self.home
-        if swaps and home is not None:
+        found = self.volunteer.move_to(to, reason, now, current=swaps)
+        if found and swaps and home is not None:
             self._second.swap(to, home)
-        return self.volunteer.move_to(to, reason, now, current=swaps)
+        return found
 
     def permitted(
         self, sender: PeerId, body: bodies.Permit, voting: bool, now: float

@@ -194,7 +194,8 @@ class Volunteer:
             stage: the new home.
             reason: why, in words.
             now: monotonic seconds.
-            current: we serve that stage already with the other seat, so nothing has to be fetched.
+            current: we serve that stage already with the other seat, which takes the one that we
+                leave, so nothing has to be fetched or given up.
         """
         notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
@@ -206,7 +207,8 @@ class Volunteer:
         self.state = State.FETCHING
         said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
         if current:
-            return [*said, *self.serving(stage, now)]
+            done = self.serving(stage, now)
+            return [*said, *(effect for effect in done if not isinstance(effect, Unassign))]
         return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:

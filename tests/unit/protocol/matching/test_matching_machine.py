@@ -12,10 +12,10 @@ from protocol.manifest import Policy
 from protocol.matching import bodies, stewards
 from protocol.matching.bodies import Mandate, Posting, encode_body
 from protocol.matching.design import FULL, Design
-from protocol.matching.effects import Assign, Effect, GangStart
+from protocol.matching.effects import Assign, Effect, GangStart, Unassign
 from protocol.matching.exchange.bodies import COMMIT, EPOCH_KIND, Epoch, EpochId, Round
 from protocol.matching.machine import Matching
-from protocol.matching.volunteer import State
+from protocol.matching.volunteer import Bid, State
 from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer
 
 BEACON = stewards.beacon_at(WALL_S)
@@ -56,6 +56,25 @@ def test_one_seat_holds_one_stage() -> None:
     matching = machine(stages=2)
     assert not any(isinstance(effect, Assign) for effect in run(matching, 30))
     assert matching.tentative_stage is not None
+
+
+def test_seats_that_swap_give_up_no_stage() -> None:
+    """Home 0 with the second seat in 1 becomes home 1 with the second seat in 0."""
+    matching, now = machine(stages=2), NOW + 30
+    run(matching, 30)
+    seats, board = matching._seats, matching._context.board
+    notice = board.current(Stage(0), now)
+    assert notice is not None
+    seats.volunteer.bid = Bid.on(notice, 1)
+    seats.volunteer.state = State.SERVING
+    seats._second.stage, seats._second.serves = Stage(1), True
+    seats.follow_home(now)
+
+    found = seats.move(Stage(1), "an epoch", now) + seats.follow_home(now)
+    assert (seats.home, seats.second) == (1, 0)
+    assert not any(isinstance(effect, Assign | Unassign) for effect in found)
+    assert seats.move(Stage(1), "again", now) == []
+    assert (seats.home, seats.second) == (1, 0)
 
 
 @pytest.mark.parametrize(("percent", "dual"), [(0, False), (1, True), (100, True)])
