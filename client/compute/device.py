@@ -4,10 +4,13 @@
 """
 
 import math
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 
 import psutil
 import torch
@@ -21,6 +24,8 @@ from client.compute.requests import Measure, Probe
 from client.compute.slicing import is_out_of_memory
 from model_zoo.threads import limited_threads
 
+_DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
+_PROCESSORS = Path("/proc/cpuinfo")
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _GPU_SIZES = (4096, 8192)  # smaller ones do not fill all its units
 _REPEATS = 5
@@ -108,15 +113,19 @@ def _train_a_little(device: torch.device) -> None:
 def probe(request: Probe) -> Probed:
     """Measure matrix multiplication in each type of numbers, and copying."""
     device = select_device(request.device)
-    dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
     total, available = memory_bytes(device)
-    sizes = request.sizes + _large_sizes(device, available)
-    with limited_threads(request.threads):
-        rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
-        copy_rate = _copy_rate(device)
-        to_device, to_host = host_copy_rates(device, copy_rate)
+    rates: list[MatmulRate] = []
+    copy_rate = to_device = to_host = 0.0
+    if request.sizes:
+        dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
+        sizes = request.sizes + _large_sizes(device, available)
+        with limited_threads(request.threads):
+            rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
+            copy_rate = _copy_rate(device)
+            to_device, to_host = host_copy_rates(device, copy_rate)
     return Probed(
         device=str(device),
+        identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
@@ -126,6 +135,25 @@ def probe(request: Probe) -> Probed:
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
+
+
+def _name(device: torch.device) -> str:
+    """Return the make of a device and the version of its driver."""
+    if device.type == "cuda":
+        drivers = (line for path in _DRIVERS for line in _lines(path)[:1])
+        return ", ".join((torch.cuda.get_device_name(device), *drivers))
+    if device.type == "mps":  # its driver is the system's
+        return f"{platform.machine()}, {platform.release()}"
+    found = (line.partition(":") for line in _lines(_PROCESSORS) if line.startswith("model name"))
+    model = next((name.strip() for _, _, name in found), platform.machine())
+    return f"{os.cpu_count()} x {model}"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _large_sizes(device: torch.device, available_bytes: int) -> list[int]:

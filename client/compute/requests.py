@@ -485,6 +485,7 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     """Measure a device; no stage needs to be open."""
 
     sizes: list[Annotated[int, Meta(ge=1, le=16_384)]]
+    """Of the matrices to multiply; empty: say what the device is, and measure nothing."""
     device: str = "auto"
     threads: Positive = 1
 
