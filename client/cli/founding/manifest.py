@@ -169,7 +169,7 @@ def _founding(
         ),
         prompts=checked_prompts(run.prompt),
         delayed_update=True if run.delayed_update else UNSET,
-        compute=UNSET if run.precision == "fp32" else run.precision,
+        compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
         purpose=normal(run.purpose) or UNSET,
         policy=Policy(
             run.redundancy,
@@ -474,7 +474,7 @@ def stage_cost(
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,
-        precision=run.precision,
+        precision=run.compute_dtype,
         reruns_blocks=True,
     )
     return StageCost(

@@ -110,7 +110,7 @@ class ModelWorks:
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
-            precision=self._run.precision,
+            precision=self._run.compute_dtype,
         )
         need = reckon(graphs_kept=USUAL_GRAPHS)
         away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)

@@ -17,7 +17,7 @@ from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
 from client.store.atomic import write_atomic
-from model_zoo.specs.precision import Precision
+from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
 
@@ -56,12 +56,13 @@ class Capacity(Struct, frozen=True):
     identity: str = ""
     """Of what was measured, see `Probed`."""
 
-    def peak_flops(self, precision: Precision, threads: int) -> float:
-        """Return the FLOP/s that the device reaches in a type of numbers; 0: not measured.
+    def peak_flops(self, compute: Compute, threads: int) -> float:
+        """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not measured.
 
         On a CPU they are assumed to be proportional to the number of ``threads``.
         """
-        peak = self.peaks.get(precision, 0.0)
+        fast = self.bf16_flops > self.fp32_flops
+        peak = self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
         return peak if self.on_gpu else peak * threads / self.threads
 
     @property
