@@ -16,6 +16,7 @@ from client.cli.terminal.output import human_bytes
 from client.control.snapshot import AmendmentView, ContributorView
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.precision import POSSIBLE
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 
@@ -167,7 +168,8 @@ def _training(facts: Facts) -> Iterator[str]:
         f"steps of warm-up{', updates one step late' if manifest.delayed else ''}"
     )
     if manifest.precision != "fp32":
-        yield f"passes in {manifest.precision}, parameters and updates in fp32"
+        types = " or ".join(POSSIBLE[manifest.precision])
+        yield f"passes in {types}, parameters and updates in fp32"
     for one in facts.amendments:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"
