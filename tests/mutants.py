@@ -7,9 +7,9 @@
 A mutant is a comparison turned round, a branch that is always or never taken, a call or a refusal
 that is left out, an "and" in place of an "or", or another operator in a sum. It exists only in the
 memory of the processes that run it: no file is changed (``mutant_hook``). The unit tests nearest to
-its module run first: those that import it, those of its folder, then those that import it through
-others; at the first failure the mutant is killed. It survives what runs in ``--limit`` seconds. A
-failure counts only if the same test passes without the mutant.
+it run first: those that import its module or mirror its folder, and that name what it changes. At
+the first failure it is killed. It survives what runs in ``--limit`` seconds. A failure counts only
+if the same test passes without the mutant.
 
 Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, and
 branches for other systems. Some mutants are no faults all the same (a bound that is never met), so
@@ -234,26 +234,38 @@ def imported(root: Path) -> Mapping[str, Collection[str]]:
     return by
 
 
-def nearest_tests(root: Path, path: str) -> list[str]:
-    """Return the unit tests that import a file, directly or through others, and those of the folder
-    that mirrors its own, nearest first."""
-    by, steps, waiting = imported(root), {path: 0}, deque([path])
+def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
+    """Return the unit tests that import a mutant's file, directly or through others, and those of
+    the folder that mirrors its own: the most likely to kill it first."""
+    by, steps, waiting = imported(root), {mutant.path: 0}, deque([mutant.path])
     while waiting:
         file = waiting.popleft()
-        for user in sorted(by.get(module_of(file), ())):
+        for user in by.get(module_of(file), ()):
             if user not in steps:
                 steps[user] = steps[file] + 1
                 waiting.append(user)
-    home = Path(NET if path.startswith("client/net/") else f"{UNIT}/{Path(path).parent}")
-    beside = {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
-    tests = {file for file in steps if file.startswith((UNIT, NET))} | beside
-    name = Path(path).stem
+    home = NET if mutant.path.startswith("client/net/") else f"{UNIT}/{Path(mutant.path).parent}"
+    tests = {file for file in steps if file.startswith((UNIT, NET))}
+    tests |= {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
+    tests = {test for test in tests if Path(test).name.startswith("test_")}
+    points = {test: test.startswith(home) + (steps.get(test) == 1) + 0.0 for test in tests}
+    for word in {Path(mutant.path).stem, *_words(root, mutant)}:
+        those = [test for test in tests if word in _text(root / test)]
+        for test in those:
+            points[test] += 1 / len(those) + (word in Path(test).stem)
+    return sorted(tests, key=lambda test: (-points[test], test))
 
-    def farness(test: str) -> tuple[int, bool, bool, str]:
-        far, near = steps.get(test, 2), test in beside
-        return min(far, 2) if near else far, name not in test, not near, test
 
-    return sorted((t for t in tests if Path(t).name.startswith("test_")), key=farness)
+def _words(root: Path, mutant: Mutant) -> set[str]:
+    """Return the names in what a mutant changes, and that of the function it is in."""
+    above = (root / mutant.path).read_bytes()[: mutant.start].decode()
+    functions = re.findall(r"\bdef _*(\w+)", above)
+    return {*functions[-1:], *re.findall(r"[a-zA-Z]\w{3,}", mutant.before)} - {"self"}
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text()
 
 
 def _batches(tests: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -324,7 +336,7 @@ class Trials:
     def tried(self, mutant: Mutant) -> Mutant:
         """Return a mutant with the test that killed it."""
         over = time.monotonic() + self.limit_s
-        for marks, tests in _batches(nearest_tests(REPOSITORY, mutant.path)):
+        for marks, tests in _batches(nearest_tests(REPOSITORY, mutant)):
             unsound: list[str] = []
             while failed := self._first_failure(mutant, [*tests, "-m", marks, *unsound], over):
                 if self._passes(failed):

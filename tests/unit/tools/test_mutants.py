@@ -121,12 +121,20 @@ def test_the_same_seed_makes_the_same() -> None:
 
 
 def test_the_nearest_tests_come_first() -> None:
-    found = nearest_tests(REPOSITORY, "protocol/rounds/leader.py")
+    mutant = Mutant("protocol/rounds/leader.py", 1, "call", "", "", 0, 0)
+    found = nearest_tests(REPOSITORY, mutant)
     assert found[0] == "tests/unit/protocol/rounds/test_rounds_leader.py"
     through_others = found.index("tests/unit/client/train/test_train_engine.py")
     assert found.index("tests/unit/protocol/rounds/test_rounds_quorum.py") < through_others
-    found = nearest_tests(REPOSITORY, "client/net/door.py")
+    found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/door.py"))
     assert found[0] == "tests/net/test_net_door.py"
+
+
+def test_tests_that_name_what_is_changed_come_before_others() -> None:
+    words = "self.expulsions.contradicted(held, other)"
+    mutant = Mutant("client/train/engine.py", 1, "call", words, "pass", 0, 0)
+    found = nearest_tests(REPOSITORY, mutant)
+    assert "tests/unit/client/train/swarm/test_train_expulsions.py" in found[:3]
 
 
 def test_what_was_tried_is_read_again_and_summed_up(tmp_path: Path) -> None:

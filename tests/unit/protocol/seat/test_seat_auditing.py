@@ -71,9 +71,10 @@ def test_a_segment_without_elements_is_not_signed(auditing: Auditing) -> None:
 
 def test_a_step_counts_the_contributions_of_others_only(auditing: Auditing) -> None:
     """Ours is not one of those that a lie may be found in, and THIRD has done nothing."""
-    members = [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c"), PlanMember(THIRD, b"\x00")]
-    plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192], [])
-    assert auditing.closing(plan, 1.0)[0] == Contributions(1)
+    ids = {ME: b"\x01", SIBLING: b"\x0c", peer(4): b"\x02", THIRD: b"\x00"}
+    members = [PlanMember(member, held) for member, held in ids.items()]
+    plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192, 256], [])
+    assert auditing.closing(plan, 1.0)[0] == Contributions(2)
 
 
 def charged_by(author: int, auditing: Auditing, root: bytes, reason: str = "lies") -> list[object]:
