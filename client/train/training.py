@@ -54,8 +54,6 @@ from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 from protocol.manifest import Manifest
 
-FINISH_S = 240.0
-"""For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage; the matching checks whether memory holds both."""
 MEASURING_WORKERS = 4
@@ -155,15 +153,14 @@ class Training:
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
-        """Hand over and save our stages within ``FINISH_S``; nothing is held afterwards."""
+        """Hand over and save our stages; nothing is held afterwards."""
         self._over = self._over or for_good
         held_stages, engine = self.held_stages, self._engine
-        with trio.move_on_after(FINISH_S):
-            async with self._leaving:  # a pause may be at it already
-                drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
-                drain.prepare()
-                engine.drain()
-                await drain.run()
+        async with self._leaving:  # a pause may be at it already
+            drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
+            drain.prepare()
+            engine.drain()
+            await drain.run()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""

@@ -34,6 +34,7 @@ def pause(
     until: str | None = None,
     reason: str = "",
     json: AsJson = False,
+    discard: bool = False,
 ) -> None:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
 
@@ -47,6 +48,8 @@ def pause(
         Go on by itself then, such as 18:00 or "2026-11-22 08:00".
     reason
         The reason, shown in the status.
+    discard
+        Pause also if the disk does not take the last version and nobody else has it.
     """
     if lasting is not None and until is not None:
         raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)
@@ -56,7 +59,7 @@ def pause(
         if end <= time.time():
             raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
     with connect(find_home().folders, swarm) as node:
-        view, who = node.pause(end, reason), node.greeting
+        view, who = node.pause(end, reason, discard=discard), node.greeting
     if json:
         answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)
         print_json(answer)
