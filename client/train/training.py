@@ -22,6 +22,7 @@ from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import (
@@ -101,7 +102,7 @@ class Training:
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
-        texts = TextStore(site.data / "texts")
+        texts = TextStore(site.data / Entry.TEXTS)
         starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
@@ -113,10 +114,10 @@ class Training:
             capacity=self._known_capacity,
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
-                snapshots=site.data / "snapshots",
+                snapshots=site.data / Entry.SNAPSHOTS,
                 data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in starts),
-                compiled=str(site.data / "compiled"),
+                compiled=str(site.data / Entry.COMPILED),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,
@@ -344,7 +345,7 @@ def _source(site: Site, data: DataSpec) -> str:
     this machine, or Python's own source. Empty: only the store."""
     if site.data_path is not None:
         return str(site.data_path)
-    origin = TextStore(site.data / "texts").origin(data.digest)
+    origin = TextStore(site.data / Entry.TEXTS).origin(data.digest)
     if origin is not None:
         return str(origin)
     return data.source if data.source == "stdlib" else ""

@@ -7,7 +7,7 @@ import time
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import print_json, printable, say
@@ -55,7 +55,7 @@ def finish(
     discard
         Leave also if the disk does not take the last version and nobody else has it.
     """
-    folders = find_home().folders
+    folders = running_home().folders
     with connect(folders, swarm) as node:
         greeting = node.greeting
         try:

@@ -16,9 +16,9 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from msgspec import Struct, structs
 
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, running_home
 from client.cli.reach.running import connect
-from client.cli.reach.target import named_swarm
+from client.cli.reach.target import as_name, named_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.control.invites import described
@@ -76,7 +76,7 @@ def invite(
     force
         Overwrite that file.
     """
-    home = find_home()
+    home = running_home()
     found, running = _of_running(home, swarm, once), True
     if found is None:
         found, running = _remembered(home, swarm, once), False
@@ -121,7 +121,7 @@ def _remembered(home: Home, swarm: str | None, once: bool) -> InviteView:
     Raises:
         UserError: no such swarm is known, or none of its members.
     """
-    known = named_swarm(home, swarm)
+    known = named_swarm(home, as_name(swarm))
     if known is None:
         named = f"swarm {swarm!r}" if swarm else "swarm"
         what = f"no {named} is known on this machine"

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -58,7 +58,7 @@ def pause(
         end = moment(until, "--until", past=False)
         if end <= time.time():
             raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     if json:
         answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)
