@@ -54,10 +54,18 @@ class Provider(Protocol):
         """Return the remembered events whose ``seq`` is above ``since``, oldest first."""
 
     def stop(self) -> None:
-        """Begin an orderly stop and return at once."""
+        """Begin an orderly stop and return at once.
 
-    def finish(self) -> list[DrainCostView]:
-        """As ``stop``; return the consequences for the stages that the node serves."""
+        Raises:
+            Impossible: a state that nobody else has cannot be saved.
+        """
+
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+        """As ``stop``; return the consequences for the stages that the node serves.
+
+        Args:
+            discard: leave also if a state is lost by it.
+        """
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run in at most ``points`` points."""
@@ -65,8 +73,17 @@ class Provider(Protocol):
     def held_out(self, points: int) -> list[HeldOutPoint]:
         """Return the losses on held-out text, oldest first, thinned to so many points."""
 
-    def pause(self, until: float | None, reason: str) -> PauseView:
-        """Begin to give up every stage with its memory; stay in the swarm, also after a restart."""
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
+        """Begin to give up every stage with its memory; stay in the swarm, also after a restart.
+
+        Args:
+            until: when it ends, Unix seconds; None: on ``resume``.
+            reason: why, for people.
+            discard: also if a state is lost by it.
+
+        Raises:
+            Impossible: a state that nobody else has cannot be saved.
+        """
 
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
@@ -176,6 +193,11 @@ class _HistoryParams(Struct, frozen=True, forbid_unknown_fields=True):
 class _PauseParams(Struct, frozen=True, forbid_unknown_fields=True):
     until: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
+    discard: bool = False
+
+
+class _FinishParams(Struct, frozen=True, forbid_unknown_fields=True):
+    discard: bool = False
 
 
 class _InviteParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,8 +250,8 @@ def _stop(request: rpc.Request, provider: Provider, caller: Caller) -> Stopping:
 
 
 def _finish(request: rpc.Request, provider: Provider, caller: Caller) -> Finishing:
-    rpc.parse_params(request, _NoParams)
-    return Finishing(provider.finish())
+    asked = rpc.parse_params(request, _FinishParams)
+    return Finishing(provider.finish(discard=asked.discard))
 
 
 def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
@@ -239,7 +261,7 @@ def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
 
 def _pause(request: rpc.Request, provider: Provider, caller: Caller) -> Pausing:
     asked = rpc.parse_params(request, _PauseParams)
-    return Pausing(provider.pause(asked.until, asked.reason))
+    return Pausing(provider.pause(asked.until, asked.reason, discard=asked.discard))
 
 
 def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resuming:

@@ -21,6 +21,7 @@ from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import (
@@ -53,8 +54,6 @@ from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 from protocol.manifest import Manifest
 
-FINISH_S = 240.0
-"""For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage; the matching checks whether memory holds both."""
 CLOCK_S = 1.0
@@ -104,7 +103,7 @@ class Training:
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
-        texts = TextStore(site.data / "texts")
+        texts = TextStore(site.data / Entry.TEXTS)
         starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
@@ -116,10 +115,10 @@ class Training:
             capacity=self._known_capacity,
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
-                snapshots=site.data / "snapshots",
+                snapshots=site.data / Entry.SNAPSHOTS,
                 data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in starts),
-                compiled=str(site.data / "compiled"),
+                compiled=str(site.data / Entry.COMPILED),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,
@@ -156,15 +155,14 @@ class Training:
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
-        """Hand over and save our stages within ``FINISH_S``; nothing is held afterwards."""
+        """Hand over and save our stages; nothing is held afterwards."""
         self._over = self._over or for_good
         held_stages, engine = self.held_stages, self._engine
-        with trio.move_on_after(FINISH_S):
-            async with self._leaving:  # a pause may be at it already
-                drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
-                drain.prepare()
-                engine.drain()
-                await drain.run()
+        async with self._leaving:  # a pause may be at it already
+            drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
+            drain.prepare()
+            engine.drain()
+            await drain.run()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
@@ -361,7 +359,7 @@ def _source(site: Site, data: DataSpec) -> str:
     this machine, or Python's own source. Empty: only the store."""
     if site.data_path is not None:
         return str(site.data_path)
-    origin = TextStore(site.data / "texts").origin(data.digest)
+    origin = TextStore(site.data / Entry.TEXTS).origin(data.digest)
     if origin is not None:
         return str(origin)
     return data.source if data.source == "stdlib" else ""

@@ -16,9 +16,9 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from msgspec import Struct, structs
 
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, running_home
 from client.cli.reach.running import connect
-from client.cli.reach.target import named_swarm
+from client.cli.reach.target import as_name, named_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.when import duration_s
@@ -81,7 +81,7 @@ def invite(
     force
         Overwrite that file.
     """
-    home = find_home()
+    home = running_home()
     life_s = None if expires is None else duration_s(expires, "--expires")
     if life_s is not None and life_s > TICKET_LIFE_S:
         raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
@@ -131,7 +131,7 @@ def _remembered(home: Home, swarm: str | None, *, limited: bool) -> InviteView:
     Raises:
         UserError: no such swarm is known, or none of its members.
     """
-    known = named_swarm(home, swarm)
+    known = named_swarm(home, as_name(swarm))
     if known is None:
         named = f"swarm {swarm!r}" if swarm else "swarm"
         what = f"no {named} is known on this machine"

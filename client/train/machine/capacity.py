@@ -17,6 +17,7 @@ from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
@@ -27,8 +28,8 @@ HOUSEHOLD_BYTES_PER_S = 12.5e6
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""
-FILE_NAME = "capacity.json"
-LINE_FILE_NAME = "bandwidth.json"
+FILE_NAME = Entry.CAPACITY
+LINE_FILE_NAME = Entry.LINE
 MEMORY_SHARE = 0.85
 
 
