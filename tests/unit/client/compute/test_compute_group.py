@@ -344,6 +344,7 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
     def one(device: str, flops: float, memory: int) -> Probed:
         return Probed(
             device=device,
+            identity=f"card of {memory} bytes",
             rates=[MatmulRate(64, "float32", flops)],
             memory_total_bytes=memory,
             memory_available_bytes=memory,
@@ -352,6 +353,7 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
 
     cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)], 2)
     assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
+    assert cards.identity == "card of 800 bytes; card of 600 bytes"
     processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)], 2)
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
 
