@@ -21,7 +21,7 @@ from tests.support.matching_world import (
 
 SEEDS = 24
 EQUAL = 1e9
-STAYING = Design(epochs=False)
+STAYING = Design(moves=False)
 """Incumbents keep their home."""
 WITHOUT = 10**9
 """So many relatives make no difference."""

@@ -16,10 +16,10 @@ from tests.support.matching_world import CALM, STORMY, Weather, World, manifest,
 EQUAL = 1e9
 
 
-PLACING = Design(epochs=False, dual_homing=False)
+PLACING = Design(moves=False, dual_homing=False)
 """Newcomers' placement alone."""
 
-STAYING = Design(epochs=False)
+STAYING = Design(moves=False)
 """Incumbents keep their home: what is tested is something else."""
 
 
