@@ -51,10 +51,15 @@ ALL = (
     Lane("processes", PROCESSES),
     Lane("computing", ("tests",), PROCESSES, computes=True),
 )
+SWARMS = tuple(
+    str(path.relative_to(REPOSITORY))
+    for path in sorted((REPOSITORY / "tests/unit/client/train").glob("test_train_*.py"))
+)
+"""Whole engines that train with torch: unit tests only by their place."""
 LONG = tuple(replace(lane, marked="long") for lane in ALL)
 CHECK = (
     Lane("demo", (DEMO,)),
-    Lane("unit", ("tests/unit",), marked="not long and not slow", computes=True),
+    Lane("unit", ("tests/unit",), SWARMS, marked="not long and not slow", computes=True),
 )
 
 

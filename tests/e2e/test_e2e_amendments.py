@@ -30,7 +30,7 @@ from tests.support.e2e_local import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 
 
@@ -154,7 +154,6 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
     assert "the stages have agreed" in events
 
 
-@pytest.mark.long
 def test_what_is_signed_offline_is_told_at_the_next_start_and_to_newcomers(
     folder: Path, processes: LocalSwarm
 ) -> None:

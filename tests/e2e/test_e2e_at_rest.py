@@ -19,7 +19,7 @@ from client.lab.local_swarm import environment
 from client.store.paths import home_folders
 from tests.support.e2e_local import HOST, snapshot_of, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 WORDS = b" quick brown foxes jump over the lazy dog\n"
 MODEL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--stages", "2")
 STEPS = 400

@@ -13,6 +13,7 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm
+from tests.support.cases import usual
 from tests.support.e2e_local import HOST, beyond, founded, in_state, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
@@ -68,12 +69,15 @@ def test_two_devices_are_one_volunteer_that_outlives_a_rank(swarm: LocalSwarm) -
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [
-        (("--devices", "0,1,0"), "cuda:0 is named twice"),
-        (("--devices", "0,cpu:0"), "mixes processors and cards"),
-        (("--devices", "cpu:0,cpu:1", "--threads", "1"), "2 processes, and --threads is 1"),
-        (("--devices", "cuda:98,cuda:99"), "no device 'cuda:98'"),
-    ],
+    usual(
+        1,
+        [
+            (("--devices", "cuda:98,cuda:99"), "no device 'cuda:98'"),
+            (("--devices", "0,1,0"), "cuda:0 is named twice"),
+            (("--devices", "0,cpu:0"), "mixes processors and cards"),
+            (("--devices", "cpu:0,cpu:1", "--threads", "1"), "2 processes, and --threads is 1"),
+        ],
+    ),
 )
 def test_devices_that_cannot_be_used_are_told(
     swarm: LocalSwarm, flags: tuple[str, ...], words: str

@@ -44,6 +44,7 @@ def test_its_swarm_and_key_are_known_and_its_checkpoint_is_sound(home: Path) -> 
     assert json.dumps(found).count('"version": 12') == 1
 
 
+@pytest.mark.long
 def test_a_volunteer_starts_from_it_and_keeps_what_it_had(home: Path) -> None:
     folders = home_folders(home)
     (swarm,) = SwarmStore(folders.swarms).all()

@@ -20,7 +20,7 @@ from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 ASLEEP_S = 4.0
 """Longer than siblings wait for what a round needs; shorter than they take to lose a peer."""
@@ -96,7 +96,6 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
     assert abs(reached - expected) < 0.01 * expected
 
 
-@pytest.mark.long
 def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None:
     """A sum needs all three. Who slept for seconds misses what the others said meanwhile, and
     follows nobody before it has looked around."""
@@ -124,7 +123,6 @@ def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None
     assert all(len(hashes) == 1 for hashes in told.hashes.values())
 
 
-@pytest.mark.long
 def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
     """Seven that are left have one sum of all; the run is longer than even a busy machine needs."""
     before, after = 8, 60

@@ -148,7 +148,8 @@ def test_status_says_who_holds_what(pair: Pair) -> None:
     assert "this volunteer" in volunteer(home, "status").stdout
 
 
-@pytest.mark.parametrize("number", usual(1, [signal.SIGTERM, signal.SIGINT]))
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_in_order(
     folder: Path, processes: LocalSwarm, number: signal.Signals
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_signal_stops_in_order(
     assert worker is None or not psutil.pid_exists(worker)
 
 
+@pytest.mark.long
 def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=2))
     members = _start(processes, 2, "--exit-when-done")
@@ -206,6 +208,7 @@ def test_a_stage_that_does_not_fit_says_how_much_it_needs(folder: Path) -> None:
     assert "memory" in done.stderr
 
 
+@pytest.mark.long
 def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=2))
     other = folder / "other.txt"

@@ -19,7 +19,7 @@ from tests.support.e2e_local import HOST, found, snapshot_of, wait_for
 from tests.support.terminal import Shell
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
 ]
 
@@ -49,7 +49,6 @@ def _state(home: Path, state: str) -> Snapshot:
     return wait_for(look, state)
 
 
-@pytest.mark.long
 def test_the_first_minutes(folder: Path) -> None:
     home = folder / "v1"
     shell = Shell(folder, home, columns=100, rows=30)
@@ -90,7 +89,6 @@ def test_the_first_minutes(folder: Path) -> None:
         shell.close()
 
 
-@pytest.mark.long
 def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
     """The pipe gives the invite; the answer, and then the screen's keys, come from the terminal."""
     home = folder / "v1"

@@ -24,7 +24,7 @@ from tests.support.e2e_local import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 MODEL = ("--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--stages", "1")
 RUN = ("--steps", "50000", "--microbatch", "2", "--microbatches", "4", "--no-measure")
@@ -87,7 +87,6 @@ def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
     assert TextStore(home_folders(second.home).texts).path(digest).read_bytes() == words
 
 
-@pytest.mark.long
 def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     folder: Path, book: Path, processes: LocalSwarm
 ) -> None:
@@ -105,7 +104,6 @@ def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     in_state(founder, [founder, helper], "training")
 
 
-@pytest.mark.long
 def test_tokens_and_their_tokenizer_reach_who_never_had_them(
     folder: Path, book: Path, processes: LocalSwarm
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.e2e_local import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--no-measure")
 
 
@@ -114,7 +114,6 @@ def _founded(folder: Path, club: Club) -> subprocess.CompletedProcess[str]:
     return founded
 
 
-@pytest.mark.long
 def test_a_member_goes_on_with_a_new_key(folder: Path, club: Club) -> None:
     _founded(folder, club)
     invite = club.invite("founder")

@@ -12,6 +12,7 @@ import math
 
 import pytest
 
+from tests.support.cases import usual
 from tests.support.naps import watched
 
 STANDS_S = 60.0
@@ -23,7 +24,7 @@ OUT_S = 130.0
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "replicas", "out_s"),
-    [(14, 2, OUT_S), (23, 3, math.inf), pytest.param(10, 2, OUT_S, marks=pytest.mark.long)],
+    usual(1, [(14, 2, OUT_S), (23, 3, math.inf), (10, 2, OUT_S)]),
 )
 def test_who_sleeps_often_is_soon_back_and_nobody_stands_still(
     seed: int, replicas: int, out_s: float

@@ -64,7 +64,7 @@ def test_a_swarm_equals_the_reference(
     assert largest_difference(losses, expected) < CLOSE
 
 
-@pytest.mark.parametrize("model", ["gpt", "lora", "mixtral"])
+@pytest.mark.parametrize("model", usual(2, ["gpt", "lora", "mixtral"]))
 def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, model: str) -> None:
     """Microbatches have unlike numbers of answers, and it does not matter who computes them."""
     lab = Lab(tmp_path, write_conversations(tmp_path))
@@ -78,7 +78,7 @@ def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, 
     assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+@pytest.mark.parametrize("model", usual(1, ["gpt", "llama", "mixtral"]))
 def test_packed_conversations_are_learned_as_the_reference_learns_them(
     tmp_path: Path, model: str
 ) -> None:

@@ -12,6 +12,7 @@ from client.train.swarm.expulsions import Expulsions
 from protocol.ids import PeerId
 from protocol.seat.auditing import AuditTerms
 from protocol.wire.messages import AuditRequest, Shown
+from tests.support.cases import usual
 from tests.support.local_worker import LocalWorker
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -63,13 +64,16 @@ def lie(worker: LocalWorker, factor: float) -> None:
 
 @pytest.mark.parametrize(
     ("stages", "changes"),
-    [
-        ((0, 0, 1, 1), {}),
-        ((0, 1, 1, 1), {}),
-        ((0, 1, 1, 1), {"delayed_update": True}),
-        ((0, 0, 0, 1), {"averaging_codec": "fp32"}),
-        ((0, 1, 1, 1), {"aggregation": "centred-clipping"}),
-    ],
+    usual(
+        2,
+        [
+            ((0, 1, 1, 1), {"delayed_update": True}),
+            ((0, 0, 0, 1), {"averaging_codec": "fp32"}),
+            ((0, 0, 1, 1), {}),
+            ((0, 1, 1, 1), {}),
+            ((0, 1, 1, 1), {"aggregation": "centred-clipping"}),
+        ],
+    ),
 )
 async def test_honest_replicas_agree(
     tmp_path,
@@ -101,7 +105,7 @@ async def test_honest_replicas_agree(
             assert {event.level for event in told_of} <= {"debug"}, "news is what does not agree"
 
 
-@pytest.mark.parametrize("factor", [-10.0, 0.0])
+@pytest.mark.parametrize("factor", usual(1, [-10.0, 0.0]))
 async def test_a_liar_is_expelled_and_the_run_goes_on(
     tmp_path, autojump_clock: trio.testing.MockClock, factor: float
 ) -> None:

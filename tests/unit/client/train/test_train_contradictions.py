@@ -15,6 +15,7 @@ from protocol.evidence.proof import check
 from protocol.evidence.statement import body_of
 from protocol.ids import PeerId
 from protocol.wire.messages import Commitment, Message, Segment
+from tests.support.cases import usual
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 Sends = Callable[[PeerId, Message, bytes], tuple[Message, bytes]]
@@ -73,7 +74,9 @@ def turned_around(liar: Volunteer, *, signs: bool) -> Sends:
     return distorted
 
 
-@pytest.mark.parametrize("stages", [(0, 1, 1), (0, 1, 1, 1)], ids=["of two", "of three"])
+@pytest.mark.parametrize(
+    "stages", usual(1, [((0, 1, 1),), ((0, 1, 1, 1),)]), ids=["of two", "of three"]
+)
 async def test_who_sends_something_else_than_it_signed_is_out_everywhere(
     tmp_path, autojump_clock: trio.testing.MockClock, stages: tuple[int, ...]
 ) -> None:

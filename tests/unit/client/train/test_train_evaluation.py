@@ -19,6 +19,7 @@ from protocol.ids import PeerId
 from protocol.manifest import encode_manifest
 from protocol.seat.effects import HeldOutLoss
 from protocol.wire.messages import HeldOut, Message
+from tests.support.cases import usual
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 STEPS, EVERY = 6, 2
@@ -67,12 +68,15 @@ async def trained(swarm: TestSwarm, stages: tuple[int, ...]) -> dict[int, Versio
 
 @pytest.mark.parametrize(
     ("stages", "held", "choices"),
-    [
-        (2, (0, 1), {}),
-        (1, (0,), {}),
-        (3, (0, 1, 1, 2, 2, 0), {}),
-        (2, (0, 1, 0, 1), {"delayed_update": True}),
-    ],
+    usual(
+        2,
+        [
+            (1, (0,), {}),
+            (2, (0, 1, 0, 1), {"delayed_update": True}),
+            (2, (0, 1), {}),
+            (3, (0, 1, 1, 2, 2, 0), {}),
+        ],
+    ),
 )
 async def test_it_is_what_the_reference_trainer_finds_of_that_version(
     tmp_path: Path,

@@ -18,6 +18,7 @@ from client.node.status import take_snapshot
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.workers.opening import Fit
 from protocol.ids import PeerId
+from tests.support.cases import usual
 from tests.support.local_worker import LocalWorker
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -72,14 +73,17 @@ def finds_fault(worker: LocalWorker) -> None:
 
 @pytest.mark.parametrize(
     ("stages", "liar", "changes"),
-    [
-        ((0, 0, 1, 1), 3, {}),
-        ((0, 0, 1, 1), 1, {}),  # the umpires read the first stage's samples themselves
-        ((0, 0, 1, 1), 3, {"averaging_codec": "fp32"}),
-        ((0, 0, 1, 1), 3, {"delayed_update": True}),
-        ((0, 0, 1, 1), 3, {"aggregation": "centred-clipping"}),
-        ((0, 1, 1), 2, {}),  # one umpire
-    ],
+    usual(
+        2,
+        [
+            ((0, 0, 1, 1), 1, {}),  # the umpires read the first stage's samples themselves
+            ((0, 1, 1), 2, {}),  # one umpire
+            ((0, 0, 1, 1), 3, {}),
+            ((0, 0, 1, 1), 3, {"averaging_codec": "fp32"}),
+            ((0, 0, 1, 1), 3, {"delayed_update": True}),
+            ((0, 0, 1, 1), 3, {"aggregation": "centred-clipping"}),
+        ],
+    ),
 )
 async def test_of_two_replicas_the_liar_is_expelled_and_the_run_goes_on(
     tmp_path: Path,

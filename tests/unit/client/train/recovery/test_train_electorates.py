@@ -59,6 +59,7 @@ async def members_and_guests(
     return members, guests
 
 
+@pytest.mark.slow
 async def test_members_that_once_worked_do_not_reset_a_run_that_trains(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ async def test_members_that_once_worked_do_not_reset_a_run_that_trains(
         assert {era(one) for one in members} == {0}
 
 
+@pytest.mark.long
 async def test_by_voices_alone_they_would(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(
             assert one.engine.error_boundary.internal_errors == 0
 
 
+@pytest.mark.long
 async def test_without_waypoints_it_would_be(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

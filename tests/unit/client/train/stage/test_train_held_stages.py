@@ -106,7 +106,7 @@ async def test_a_hand_over_that_takes_too_long_is_made_good(
 @pytest.mark.slow
 async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
     async with open_swarm(
-        tmp_path, steps=60, microbatches=12, sequences=12, processes=True
+        tmp_path, steps=24, microbatches=12, sequences=12, processes=True
     ) as swarm:
         first, dual = await dual_home(swarm)
         worker = dual.held(0).worker
