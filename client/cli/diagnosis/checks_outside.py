@@ -154,7 +154,7 @@ def check_node(home: Home) -> Iterator[Check]:
         if ranks := ranks_by_host(now.workers):
             yield Check("ranks", "ok", ranks)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
-        alone = not now.peers and now.uptime_s > 60
+        alone = not now.peers and not now.network.links and now.uptime_s > 60
         if now.counters.doubled_microbatches:
             yield Check(
                 "volunteer",
@@ -165,7 +165,8 @@ def check_node(home: Home) -> Iterator[Check]:
         elif now.lacks_text and now.state == "waiting":
             yield Check("volunteer", "warn", words, "volunteer stop, then join with --data FILE")
         elif now.last_error:
-            yield Check("volunteer", "warn", f"{words}; last: {now.last_error}", "volunteer logs")
+            last = "" if now.last_error in now.reason else f"; last: {now.last_error}"
+            yield Check("volunteer", "warn", f"{words}{last}", "volunteer logs")
         elif alone:
             yield Check(
                 "volunteer",

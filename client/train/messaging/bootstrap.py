@@ -158,10 +158,13 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
                     if isinstance(error, TurnedAway):
                         patience.deadline = max(patience.deadline, began + TURNED_AWAY_S)
             await trio.sleep(RETRY_S)
-    waited_s = trio.current_time() - began
-    attempts = "; ".join(tried.values()) or ", ".join(map(str, peers))
-    raise UserError(
-        f"no member of the swarm answered within {waited_s:.0f} s; tried {attempts}",
+    raise unreachable(list(tried.values()) or [*map(str, peers)], trio.current_time() - began)
+
+
+def unreachable(tried: Sequence[str], timeout_s: float) -> UserError:
+    """Return the error for a swarm of which no member answers."""
+    return UserError(
+        f"no member of the swarm answered within {timeout_s:.0f} s; tried {'; '.join(tried)}",
         "check that a member runs and can be reached, or ask for a fresh invite",
         ExitCode.UNREACHABLE,
     )

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,8 +26,9 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
+from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import PeerView, Snapshot
+from client.control.snapshot import NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.audits import KeptAudits, save_audits
@@ -415,8 +417,6 @@ def test_members_that_listen_answer_the_doctor() -> None:
 def test_the_outside_is_looked_at_without_raising(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from client.cli.reach.home import find_home
-
     assert check_gpu(Settings(device="cpu")).status == "ok"
     assert check_gpu(Settings(device="cuda")).status in ("ok", "fail")
     assert checks_outside.check_descriptors().status in ("ok", "warn")
@@ -429,6 +429,27 @@ def test_the_outside_is_looked_at_without_raising(
     assert [c.status for c in checks_outside.check_swarms(find_home())] == ["ok", "fail"]
     with node_of(home, FakeProvider()):
         assert [c.status for c in checks_outside.check_node(find_home())] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"peers": [], "network": NetworkView()}, "warn", "; is linked with no other member"),
+        ({"peers": [], "network": NetworkView(links=1)}, "ok", "reason"),  # not met yet
+        ({"last_error": "the disk is full"}, "warn", "reason; last: the disk is full"),
+        ({"last_error": "reason"}, "warn", "training: reason"),  # it is said once
+    ],
+)
+def test_what_a_running_volunteer_lacks_is_said(
+    home: Path, changes: dict[str, Any], level: str, words: str
+) -> None:
+    class Lacking(FakeProvider):
+        def snapshot(self) -> Snapshot:
+            return example_snapshot(reason="reason", uptime_s=61.0, **changes)
+
+    with node_of(home, Lacking()):
+        [check] = checks_outside.check_node(find_home())
+    assert (check.status, check.words.endswith(words)) == (level, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
