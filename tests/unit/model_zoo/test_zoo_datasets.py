@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from hashlib import blake2b
@@ -22,7 +23,7 @@ import pytest
 from model_zoo.data import DataError
 from model_zoo.datasets import assembly, sources
 from model_zoo.datasets.assembly import Progress, is_unfinished
-from model_zoo.datasets.build import build, processes, tokens_of
+from model_zoo.datasets.build import build, interruptible, processes, tokens_of
 from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -179,6 +180,29 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
     (tmp_path / "bad.jsonl").write_text('{"text": 5}\n' * 999)
     with pytest.raises(DataError, match=r"no text at all and 999 rows .* line 1, has no string"):
         build([tmp_path / "bad.jsonl"], tmp_path / "none", skips=True)
+
+
+def test_training_a_tokenizer_can_be_interrupted() -> None:
+    main, ended = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    def train() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        ended.wait(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(train)
+    ended.set()
+    assert interruptible(lambda: 2) == 2
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 // 0)
+
+
+def test_a_tokenizer_is_trained_on_what_is_left_of_bad_rows(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": 5}\n{"text": "the good one"}\n')
+    folder = build([rows], tmp_path / "out", tokenizer=280, skips=True)
+    assert (folder.index.texts, folder.index.skipped) == (1, 1)
 
 
 def test_nobody_who_stops_a_build_waits_for_its_processes() -> None:
