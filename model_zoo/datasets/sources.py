@@ -328,9 +328,12 @@ def _no_text(begin: bytes) -> str:
 
 def _no_lines(begin: bytes, path: Path) -> str:
     """Return why a file that has JSON cannot be read line by line."""
-    has_json = path.suffix.lower() == ".json" or is_json_lines(str(path))
-    if has_json and begin.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+    named_json, begin = path.suffix.lower() == ".json", begin.removeprefix(BOM_UTF8).lstrip()
+    if (named_json or is_json_lines(str(path))) and begin.startswith(b"["):
         return "is a JSON array: make JSON lines of it, with jq -c '.[]', in a .jsonl"
+    first, _, rest = begin.partition(b"\n")
+    if named_json and rest.lstrip().startswith(b"{") and first.rstrip().endswith(b"}"):
+        return "has JSON lines: its name has to end with .jsonl"
     return ""
 
 
@@ -343,7 +346,8 @@ def _binary_beyond(path: Path) -> str:
         for number in range(_SAMPLES):
             place = (size - _SAMPLE_BYTES) * (number + 1) // _SAMPLES
             file.seek(place)
-            if _is_binary(file.read(_SAMPLE_BYTES)):
+            # Here zero bytes may be stray ones, too.
+            if _is_binary(file.read(_SAMPLE_BYTES).replace(b"\0", b"\xff")):
                 return f"is binary from byte {place:,} on at the latest: it is no text"
     return ""
 

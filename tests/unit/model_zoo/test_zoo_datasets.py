@@ -257,6 +257,7 @@ NO_TEXT = [
     ("a.jsonl", '{"text": "x"}\n'.encode("utf-16"), "is UTF-16: make UTF-8 of it"),
     ("a.json", b'\xef\xbb\xbf \n[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
     ("a.jsonl", b'[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
+    ("a.json", b'{"text": "x"}\r\n\n{"text": "y"}\n', "has JSON lines: its name has to end with"),
     ("a.txt", WORDS + b"\0" * 20_000, "is binary from byte 1"),
     ("a.txt", WORDS + bytes(range(128, 256)) * 200, "is binary from byte 1"),
     (
@@ -312,6 +313,12 @@ def test_every_reader_reads_the_same_text(tmp_path: Path, name: str, data: bytes
     _check_same_text(path, tmp_path / "out", ODD_TEXT)
 
 
+@pytest.mark.parametrize("text", ['{\n  "name": "x"\n}\n', '{"a": 1}\n', "{}\nand words\n"])
+def test_other_json_is_text(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "package.json").write_text(text)
+    _check_same_text(path, tmp_path / "out", text)
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
 def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
@@ -331,7 +338,8 @@ def _check_same_text(path: Path, out: Path, text: str) -> None:
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     """Its digest is in the manifests of runs: no byte may change."""
-    data = b"\xef\xbb\xbfa mark, \r\n a stray \xff byte" + b" and words" * 90
+    words = b" and words" * 9000
+    data = b"\xef\xbb\xbfa mark, \r\n a stray \xff byte" + words + b"\0 and a zero, no line end"
     (path := tmp_path / "book").write_bytes(data)
     corpus = open_source(str(path))
     assert corpus.digest == blake2b(data, digest_size=32).hexdigest()
