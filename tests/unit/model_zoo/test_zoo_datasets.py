@@ -258,6 +258,8 @@ NO_TEXT = [
     ("a.json", b'\xef\xbb\xbf \n[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
     ("a.jsonl", b'[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
     ("a.json", b'{"text": "x"}\r\n\n{"text": "y"}\n', "has JSON lines: its name has to end with"),
+    ("a.json.gz", gzip.compress(b'[{"text": "x"}]'), "is a JSON array: make JSON lines of it"),
+    ("a.txt", "für Größe\n".encode("latin1") * 99, "is not UTF-8: if it is text, make UTF-8 of it"),
     ("a.txt", WORDS + b"\0" * 20_000, "is binary from byte 1"),
     ("a.txt", WORDS + bytes(range(128, 256)) * 200, "is binary from byte 1"),
     (
@@ -328,6 +330,17 @@ def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> Non
     texts = pyarrow.array(["one", None, "two", "one"]).cast(column)
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "rows.parquet")
     _check_same_text(tmp_path / "rows.parquet", tmp_path / "out", "one\ntwo\none\n")
+
+
+def test_parquet_without_rows_is_empty(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), path)
+    with pytest.raises(DataError, match="is empty"):
+        open_source(str(path))
+    with pytest.raises(DataError, match="no text at all"):
+        build([path], tmp_path / "out")
 
 
 def _check_same_text(path: Path, out: Path, text: str) -> None:
@@ -430,6 +443,8 @@ def test_bad_tokens_of_others(tmp_path: Path, data: bytes, words: str) -> None:
         ("a.jsonl", b'{"body": "a"}\n', 'no string field "text"; name it with --field'),
         ("a.jsonl", b"\n\n", "no text at all"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cannot be read"),
+        ("a.txt.gz", gzip.compress(b"a text")[:12] + b"\xff" * 20, "cannot be read"),
+        ("a.parquet", b"PAR1" * 9, "cannot read"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, data: bytes, words: str) -> None:
