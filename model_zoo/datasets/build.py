@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -60,6 +61,7 @@ from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
 from model_zoo.tokenizers.tokenizer import Tokens
 
+Made = TypeVar("Made")
 TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _BATCH_BYTES = 1 << 20
@@ -169,7 +171,7 @@ def build(
             return open_folder(out)
         begin(out, plan)
         parts = _parts(files, field)
-        chosen = _chosen(out, parts, field, tokenizer)
+        chosen = _chosen(out, parts, field, tokenizer, skips=skips)
         named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
         chat = chosen.chat if chosen else None
         job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed, skips)
@@ -270,7 +272,7 @@ def _size(piece: Piece) -> int:
 
 
 def _chosen(
-    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None
+    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None, *, skips: bool
 ) -> Bpe | None:
     """Return the tokenizer, trained now if it has to be, and keep it in the folder."""
     path = out / TOKENIZER
@@ -278,7 +280,9 @@ def _chosen(
         if isinstance(tokenizer, int):
             if path.exists():
                 return Bpe(path.read_bytes())
-            tokenizer = train(_training_texts(parts, field), tokenizer)
+            texts = _training_texts(parts, field, refuse if not skips else lambda _: None)
+            vocab = tokenizer
+            tokenizer = interruptible(lambda: train(texts, vocab))
     except BadTokenizer as error:
         raise DataError(f"no tokenizer can be trained: {error}") from error
     if tokenizer is not None and not path.exists():
@@ -286,7 +290,21 @@ def _chosen(
     return tokenizer
 
 
-def _training_texts(parts: Sequence[_Part], field: str) -> Iterator[str]:
+def interruptible(call: Callable[[], Made]) -> Made:
+    """Call what computes outside of Python, where Ctrl-C does not reach it: in another thread."""
+    made: Future[Made] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(call())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return made.result()
+
+
+def _training_texts(parts: Sequence[_Part], field: str, bad: BadRow) -> Iterator[str]:
     """The beginning of every part, so much of each that it is `TRAINED_ON_BYTES` in all."""
     share = max(sources.FRAGMENT_BYTES, TRAINED_ON_BYTES // max(1, len(parts)))
     step = max(1, len(parts) * share // TRAINED_ON_BYTES)
@@ -295,7 +313,7 @@ def _training_texts(parts: Sequence[_Part], field: str) -> Iterator[str]:
         for piece in part.pieces:
             if piece.kind == "tokens":
                 continue
-            for fragment in sources.fragments(piece, field):
+            for fragment in sources.fragments(piece, field, bad):
                 if left <= 0:
                     break
                 left -= len(fragment.text)

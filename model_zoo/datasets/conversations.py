@@ -31,7 +31,8 @@ from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
 from model_zoo.tokenizers.tokenizer import Tokens
 
 _ASSISTANT = "assistant"
-_SHARE_GPT = {"human": "user", "gpt": _ASSISTANT}
+_SHARE_GPT = {"human": "user", "gpt": _ASSISTANT, "chatgpt": _ASSISTANT, "observation": "tool"}
+_SHARE_GPT |= {role: role for role in ("system", "user", _ASSISTANT, "tool")}
 _TALKS = ("messages", "conversations")
 _DTYPE = token_dtype(256, masked=True)
 
@@ -209,7 +210,9 @@ def _message(found: Any, number: int) -> Message:
     kept = {n: v for n, v in found.items() if v is not None} if isinstance(found, dict) else {}
     role, content = kept.pop("role", None), kept.pop("content", None)
     if role is None and isinstance(sender := kept.pop("from", None), str):
-        role, content = _SHARE_GPT.get(sender, sender), kept.pop("value", None)
+        role, content = _SHARE_GPT.get(sender), kept.pop("value", None)
+        if role is None:
+            raise NoConversation(f"has a message {number} from {sender[:40]!r}, which has no role")
     if content is None and kept.get("tool_calls"):
         content = ""
     if isinstance(content, list):

@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import struct
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,16 @@ Kind = Literal["text", "jsonl", "parquet", "tokens"]
 FRAGMENT_BYTES = 64 * 1024
 PIECE_BYTES = 16 << 20
 MAX_LINE_BYTES = 1 << 30
-_SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_SUFFIXES: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".bin": "tokens",
+}
 _PACKED = (".gz", ".zst")
 _COUNTED_BYTES = 1 << 20
+_UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What files raise that are damaged: also those of pyarrow, whose errors are of the third kind."""
 _SAMPLES, _SAMPLE_BYTES = 32, 4096
 """Places all over a file that have to look like text as well."""
 _PACKED_BYTES = 4096
@@ -171,7 +179,7 @@ def fragments(piece: Piece, field: str, bad: BadRow = refuse) -> Iterator[Fragme
             yield from _of_texts(_json_texts(piece, field, bad))
         else:
             yield from _of_plain_text(piece)
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"cannot read {piece.path}: {error}") from error
 
 
@@ -195,7 +203,7 @@ def rows(piece: Piece, bad: BadRow = refuse) -> Iterator[tuple[int, Any]]:
                 bad(RowPlace(piece.path, place, f"is not JSON: {error}"))
             else:
                 yield place, row
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"cannot read {piece.path}: {error}") from error
 
 
@@ -233,12 +241,13 @@ def read_text(path: Path) -> Bytes:
         DataError: it cannot be read, or has no text.
     """
     (source,), _ = find_files([path])
-    found = list(pieces(source, "text"))
-    if found[0].kind == "tokens":
+    kind = _kind(source.path)
+    if kind == "tokens":
         raise DataError(f"{path} has tokens: volunteer data build makes a folder of them")
-    if found[0].kind == "text" and not found[0].packed:
+    if kind == "text" and not _packing(source.path):
         return np.memmap(source.path, dtype=np.uint8, mode="r")
-    return np.frombuffer(b"".join(as_bytes(fragments(p, "text")) for p in found), dtype=np.uint8)
+    parts = (as_bytes(fragments(piece, "text")) for piece in pieces(source, "text"))
+    return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
 
 def raw_tokens(piece: Piece) -> bytes:
@@ -252,12 +261,15 @@ def raw_tokens(piece: Piece) -> bytes:
 
 
 def _kind(path: str) -> Kind:
+    return _SUFFIXES.get(_suffix(path), "text")
+
+
+def _suffix(path: str) -> str:
+    """Return the suffix of a file when it is unpacked."""
     plain = Path(path.lower())
     while plain.suffix in _PACKED:
         plain = plain.with_suffix("")
-    if plain.suffix == ".bin":
-        return "tokens"
-    return _SUFFIXES.get(plain.suffix, "text")
+    return plain.suffix
 
 
 def _packing(path: str) -> str:
@@ -290,15 +302,14 @@ def _problem(path: Path) -> str:
         with path.open("rb") as file:
             if is_pointer(file.read(MAX_POINTER_BYTES)):
                 return POINTER
-        kind = _kind(str(path))
-        if kind in ("tokens", "parquet"):
+        if _kind(str(path)) in ("tokens", "parquet"):
             return ""
         with _opened(str(path)) as file:
             begin = file.read(FRAGMENT_BYTES)
         if not begin:
             return "is empty"
         return _no_text(begin) or _no_lines(begin, path) or _binary_beyond(path)
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
         return f"cannot be read: {error}"
 
 
@@ -323,14 +334,21 @@ def _no_text(begin: bytes) -> str:
             return words
     if begin.startswith(_TAR, _TAR_PLACE):
         return "is a tar archive: unpack it, and name the folder"
-    return "is binary: it is no text" if _is_binary(begin) else ""
+    if not _is_binary(begin):
+        return ""
+    if b"\0" in begin:
+        return "is binary: it is no text"
+    return "is not UTF-8: if it is text, make UTF-8 of it, such as with iconv -f LATIN1 -t UTF-8"
 
 
 def _no_lines(begin: bytes, path: Path) -> str:
     """Return why a file that has JSON cannot be read line by line."""
-    has_json = path.suffix.lower() == ".json" or is_json_lines(str(path))
-    if has_json and begin.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+    named_json, begin = _suffix(str(path)) == ".json", begin.removeprefix(BOM_UTF8).lstrip()
+    if (named_json or is_json_lines(str(path))) and begin.startswith(b"["):
         return "is a JSON array: make JSON lines of it, with jq -c '.[]', in a .jsonl"
+    first, _, rest = begin.partition(b"\n")
+    if named_json and rest.lstrip().startswith(b"{") and first.rstrip().endswith(b"}"):
+        return "has JSON lines: its name has to end with .jsonl"
     return ""
 
 
@@ -343,7 +361,8 @@ def _binary_beyond(path: Path) -> str:
         for number in range(_SAMPLES):
             place = (size - _SAMPLE_BYTES) * (number + 1) // _SAMPLES
             file.seek(place)
-            if _is_binary(file.read(_SAMPLE_BYTES)):
+            # Here zero bytes may be stray ones, too.
+            if _is_binary(file.read(_SAMPLE_BYTES).replace(b"\0", b"\xff")):
                 return f"is binary from byte {place:,} on at the latest: it is no text"
     return ""
 
@@ -487,10 +506,10 @@ def _cut(file: BinaryIO, *, ends: bool, size: int | None = None) -> Iterator[Fra
 def _json_texts(piece: Piece, field: str, bad: BadRow) -> Iterator[bytes]:
     for place, record in rows(piece, bad):
         known = record if isinstance(record, dict) else {}
-        text = known.get(field, known)
+        text = known.get(field)
         if isinstance(text, str):
             yield text.encode()
-        elif text is not None:
+        elif text is not None or field not in known:  # null is no text, as in parquet
             words = f'has no string field "{field}"; {_instead(known)}'
             bad(RowPlace(piece.path, place, words))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from model_zoo.huggingface.replacing import replacing
 from model_zoo.specs.tokens import ChatFormat
-from model_zoo.tokenizers.bpe import Bpe
+from model_zoo.tokenizers.bpe import Bpe, end_word
 
 FILE: Final = "tokenizer.json"
 CONFIG: Final = "tokenizer_config.json"
@@ -39,8 +39,10 @@ def _config(tokenizer: Bpe, context: int) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
     }
     chat = tokenizer.chat or ChatFormat("-")
-    words = {"bos_token": chat.bos, "eos_token": chat.eos or tokenizer.end_name}
-    config |= {name: word for name, word in words.items() if word}
+    words = {"bos_token": chat.bos, "eos_token": end_word(tokenizer)}
+    for name, word in words.items():
+        if word and tokenizer.token_of(word) is not None:  # else numbered beyond the model's tokens
+            config[name] = word
     if tokenizer.chat is not None:
         config["chat_template"] = chat.template
     return config

@@ -373,7 +373,13 @@ def byte_tokenizer() -> Bpe:
     return Bpe(msgspec.json.encode(file))
 
 
+def end_word(tokenizer: Bpe) -> str | None:
+    """Return the word of the token with which the model ends what it says; None: there is none."""
+    said = tokenizer.chat.eos if tokenizer.chat else ""
+    return tokenizer.end_name if tokenizer.token_of(said) is None else said
+
+
 def end_token(tokenizer: Bpe) -> int | None:
-    """Return the token with which the model ends what it says; None: there is none."""
-    said = tokenizer.token_of(tokenizer.chat.eos) if tokenizer.chat else None
-    return tokenizer.end_of_text if said is None else said
+    """Return the token of `end_word`."""
+    word = end_word(tokenizer)
+    return None if word is None else tokenizer.token_of(word)

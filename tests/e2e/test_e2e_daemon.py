@@ -148,7 +148,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     ("flags", "words"),
     [
         (("--device", "cuda:99"), "this machine has no device 'cuda:99'"),
-        (("--data", "/nowhere/text.txt"), "cannot read /nowhere/text.txt"),
+        (("--data", "/nowhere/text.txt"), "/nowhere/text.txt does not exist"),
         (("--data", __file__), "the swarm trains on text with"),
     ],
 )

@@ -9,7 +9,13 @@ from cyclopts import Parameter, validators
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
-from client.cli.founding.tokenizing import BuildLine, data_errors, say_left_out, say_skipped
+from client.cli.founding.tokenizing import (
+    BuildLine,
+    chosen_tokenizer,
+    data_errors,
+    say_left_out,
+    say_skipped,
+)
 from client.cli.terminal.mixture_text import repeats, shares, times
 from client.cli.terminal.output import human_bytes, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -110,7 +116,8 @@ def build(
     sources
         Text files, .jsonl, .parquet, .gz, .zst, .bin of llm.c or nanoGPT, and folders of them.
     out
-        Folder for the tokens.
+        Folder for the tokens. What an unfinished build of other sources or settings left there is
+        removed.
     tokenizer
         bytes, a tokenizer.json, a folder with one, or train:16384 for a new one of so many tokens.
     field
@@ -140,13 +147,12 @@ def build(
         problem = "--no-pack is for conversations; texts are cut when they are trained on"
         raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
     from model_zoo.datasets.build import build as make
-    from model_zoo.datasets.choice import parse_tokenizer
 
     with data_errors(), BuildLine() as line:
         folder = make(
             sources,
             out,
-            tokenizer=parse_tokenizer(tokenizer),
+            tokenizer=chosen_tokenizer(tokenizer),
             field=field,
             context=(context or CHAT_CONTEXT) if chat else None,
             packed=chat and not no_pack,

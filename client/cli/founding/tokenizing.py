@@ -21,6 +21,7 @@ from model_zoo.specs.tokens import DEFAULT as BYTES
 
 if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress
+    from model_zoo.tokenizers.bpe import Bpe
 
 SHOWN_LEFT_OUT = 3
 PLAIN_EVERY_S = 10.0
@@ -51,10 +52,9 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
         return
     from model_zoo.data import BUILT_IN
     from model_zoo.datasets.build import build
-    from model_zoo.datasets.choice import parse_tokenizer
 
     with _room_in(folder), data_errors(), BuildLine() as line:
-        tokenizer = parse_tokenizer(run.tokenizer)
+        tokenizer = chosen_tokenizer(run.tokenizer)
         if run.data == BUILT_IN:
             path = _built_in_text(folder)
         made = folder / f".tokens-{_named(path, run.tokenizer)}"
@@ -63,6 +63,17 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     shutil.rmtree(made)
     if run.data == BUILT_IN:
         path.unlink()
+
+
+def chosen_tokenizer(choice: str) -> Bpe | int | None:
+    """Return the tokenizer as ``parse_tokenizer`` does, and say so if one is to be trained, which
+    shows no progress."""
+    from model_zoo.datasets.choice import parse_tokenizer
+
+    found = parse_tokenizer(choice)
+    if isinstance(found, int):
+        say(f"training a tokenizer of {found:,} tokens, for up to a minute ...")
+    return found
 
 
 @contextmanager

@@ -173,6 +173,17 @@ def test_a_byte_order_mark_before_a_tokenizer_changes_nothing(tmp_path: Path) ->
     assert found.chat == ChatFormat("{{ messages }}", eos="</s>")
 
 
+def test_words_that_are_no_tokens_are_not_exported_as_such(tmp_path: Path) -> None:
+    """Other programs would number them beyond the model's tokens."""
+    chat = ChatFormat("{{ messages }}", bos="<s>", eos="<|gone|>")
+    tokenizer = Bpe(_trained().data, chat)
+    write_tokenizer(tokenizer, tmp_path, 16)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["eos_token"] == END_OF_TEXT
+    assert "bos_token" not in config
+    assert end_token(tokenizer) == tokenizer.end_of_text == 0
+
+
 ADDED = [
     {"<|endoftext|>": 310, "<|im_end|>": 305},
     {"<|endoftext|>": 299, "<|im_end|>": 1000},

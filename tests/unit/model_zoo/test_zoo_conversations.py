@@ -209,6 +209,7 @@ BAD_ROWS = [
     ({"messages": TALK[:3], "tools": {"name": "x"}}, '"tools" that are no list'),
     ({"messages": TALK[:3], "tools": [{"name": "<|im_end|>"}]}, "has <|im_end|> in its"),
     ({"conversations": [{"from": "gpt", "content": "x"}]}, "a message 1 without a role and a"),
+    ({"conversations": [{"from": "call", "value": "x"}]}, "message 1 from 'call', which has no"),
     ({"messages": [{"role": "user", "content": "<|im_end|>"}, TALK[2]]}, "has <|im_end|> in its"),
     ({"prompt": "x", "completion": "<|im_start|>"}, "stands for a special token"),
     ('{"prompt": "x", "completion": "\\ud800"}', "line 3"),

@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from hashlib import blake2b
@@ -22,7 +23,7 @@ import pytest
 from model_zoo.data import DataError
 from model_zoo.datasets import assembly, sources
 from model_zoo.datasets.assembly import Progress, is_unfinished
-from model_zoo.datasets.build import build, processes, tokens_of
+from model_zoo.datasets.build import build, interruptible, processes, tokens_of
 from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -181,6 +182,29 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
         build([tmp_path / "bad.jsonl"], tmp_path / "none", skips=True)
 
 
+def test_training_a_tokenizer_can_be_interrupted() -> None:
+    main, ended = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    def train() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        ended.wait(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(train)
+    ended.set()
+    assert interruptible(lambda: 2) == 2
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 // 0)
+
+
+def test_a_tokenizer_is_trained_on_what_is_left_of_bad_rows(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": 5}\n{"text": "the good one"}\n')
+    folder = build([rows], tmp_path / "out", tokenizer=280, skips=True)
+    assert (folder.index.texts, folder.index.skipped) == (1, 1)
+
+
 def test_nobody_who_stops_a_build_waits_for_its_processes() -> None:
     def stopped() -> None:
         with processes(1) as pool:
@@ -233,6 +257,9 @@ NO_TEXT = [
     ("a.jsonl", '{"text": "x"}\n'.encode("utf-16"), "is UTF-16: make UTF-8 of it"),
     ("a.json", b'\xef\xbb\xbf \n[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
     ("a.jsonl", b'[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
+    ("a.json", b'{"text": "x"}\r\n\n{"text": "y"}\n', "has JSON lines: its name has to end with"),
+    ("a.json.gz", gzip.compress(b'[{"text": "x"}]'), "is a JSON array: make JSON lines of it"),
+    ("a.txt", "für Größe\n".encode("latin1") * 99, "is not UTF-8: if it is text, make UTF-8 of it"),
     ("a.txt", WORDS + b"\0" * 20_000, "is binary from byte 1"),
     ("a.txt", WORDS + bytes(range(128, 256)) * 200, "is binary from byte 1"),
     (
@@ -288,6 +315,12 @@ def test_every_reader_reads_the_same_text(tmp_path: Path, name: str, data: bytes
     _check_same_text(path, tmp_path / "out", ODD_TEXT)
 
 
+@pytest.mark.parametrize("text", ['{\n  "name": "x"\n}\n', '{"a": 1}\n', "{}\nand words\n"])
+def test_other_json_is_text(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "package.json").write_text(text)
+    _check_same_text(path, tmp_path / "out", text)
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
 def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
@@ -299,6 +332,17 @@ def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> Non
     _check_same_text(tmp_path / "rows.parquet", tmp_path / "out", "one\ntwo\none\n")
 
 
+def test_parquet_without_rows_is_empty(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), path)
+    with pytest.raises(DataError, match="is empty"):
+        open_source(str(path))
+    with pytest.raises(DataError, match="no text at all"):
+        build([path], tmp_path / "out")
+
+
 def _check_same_text(path: Path, out: Path, text: str) -> None:
     assert _text(build([path], out)) == text
     assert open_source(str(path)).read(0, 1000).decode() == text
@@ -307,7 +351,8 @@ def _check_same_text(path: Path, out: Path, text: str) -> None:
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     """Its digest is in the manifests of runs: no byte may change."""
-    data = b"\xef\xbb\xbfa mark, \r\n a stray \xff byte" + b" and words" * 90
+    words = b" and words" * 9000
+    data = b"\xef\xbb\xbfa mark, \r\n a stray \xff byte" + words + b"\0 and a zero, no line end"
     (path := tmp_path / "book").write_bytes(data)
     corpus = open_source(str(path))
     assert corpus.digest == blake2b(data, digest_size=32).hexdigest()
@@ -398,6 +443,8 @@ def test_bad_tokens_of_others(tmp_path: Path, data: bytes, words: str) -> None:
         ("a.jsonl", b'{"body": "a"}\n', 'no string field "text"; name it with --field'),
         ("a.jsonl", b"\n\n", "no text at all"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cannot be read"),
+        ("a.txt.gz", gzip.compress(b"a text")[:12] + b"\xff" * 20, "cannot be read"),
+        ("a.parquet", b"PAR1" * 9, "cannot read"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, data: bytes, words: str) -> None:
