@@ -44,7 +44,6 @@ from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
-
 Places = Mapping[int, Mapping[int, list[Path]]]
 """Files by version and stage."""
 

@@ -34,8 +34,8 @@ from protocol.pipeline.effects import Committed
 
 WINDOW = 12
 IDLE: Final = 10
-"""Times the usual wait after which nothing was computed meanwhile: the run was complete until it was
-extended, or a stage had nobody."""
+"""Times the usual wait after which nothing was computed meanwhile: the run was complete until it
+was extended, or a stage had nobody."""
 LEAST_IDLE_S: Final = 60.0
 
 
