@@ -7,12 +7,26 @@ from typing import Any, Final
 
 from cyclopts import App, Parameter
 
-TAKE_PART: Final = "Take part"
-WATCH: Final = "Watch"
-USE: Final = "The model"
-MACHINE: Final = "This machine"
-TRY: Final = "Try and measure"
-GROUP_NAMES: Final = (TAKE_PART, WATCH, USE, MACHINE, TRY)
+FIRST_GROUP: Final = "First"
+FIRST: Final = (
+    "join",
+    "attach",
+    "status",
+    "pause",
+    "resume",
+    "finish",
+    "logs",
+    "doctor",
+    "invite",
+    "sample",
+)
+"""What a volunteer needs, in the order in which the help lists it before all else."""
+TAKE_PART: Final = "More: the swarm"
+WATCH: Final = "More: watch"
+USE: Final = "More: the model"
+MACHINE: Final = "More: this machine"
+TRY: Final = "More: try and measure"
+GROUP_NAMES: Final = (FIRST_GROUP, TAKE_PART, WATCH, USE, MACHINE, TRY)
 
 EPILOGUE: Final = (
     "Every command takes --help, and --debug, which shows tracebacks. Settings come from flags, "

@@ -20,7 +20,7 @@ from client.control.snapshot import InviteView
 from client.control.updates import Update
 from client.errors import UserError
 from client.store.last_run import Ending
-from client.ui.source.live import SAID, NOBODY, NOT_DONE, UNHEARD, LiveSource
+from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
 from client.ui.source.recording import Recorder, read_header, read_updates
 from client.ui.source.replay import ReplaySource
