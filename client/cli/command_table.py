@@ -383,6 +383,7 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
+            ("service install --system --dry-run", "print the unit and what would be done"),
             (
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
