@@ -38,7 +38,15 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "boundary_memory_bytes",
         "boundary_disk_bytes",
     ),
-    "logging": ("log_level", "log_format", "log_dir", "log_to", "samples", "metrics_port"),
+    "logging": (
+        "log_level",
+        "log_format",
+        "log_dir",
+        "log_to",
+        "samples",
+        "metrics_port",
+        "metrics_host",
+    ),
 }
 """Settings by the panel of the help that lists them."""
 OTHERS: Final = "network and name"
