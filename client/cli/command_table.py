@@ -434,7 +434,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
         "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
     ),
-    "version": Command(MACHINE, "Print the versions that matter in a report."),
+    "version": Command(
+        MACHINE,
+        "Print the versions that matter in a report.",
+        note="To go to a newer one in a checkout: volunteer finish, git pull, make install, "
+        "volunteer join. The home and what it has learned stay. Nothing asks the network whether "
+        "there is one.",
+    ),
     "demo": Command(
         TRY,
         "Train with four volunteers on this machine, kill one, show that nothing is lost.",
