@@ -4,6 +4,7 @@ the last error. Pure."""
 from __future__ import annotations
 
 from client.control.snapshot import WHEN_DONE, DrainCostView, Snapshot
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.gone import headline, is_gone
 from client.ui.model.plot import progress
@@ -114,7 +115,7 @@ def _title(now: Snapshot, box: Box) -> Line:
 
 def _traffic(record: Record) -> Line:
     rates, now = record.rates, record.snapshot
-    links = words.plural(now.network.links, "link") if now else ""
+    links = plural(now.network.links, "link") if now else ""
     return line(
         (f"{links}  ", "muted"),
         ("▲ ", "second"),
