@@ -2,8 +2,16 @@
 # One command: make demo
 
 VENV := .venv
-STAMP := $(VENV)/installed
 BIN := $(VENV)/bin
+# What a volunteer needs; and with what tests, lint and benchmarks need beside it.
+CLIENT := $(VENV)/client-installed
+STAMP := $(VENV)/installed
+# An index of torch's builds. On Linux those of PyPI bring gigabytes of CUDA: without a graphics card
+# PyTorch's own index has smaller ones. For an AMD card: make install TORCH_INDEX=.../whl/rocm6.4
+CARDS := $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg)
+TORCH_INDEX ?= $(if $(CARDS)$(filter-out Linux,$(shell uname -s)),,https://download.pytorch.org/whl/cpu)
+TORCH := torch>=2.6
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 ABLATION_ARGS ?=
@@ -21,21 +29,22 @@ CANDIDATES := python3.11 python3.12 python3.13 python3 python
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
-	@echo "make check    lint, the unit tests and a short demo; 3 minutes"
-	@echo "make test     all tests; half an hour on two cores"
-	@echo "make long     tests of minutes each: groups of four processes that are one volunteer"
+	@echo "make check    lint, the unit tests that are not slow, and a short demo; 3 minutes"
+	@echo "make test     all tests but those of make long; 12 minutes on two cores"
+	@echo "make long     what finds little for its time: whole products of parameters, groups of"
+	@echo "              processes, most swarms of real volunteers; an hour, every night"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
-	@echo "make packaging the manual page and shell completions anew, and the wheel in dist/"
+	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
 	@echo "make clean    remove what the others built"
 
-demo: $(STAMP)
+demo: $(CLIENT)
 	$(BIN)/volunteer demo $(DEMO_ARGS)
 
-chaos: $(STAMP)
+chaos: $(CLIENT)
 	$(BIN)/volunteer chaos $(CHAOS_ARGS)
 
 check: lint
@@ -45,7 +54,7 @@ test: $(STAMP)
 	$(BIN)/python -m tests.everything $(PYTEST_ARGS)
 
 long: $(STAMP)
-	$(BIN)/python -m tests.everything -m long tests
+	$(BIN)/python -m tests.everything --long
 
 seeds: $(STAMP)
 	@status=0; \
@@ -67,15 +76,15 @@ bench: $(STAMP)
 ablation: $(STAMP)
 	$(BIN)/python -m tests.bench.ablation $(ABLATION_ARGS)
 
-install: $(STAMP)
+install: $(CLIENT)
 	@echo "the command is $(BIN)/volunteer"
 
-packaging: $(STAMP)
+packaging: $(CLIENT)
 	$(BIN)/python packaging/generate.py
 	rm -rf build
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
-$(STAMP): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
+$(CLIENT): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
 	@set -e; \
 	for python in $(CANDIDATES); do \
 		if "$$python" -c '$(PROBE)' >/dev/null 2>&1; then found="$$python"; break; fi; \
@@ -86,7 +95,16 @@ $(STAMP): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
 		exit 1; \
 	fi; \
 	if ! $(BIN)/python -c '$(PROBE)' >/dev/null 2>&1; then "$$found" -m venv --clear $(VENV); fi; \
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[dev]"
+	if [ -n "$(TORCH_INDEX)" ] && ! $(BIN)/python -c 'import torch' >/dev/null 2>&1; then \
+		$(PIP) --no-index --no-deps "$(TORCH)" >/dev/null 2>&1 || \
+		$(PIP) --index-url "$(TORCH_INDEX)" --no-deps "$(TORCH)" || \
+		echo "make: no torch from $(TORCH_INDEX); pip's own choice may bring CUDA" >&2; \
+	fi; \
+	$(PIP) -e .
+	@touch $@
+
+$(STAMP): $(CLIENT)
+	$(PIP) -e ".[dev]"
 	@touch $@
 
 clean:

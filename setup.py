@@ -1,5 +1,6 @@
 """Builds the S8 kernel where there is a C compiler; without one the wheel is pure Python.
 
+The wheel carries the manual page and the completions where ``make packaging`` has written them.
 Everything else is in pyproject.toml.
 """
 
@@ -24,6 +25,14 @@ KERNEL = Extension(
     optional=True,
 )
 
+GENERATED = {
+    "share/man/man1": "packaging/man/volunteer.1",
+    "share/bash-completion/completions": "packaging/completions/volunteer.bash",
+    "share/zsh/site-functions": "packaging/completions/_volunteer",
+    "share/fish/vendor_completions.d": "packaging/completions/volunteer.fish",
+}
+DATA_FILES = [(folder, [file]) for folder, file in GENERATED.items() if Path(file).is_file()]
+
 
 def can_compile() -> bool:
     """Whether a compiler, a linker and Python's headers are there."""
@@ -43,6 +52,10 @@ def can_compile() -> bool:
 
 
 if can_compile():
-    setup(ext_modules=[KERNEL], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+    setup(
+        data_files=DATA_FILES,
+        ext_modules=[KERNEL],
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    )
 else:
-    setup()
+    setup(data_files=DATA_FILES)

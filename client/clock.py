@@ -15,6 +15,9 @@ import trio
 
 _CLOCKS: Final = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 """The system's clock that does not stop, by its name in ``time``: clock_gettime(2) and (3)."""
+_SETS: Final = {"darwin": "sudo sntp -sS time.apple.com"}
+SET_CLOCK: Final = f"set the clock: {_SETS.get(sys.platform, 'sudo timedatectl set-ntp true')}"
+"""Advice to whom has a wrong one."""
 _NUMBER: Final = getattr(time, _CLOCKS.get(sys.platform, ""), None)
 
 

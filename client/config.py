@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -32,6 +32,7 @@ from client.quantities import (
 )
 from client.schedule import parse_schedule
 from protocol.address import parse_address
+from protocol.hosts import number_of
 from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
@@ -45,6 +46,8 @@ MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 MIN_RATE_BYTES_PER_S: Final = 100_000
 """Least rate; below it, others time out waiting for our transfers."""
 
+FEW: Final = 10_000
+"""Fewer bytes are probably a number whose unit was left out."""
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -75,8 +78,17 @@ class About:
 
 def _check_rate(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < MIN_RATE_BYTES_PER_S:
-        raise ValueError(f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit")
+        meant = f"; did you mean {bytes_per_s}MB/s?" if bytes_per_s < FEW else ""
+        words = f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit"
+        raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}{meant}")
     return bytes_per_s
+
+
+def _check_size(size_bytes: int) -> int:
+    if 0 < size_bytes < MIB:
+        meant = f"; did you mean {size_bytes}GB?" if size_bytes < FEW else ""
+        raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB{meant}")
+    return size_bytes
 
 
 def _check_device(names: str) -> str:
@@ -96,7 +108,14 @@ def _check_nickname(text: str) -> str:
 
 
 def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(parse_address(text)) for text in texts)
+    addresses = [parse_address(text) for text in texts]
+    for address in addresses:
+        number = number_of(address.host)
+        if number is not None and (number.is_unspecified or number.is_multicast):
+            raise ValueError(
+                f"nobody can dial {address.host}: announce the address at which others reach you"
+            )
+    return tuple(map(str, addresses))
 
 
 EVERYWHERE: Final = "all"
@@ -134,7 +153,7 @@ def _check_trackers(names: tuple[str, ...]) -> tuple[str, ...]:
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 _TRACKER: Final = re.compile(r"(wandb|trackio)(:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
-SIZE: Final = Form(parse_size, spell_size)
+SIZE: Final = Form(parse_size, spell_size, _check_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
 """Bytes; may be written like ``512MiB`` or ``10MB``."""
 Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_rate)]
@@ -431,6 +450,14 @@ class Setting:
         """The long name of its flag."""
         return f"--{self.name.replace('_', '-')}"
 
+    def named(self, origin: str) -> str:
+        """Return how the user wrote it: the flag, the variable, or the key with its place."""
+        if origin == FLAG:
+            return self.about.short_flag or self.flag
+        if origin in ("", self.variable):
+            return origin or self.name
+        return f"{self.name} in {origin}"
+
     def convert(self, value: object) -> object:
         """Return a value of a flag, a variable or a file as the node uses it.
 
@@ -472,8 +499,17 @@ def _declared() -> Iterator[Setting]:
         yield Setting(field.name, kind, field.default, about, form)
 
 
+FLAG: Final = "flag"
+"""Origin of a value that a flag gave."""
 SETTINGS: Final = {setting.name: setting for setting in _declared()}
 """Every setting by name, in the order of their declaration."""
+
+
+Refuse = Callable[[ConfigError], None]
+
+
+def _refuse(error: ConfigError) -> None:
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,6 +526,7 @@ def resolve(
     config_file: Path | None = None,
     user_file: Path | None = None,
     system_file: Path | None = None,
+    refuse: Refuse = _refuse,
 ) -> Resolved:
     """Merge all sources by precedence.
 
@@ -499,15 +536,20 @@ def resolve(
         config_file: file of ``--config``; it must exist.
         user_file: the user's settings; it need not exist.
         system_file: the administrator's; it need not exist.
+        refuse: gets each fault; if it returns, what is faulty counts as not set.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
-    for name, value, origin in _layers(flags, environ, config_file, user_file, system_file):
-        values[name] = _convert(name, value, origin)
-        origins[name] = origin
+    files = config_file, user_file, system_file
+    for name, value, origin in _layers(flags, environ, *files, refuse):
+        try:
+            values[name] = _convert(name, value, origin)
+            origins[name] = origin
+        except ConfigError as error:
+            refuse(error)
     return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
 
 
@@ -517,8 +559,9 @@ def check_setting(name: str, text: str | None) -> object:
     Raises:
         ConfigError: no such setting, or not a value for it.
     """
-    _known(name, "the settings")
-    return None if text is None else _convert(name, text, "given")
+    if name not in SETTINGS:
+        raise _unknown(name, "the settings")
+    return None if text is None else _convert(name, text, "")
 
 
 def _layers(
@@ -527,55 +570,76 @@ def _layers(
     config_file: Path | None,
     user_file: Path | None,
     system_file: Path | None,
+    refuse: Refuse,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
-    for file in (system_file, user_file):
-        if file is not None and file.exists():
-            yield from _from_file(file)
-    if config_file is not None:
-        yield from _from_file(config_file)
-    yield from _from_environment(environ)
-    for name, value in flags.items():
-        if value is not None:
-            yield _known(name, "a flag"), value, "flag"
+    files = [file for file in (system_file, user_file) if file is not None and file.exists()]
+    for file in files if config_file is None else [*files, config_file]:
+        table = _from_file(file, refuse)
+        yield from ((name, table[name], str(file)) for name in _known(table, str(file), refuse))
+    yield from _from_environment(environ, refuse)
+    written = {name: value for name, value in flags.items() if value is not None}
+    yield from ((name, written[name], FLAG) for name in _known(written, "a flag", refuse))
 
 
-def _from_file(path: Path) -> Iterator[tuple[str, object, str]]:
+def _from_file(path: Path, refuse: Refuse) -> dict[str, object]:
+    """Return the table of a file; an empty one if the fault was taken."""
+    try:
+        return _table(path)
+    except ConfigError as error:
+        refuse(error)
+        return {}
+
+
+def _table(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG_FILE_BYTES + 1)
         if len(text) > MAX_CONFIG_FILE_BYTES:
             raise ConfigError(f"{path} is too long for settings", "check --config")
-        table = tomllib.loads(text.decode())
+        return tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", "check --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}", "correct the file") from error
-    for key, value in table.items():
-        yield _known(key, str(path)), value, str(path)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
-    for variable, text in environ.items():
-        suffix = variable.removeprefix(ENVIRONMENT_PREFIX)
-        if suffix == variable or suffix in NOT_SETTINGS:
-            continue
-        yield _known(suffix.lower(), "the environment", ENVIRONMENT_PREFIX), text, variable
+def _from_environment(
+    environ: Mapping[str, str], refuse: Refuse
+) -> Iterator[tuple[str, object, str]]:
+    """An empty variable is one that is not set, but where a setting's value may be empty."""
+    suffixes = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in environ}
+    ours = {
+        suffix.lower(): environ[name]
+        for suffix, name in suffixes.items()
+        if suffix != name and suffix not in NOT_SETTINGS
+    }
+    for name in _known(ours, "the environment", refuse, ENVIRONMENT_PREFIX):
+        if ours[name] or SETTINGS[name].default in ("", ()):
+            yield name, ours[name], SETTINGS[name].variable
 
 
-def _known(key: str, where: str, prefix: str = "") -> str:
-    if key in SETTINGS:
-        return key
+def _known(keys: Iterable[str], where: str, refuse: Refuse, prefix: str = "") -> Iterator[str]:
+    """Yield the keys that are settings, and refuse the others."""
+    for key in keys:
+        if key in SETTINGS:
+            yield key
+        else:
+            refuse(_unknown(key, where, prefix))
+
+
+def _unknown(key: str, where: str, prefix: str = "") -> ConfigError:
     near = difflib.get_close_matches(key, SETTINGS, n=1)
     spelled = [prefix + (name.upper() if prefix else name) for name in (key, *near)]
     hint = (
         f"did you mean {spelled[1]}?" if near else "run volunteer config show to list the settings"
     )
-    raise ConfigError(f"unknown setting {spelled[0]!r} in {where}", hint)
+    return ConfigError(f"unknown setting {spelled[0]!r} in {where}", hint)
 
 
 def _convert(name: str, value: object, origin: str) -> object:
     try:
         return SETTINGS[name].convert(value)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(f"{name} ({origin}): {error}", f"correct {name}") from error
+        named = SETTINGS[name].named(origin)
+        raise ConfigError(f"{named}: {error}", f"correct {named}") from error

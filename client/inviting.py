@@ -19,6 +19,9 @@ MAX_ADDRESSES: Final = 8
 MAX_PER_MEMBER: Final = 2
 SHORT: Final = (2, 1)
 """Addresses in the short invites that a QR code has room for, tried in this order."""
+NEEDS_VOUCHING: Final = (
+    "an invite for one member, or one that expires, needs a swarm founded with --vouched"
+)
 _ORDER: Final[tuple[Reach, ...]] = ("internet", "network", "machine")
 _ONLY: Final[dict[Reach, str]] = {
     "internet": "",
@@ -56,14 +59,20 @@ def short(swarm: SwarmFile) -> list[str]:
     return [str(replace(swarm, peers=swarm.peers[:count]).invite) for count in SHORT]
 
 
-def ticket_note(ticket: Ticket) -> str:
-    """Return what whoever gives away an invite with a ticket should know."""
+def ticket_note(ticket: Ticket, life_s: float = TICKET_LIFE_S) -> str:
+    """Return what whoever gives away an invite with a ticket of this life should know."""
     who = "one volunteer" if ticket.uses == 1 else f"up to {ticket.uses} volunteers"
-    days = round(TICKET_LIFE_S / 86400)
     return (
-        f"it lets in {who} within {days} days, while this volunteer runs; you answer for whoever "
-        "uses it"
+        f"it lets in {who} within {_span(life_s)}, while this volunteer runs; you answer for "
+        "whoever uses it"
     )
+
+
+def _span(seconds: float) -> str:
+    """Return a span of time in the largest unit of which it is two at least."""
+    units = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+    name = next(name for name, size in units.items() if seconds >= 2 * size or size == 1)
+    return f"{seconds / units[name]:.3g} {name}"
 
 
 def notes(swarm: SwarmFile) -> list[str]:

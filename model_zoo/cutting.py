@@ -1,7 +1,8 @@
 """Measures the cost of a model's parts, by which ``specs/partition.py`` cuts it into stages."""
 
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable
+from functools import partial
+from time import process_time
 
 import torch
 from torch import Tensor
@@ -23,8 +24,7 @@ def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[f
     Args:
         spec: the model.
         microbatch: sequences of full context per pass.
-        repeats: each result is the median of so many passes, after one warm-up; of a part whose
-            first pass takes `LONG_PASS_S`, that one is the result.
+        repeats: passes of each part, see `least_seconds`.
     """
     tokens = torch.zeros((microbatch, spec.context), dtype=torch.int64)
     hidden = torch.randn(
@@ -33,28 +33,34 @@ def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[f
     fed = ((tokens, hidden.detach(), None), (hidden, hidden.detach(), None), (hidden, None, tokens))
     with limited_threads(1):
         embedding_s, layer_s, head_s = (  # one part at a time is in memory
-            _median_seconds(build_stage(spec.untied, part, seed=0), *given, repeats)
+            least_seconds(partial(_pass, build_stage(spec.untied, part, seed=0), *given), repeats)
             for part, given in zip(single_parts(), fed, strict=True)
         )
     return (embedding_s, *([layer_s] * spec.layers), head_s)
 
 
-def _median_seconds(
-    stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None, repeats: int
-) -> float:
-    first = _pass_seconds(stage, x, gradient, targets)
+def least_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Return the least seconds of this process's processor time that ``run`` takes.
+
+    Other programs on the machine can make a run longer, never shorter, and processor time leaves
+    out what they take. Of ``repeats`` runs after one to warm up; or the first run alone, if it
+    takes `LONG_PASS_S`.
+    """
+    first = _seconds(run)
     if first >= LONG_PASS_S:
         return first
-    return median(_pass_seconds(stage, x, gradient, targets) for _ in range(repeats))
+    return min(_seconds(run) for _ in range(repeats))
 
 
-def _pass_seconds(
-    stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None
-) -> float:
-    begin = perf_counter()
+def _seconds(run: Callable[[], object]) -> float:
+    begin = process_time()
+    run()
+    return process_time() - begin
+
+
+def _pass(stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None) -> None:
     result = stage(x)
     if targets is not None:
         result = summed_loss(result, targets)
     if result.requires_grad:
         result.backward(gradient)
-    return perf_counter() - begin

@@ -1,11 +1,10 @@
-"""Training text: where it comes from, its digest, and which samples an id stands for.
+"""Training text: its digest, and which samples an id stands for.
 
 A corpus is a read-only array of bytes and its tokens; the first 90 % of these train, the last 10 %
 are held out. A microbatch id fixes its samples through BLAKE2b, so that any peer, in any release,
 reads the same tokens for the same id. Holds no position and no random state.
 """
 
-import json
 import os
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -67,19 +66,6 @@ class Corpus:
         self._training, self._held_out = encoded[:border], encoded[border:]
 
     @classmethod
-    def open(cls, source: str, tokenizer: str = DEFAULT) -> "Corpus":
-        """Open `stdlib`, a `.jsonl` file with a `text` field per line, or any other file as text.
-
-        Raises:
-            DataError: the source is missing, empty, unreadable or malformed.
-        """
-        if source == BUILT_IN:
-            return cls.from_stdlib(tokenizer=tokenizer)
-        path = Path(source).expanduser()
-        read = cls.from_jsonl if path.suffix == ".jsonl" else cls.from_bytes_file
-        return read(path, tokenizer)
-
-    @classmethod
     def from_stdlib(cls, folder: Path | None = None, tokenizer: str = DEFAULT) -> "Corpus":
         """Return the source text of Python's standard library, which needs no download.
 
@@ -103,16 +89,6 @@ class Corpus:
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         return cls(str(path), data, tokenizer)
-
-    @classmethod
-    def from_jsonl(cls, path: Path, tokenizer: str = DEFAULT) -> "Corpus":
-        """The `text` fields of a JSON Lines file, one newline after each, held in memory."""
-        try:
-            with path.open("rb") as lines:
-                text = b"".join(_jsonl_texts(path, lines))
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), np.frombuffer(text, dtype=np.uint8), tokenizer)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes [offset, offset + size) of the corpus, fewer at its end; for peers that copy it."""
@@ -228,17 +204,3 @@ def _source_files(root: Path) -> Iterator[str]:
         for name in files:
             if name.endswith(".py") and not name.startswith(_BUILD_RECORD):
                 yield (inside / name).as_posix()
-
-
-def _jsonl_texts(path: Path, lines: Iterator[bytes]) -> Iterator[bytes]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} line {number} is not JSON: {error}") from error
-        text = record.get("text") if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise DataError(f'{path} line {number} has no string field "text"')
-        yield text.encode("utf-8", "ignore") + b"\n"

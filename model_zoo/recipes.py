@@ -5,7 +5,8 @@
 
 import sys
 
-from model_zoo.data import Corpus, DataError
+from model_zoo.data import DataError
+from model_zoo.datasets.corpus import open_source
 from model_zoo.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> None:
     if not 1 <= len(arguments) <= 2:
         sys.exit("usage: python -m model_zoo.recipes TEXT [STEPS]")
     try:
-        corpus = Corpus.open(arguments[0])
+        corpus = open_source(arguments[0])
     except DataError as error:
         sys.exit(str(error))
     plan = nanogpt_cpu(steps=int(arguments[1]) if len(arguments) == 2 else 2000)

@@ -80,6 +80,6 @@ def text_loss(model: nn.Module, path: Path, tokenizer: Bpe | None, context: int)
 
 
 def _nats(model: nn.Module, windows: np.ndarray[tuple[int, ...], np.dtype[np.integer]]) -> float:
-    """Return the summed loss of windows (B, T + 1)."""
-    samples = torch.from_numpy(windows.astype(np.int64))
+    """Return the summed loss of windows (B, T + 1), computed where the model is."""
+    samples = torch.from_numpy(windows.astype(np.int64)).to(next(model.parameters()).device)
     return summed_loss(model(samples[:, :-1]), samples[:, 1:]).item()

@@ -1,10 +1,9 @@
 """Writes the manual page, the completions, the units of instances and the table of settings.
 
     python packaging/generate.py            # write them anew
-    python packaging/generate.py --check    # end with 1 if those in the repository are old
+    python packaging/generate.py --check    # end with 1 if a file in the repository is old
 
-They are kept in the repository because packagers want them without running anything, and the
-wheel carries them. A test runs the check, so that no flag or setting is added without them.
+The manual page and the completions are made for the wheel and not kept in the repository.
 """
 
 from __future__ import annotations
@@ -26,14 +25,20 @@ BEGIN, END = "<!-- settings: made by packaging/generate.py -->\n", "<!-- end of 
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
 
 
-def generated() -> dict[Path, str]:
-    """Return every generated file with what should be in it."""
+def made_for_the_wheel() -> dict[Path, str]:
+    """Return the manual page and the completions, which are not in the repository."""
     app = build_app()
     files = {
         HERE / "completions" / name: app.generate_completion(shell=shell)  # type: ignore[arg-type]
         for shell, name in COMPLETIONS.items()
     }
     files[HERE / "man" / "volunteer.1"] = man_page(app)
+    return files
+
+
+def kept() -> dict[Path, str]:
+    """Return every generated file of the repository with what should be in it."""
+    files = {}
     for kind in TEMPLATES:
         template = FILES[kind].replace("volunteer.service", "volunteer@.service")
         files[UNITS / template] = service_file(kind, instance="%i")
@@ -59,19 +64,20 @@ def with_settings(page: str) -> str:
 
 def main() -> int:
     """Write or check the files; return the exit code."""
+    check = "--check" in sys.argv
     old = [
         (path, text)
-        for path, text in generated().items()
+        for path, text in (kept() if check else kept() | made_for_the_wheel()).items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     for path, text in old:
-        if "--check" in sys.argv:
+        if check:
             print(f"old: {path.relative_to(HERE.parent)}; run: make packaging", file=sys.stderr)
             continue
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(HERE.parent)}")
-    return int(bool(old) and "--check" in sys.argv)
+    return int(bool(old) and check)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ common to all machines.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
@@ -47,6 +47,10 @@ class Penalise:
     peer: PeerId
     reason: str
     points: int = 10
+
+
+OVER: Final = "over"
+"""Key in an explanation's data: the words of an error that is over now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
-from model_zoo.specs.precision import Precision
+from model_zoo.specs.precision import Compute
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
@@ -127,8 +127,9 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     """One-step-delayed update: a step is computed at the parameters from before the update of the
     step before it, so that averaging takes place beside computing. Left out if it is not used."""
-    compute: Literal["bf16"] | msgspec.UnsetType = msgspec.UNSET
-    """The type in which passes compute where that is not fp32. Left out for fp32."""
+    compute: Literal["bf16", "auto"] | msgspec.UnsetType = msgspec.UNSET
+    """The type in which passes compute, or `auto`: that which each machine is fast in, where there
+    are no audits. Left out for fp32."""
     aggregation: str | msgspec.UnsetType = msgspec.UNSET
     """Name of the rule that aggregates what the replicas of a stage contribute to a step. Left out
     for the exact sum."""
@@ -187,8 +188,8 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return self.delayed_update is True
 
     @property
-    def precision(self) -> Precision:
-        """The type in which passes compute."""
+    def precision(self) -> Compute:
+        """The type in which passes compute, or `auto`."""
         return "fp32" if self.compute is msgspec.UNSET else self.compute
 
     @property
@@ -299,6 +300,11 @@ def inconsistency(manifest: Manifest) -> str | None:
         (
             not (manifest.policy.private and manifest.policy.vouched is True),
             "a swarm has one secret, or its members vouch for whom they invite: not both",
+        ),
+        (
+            manifest.compute != "auto" or not manifest.audits,
+            "honest passes in bf16 and in fp32 are up to 5 % apart, which audits take for lies: "
+            "with audits all volunteers compute in bf16, or all in fp32",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

@@ -4,6 +4,8 @@ import gc
 
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.support.budgets"]
+
 # The duration of an example depends mostly on the machine: tests of speed measure processor time.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

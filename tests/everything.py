@@ -1,11 +1,9 @@
-"""All tests, in lanes side by side: ``make test``; with ``--check`` a quick part, ``make check``.
+"""All tests: ``make test``; ``--check`` and ``--long`` are ``make check`` and ``make long``.
 
-Tests of real processes, sockets and screens have deadlines and often wait: a lane runs its tests
-one after the other, and what one lane leaves idle another one uses. The simulations only compute,
-on virtual time, and it is of no matter when: they have the lowest priority, take what the others
-leave of the cores, and all cores once these are done. Home networks come first: routers forget, and
-peers dial each other at one moment, so other work would be taken for a fault of theirs. With other
-arguments it is pytest.
+Tests that only compute run on all cores, each core's one after the other, at the lowest priority:
+it is of no matter when. Tests of real processes, sockets, terminals and networks have deadlines and
+often wait: they run one after the other beside these, and before them. With other arguments it is
+pytest.
 """
 
 from __future__ import annotations
@@ -17,94 +15,57 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-USUAL = ("-m", "not long", "--durations=12")
-"""Without what ``make long`` runs; and a run says what takes most of its time."""
 IDLE_PRIORITY = 19
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Tests that run one after the other, beside those of other lanes."""
+    """Tests that run beside those of other lanes."""
 
     name: str
     tests: tuple[str, ...]
     """Folders, files, and tests of a file."""
     without: tuple[str, ...] = ()
-    gives_way: bool = False
-    """Whether it has the lowest priority."""
-    first: bool = False
-    """Whether only lanes that give way run beside it: the others start once it is done."""
+    marked: str = "not long"
+    computes: bool = False
+    """Whether it takes all cores, at the lowest priority; otherwise one after the other."""
 
     @property
     def command(self) -> list[str]:
         """Its command; only one process may write pytest's cache."""
-        ignored = (f"--ignore={path}" for path in self.without)
-        return [*PYTEST, *USUAL, "-p", "no:cacheprovider", *ignored, *self.tests]
+        ignored = [f"--ignore={path}" for path in self.without]
+        cores = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"] if self.computes else []
+        options = ["-m", self.marked, "-p", "no:cacheprovider", *cores, *ignored]
+        return [*PYTEST, *options, *self.tests]
 
 
-DAEMON = "tests/e2e/test_e2e_daemon.py"
-"""Beside the first of the other volunteers: those with most to wait for make the longest lane."""
-SWEEPS = ("tests/sim/test_chaos_liar.py", "tests/sim/test_chaos_seeds.py")
-"""They use all cores by themselves."""
-OBSTACLES = (
-    "tests/sim/test_chaos_audits.py",
-    "tests/sim/test_chaos_mutants.py",
-    "tests/sim/test_sim_obstruction.py",
-    "tests/sim/test_sim_stragglers.py",
-)
-"""About as much to compute as the sweeps, as matching, as exactness and as the other simulations:
-so all end together."""
-EXACTNESS = (
-    "tests/sim/test_sim_amendments.py",
-    "tests/sim/test_sim_evaluation.py",
-    "tests/sim/test_sim_exactness.py",
-)
-"""Swarms of real tensors beside the reference trainer."""
-MATCHING = tuple(
-    str(path.relative_to(REPOSITORY))
-    for path in sorted((REPOSITORY / "tests" / "sim").glob("test_[em]*.py"))
-)
+PROCESSES = ("tests/e2e", "tests/net", "tests/netlab", "tests/ui/test_ui_terminal.py")
 DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves_its_results"
-WORKERS = ("tests/unit/client/compute", "tests/unit/client/train")
 ALL = (
-    Lane("volunteers", ("tests/e2e",), (DAEMON,)),
-    Lane("home networks", ("tests/netlab",), first=True),
-    Lane("the rest", (DAEMON, "tests/unit", "tests/net", "tests/ui", "tests/packaging")),
-    Lane(
-        "simulations", ("tests/sim",), (*EXACTNESS, *MATCHING, *OBSTACLES, *SWEEPS), gives_way=True
-    ),
-    Lane("exactness", EXACTNESS, gives_way=True),
-    Lane("obstacles", OBSTACLES, gives_way=True),
-    Lane("matching", MATCHING, gives_way=True),
-    Lane("sweeps of seeds", SWEEPS, gives_way=True),
+    Lane("processes", PROCESSES),
+    Lane("computing", ("tests",), PROCESSES, computes=True),
 )
+LONG = tuple(replace(lane, marked="long") for lane in ALL)
 CHECK = (
-    Lane("unit", ("tests/unit",), WORKERS),
-    Lane("workers", WORKERS),
     Lane("demo", (DEMO,)),
+    Lane("unit", ("tests/unit",), marked="not long and not slow", computes=True),
 )
 
 
 def main(arguments: list[str]) -> int:
-    if arguments and arguments != ["--check"]:
+    lanes = {(): ALL, ("--check",): CHECK, ("--long",): LONG}.get(tuple(arguments))
+    if lanes is None:
         return subprocess.run([*PYTEST, *arguments], cwd=REPOSITORY, check=False).returncode
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    lanes = CHECK if arguments else ALL
-    codes: list[int] = []
     with ExitStack() as stack:
-        beside = [lane for lane in lanes if lane.first or lane.gives_way]
-        running = [(lane, *stack.enter_context(started(lane))) for lane in beside]
-        firsts = [one for one in running if one[0].first]
-        codes += [told(*one) for one in firsts]
-        rest = [lane for lane in lanes if lane not in beside]
-        running += [(lane, *stack.enter_context(started(lane))) for lane in rest]
-        codes += [told(*one) for one in running if one not in firsts]
+        running = [(lane, *stack.enter_context(started(lane))) for lane in lanes]
+        codes = [told(*one) for one in running]
     return next((code for code in codes if code), 0)
 
 
@@ -129,7 +90,7 @@ def started(lane: Lane) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
             text=True,
         )
         try:
-            if lane.gives_way:
+            if lane.computes:
                 give_way(process.pid)
             yield process, said
         finally:

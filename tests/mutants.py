@@ -1,71 +1,69 @@
-"""Break ``protocol/`` at random, one place at a time, and see whether the tests notice.
+"""Break the product at random, one place at a time, and see whether the unit tests notice.
 
-    python -m tests.mutants --count 100 --seed 0 [--chaos 8] [--only chaos] [--limit 300]
-                            [--jobs 2] [--quick] [--out FILE] [--within 280] [--again]
-                            [--page FILE]
+    python -m tests.mutants [--count 100] [--seed 0] [--packages client/train protocol ...]
+                            [--at FILE:LINE] [--jobs 1] [--limit 90] [--within 280]
+                            [--out FILE] [--again]
 
 A mutant is a comparison turned round, a branch that is always or never taken, a call or a refusal
-that is left out, or an "and" in place of an "or". Each is made in a copy of the tree. There run,
-until one fails or takes too long: the unit tests that name its file, seeds of the chaos world
-(half as many with a liar), and, unless it is to be quick, the other unit tests of the protocol and
-short simulations. A line a mutant says which test noticed it. Some mutants are no faults (a bound
-that is never met, a log line that is left out), so that not all can be noticed.
+that is left out, an "and" in place of an "or", or another operator in a sum. It exists only in the
+memory of the processes that run it: no file is changed (``mutant_hook``). The unit tests nearest to
+it run first: those that import its module or mirror its folder, and that name what it changes. At
+the first failure it is killed. It survives what runs in ``--limit`` seconds. A failure counts only
+if the same test passes without the mutant.
 
-The same seed makes the same mutants of the same protocol, and of 40 mutants the first 20 are those
-of ``--count 20``. Those that ``--out`` holds already are not tried again; with ``--again`` only
-those of them are tried that survived and whose code stands where it stood. To compare two sets of
-tests, run both on the same protocol. The chaos world says which seed noticed a mutant first
-(``--only chaos`` asks it alone): so many seeds a sweep needs. ``--page`` writes what ``--out``
-holds as a table; what was found out about a survivor stands in its line under ``remark``.
+Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, and
+branches for other systems. Some mutants are no faults all the same (a bound that is never met), so
+that not all can be killed.
+
+The same seed draws the same mutants of the same code, and of 40 mutants the first 20 are those of
+``--count 20``. With ``--out`` a run goes on where an earlier one stopped (``--within`` seconds are
+over, or it was killed); with ``--again`` it tries those of the file that survived once more.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
+import importlib
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
 import resource
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from typing import Any
+
+from tests.mutant_hook import sitecustomize
 
 REPOSITORY = Path(__file__).parents[1]
-MUTATED = Path("protocol")
-COPIED = ("client", "model_zoo", "packaging", "protocol", "tests", "pyproject.toml")
-UNIT = Path("tests/unit/protocol")
-SLOW = UNIT / "seat" / "test_seat_large_steps.py"
-"""Measures times and nothing else."""
-SIMULATIONS = ("tests/sim/test_sim_slow_rounds.py",)
-OF_MATCHING = ("tests/sim/test_matching_seats.py", "tests/sim/test_exchange_partition.py")
-"""Short ones; more of them notice more."""
+PACKAGES = ("client/compute", "client/net", "client/train", "protocol")
+UNIT = "tests/unit"
+NET = "tests/net"
+"""Mirrors ``client/net``, on loopback."""
+FAST, SLOW = "not slow and not long", "slow and not long"
+BATCHES = (4, 16, 60)
+"""Test files that one process runs: few at first, since most mutants are killed by the nearest."""
+TEST_LIMIT_S = 60.0
+"""An unmarked test takes a few seconds: one that takes this long has been brought to a halt."""
 MEMORY_BYTES = 6 * 2**30
 """A mutant that fills the memory ends before it harms the machine."""
-CHAOS = """
-from client.lab.simulate.chaos.config import drawn
-from client.lab.simulate.chaos.liar import MENU
-from client.lab.simulate.chaos.replay import run_once
-for lies, count in ((), {count}), (MENU, {count} // 2):
-    for seed in range(count):
-        print("liar" if lies else "chaos", "seed", seed, flush=True)
-        world, violation = run_once(drawn(seed, lies))
-        assert not violation, violation
-"""
+LOADED = ("hashlib", "libp2p", "msgspec", "nacl.bindings", "numpy", "safetensors", "torch", "trio")
+"""What every test process would load anew: they are forked from one that has loaded it."""
+IMPORT = re.compile(r"(?m)^ *(?:from|import) ([\w.]+)(?: import (?:\(([^)]*)\)|(.*)))?")
+NAME = re.compile(r"\w+")
 OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE,
     ast.LtE: ast.Gt,
@@ -77,6 +75,13 @@ OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.IsNot: ast.Is,
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
+}
+OTHERS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
 }
 
 
@@ -93,47 +98,38 @@ class Mutant:
     """Position of ``before`` in the file, in bytes ..."""
     end: int
     """... and where it ends."""
-    noticed: str = ""
-    """By which tests; empty: by none."""
-    test: str = ""
-    """The test, or the seed of the chaos world, that noticed it first."""
-    remark: str = ""
-    """What a person found out about a survivor."""
+    killed_by: str = ""
+    """The test that failed; empty: it survived."""
 
     @property
     def place(self) -> tuple[str, str, int, str, str]:
         """What tells it from every other mutant."""
         return self.path, self.kind, self.start, self.before, self.after
 
-    @property
-    def change(self) -> str:
-        """What is changed into what, on one line."""
-        return f"{_short(self.before)} -> {_short(self.after)}"
-
     def __str__(self) -> str:
-        by = f"{self.noticed} {self.test}".strip() or "SURVIVED"
-        return f"{self.path}:{self.line} {self.kind}: {self.change} | {by}"
+        change = f"{_short(self.before)} -> {_short(self.after)}"
+        return f"{self.path}:{self.line} {self.kind}: {change} | {self.killed_by or 'SURVIVED'}"
 
     def fits(self, root: Path) -> bool:
         """Tell whether its file still has the text that it changes where that was."""
         source = (root / self.path).read_bytes()
         return source[self.start : self.end] == self.before.encode()
 
-    def applied(self, source: bytes) -> bytes:
-        """Return the file's text with the change.
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which a process imports the mutant."""
+        change = {name: getattr(self, name) for name in ("start", "end", "before", "after")}
+        hook = str(REPOSITORY / "tests" / "mutant_hook")
+        return {
+            sitecustomize.VARIABLE: json.dumps({"module": module_of(self.path), **change}),
+            "PYTHONPATH": os.pathsep.join([hook, str(REPOSITORY)]),
+        }
 
-        Raises:
-            ValueError: The mutant was made of another text.
-        """
-        if source[self.start : self.end] != self.before.encode():
-            raise ValueError(f"{self.path} has changed since this mutant was made")
-        return source[: self.start] + self.after.encode() + source[self.end :]
 
-
-def mutants(root: Path, seed: int) -> Iterator[Mutant]:
-    """Yield every mutant of the tree in an order drawn by the seed, the kinds in turn."""
+def mutants(root: Path, packages: Iterable[str], seed: int) -> Iterator[Mutant]:
+    """Yield every mutant of some packages in an order drawn by the seed, the kinds in turn."""
     dice = random.Random(seed)
-    found = [m for path in sorted((root / MUTATED).rglob("*.py")) for m in _of_file(root, path)]
+    files = sorted(file for package in set(packages) for file in (root / package).rglob("*.py"))
+    found = [m for file in files for m in _of_file(root, file)]
     by_kind = [[m for m in found if m.kind == kind] for kind in sorted({m.kind for m in found})]
     for some in by_kind:
         dice.shuffle(some)
@@ -144,18 +140,44 @@ def mutants(root: Path, seed: int) -> Iterator[Mutant]:
 def _of_file(root: Path, path: Path) -> Iterator[Mutant]:
     source = path.read_bytes()
     starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
-    tree = ast.parse(source)
-    # Until Python 3.12 what stands within an f-string has no position of its own.
-    texts = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
-    within = {id(part) for text in texts for part in ast.walk(text)}
-    for node in ast.walk(tree):
-        for part, kind, after in _changes(node) if id(node) not in within else ():
+    for node in _tested(ast.parse(source)):
+        for part, kind, after in _changes(node):
             assert part.end_lineno is not None
             assert part.end_col_offset is not None
             start = starts[part.lineno - 1] + part.col_offset
             end = starts[part.end_lineno - 1] + part.end_col_offset
             name, before = str(path.relative_to(root)), source[start:end].decode()
             yield Mutant(name, part.lineno, kind, before, after, start, end)
+
+
+def _tested(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those below it, but not what no test on this machine is to notice."""
+    match node:
+        case ast.Assert() | ast.JoinedStr() | ast.Compare(left=ast.Attribute(attr="platform")):
+            return
+        case ast.FunctionDef(name="__repr__" | "__str__") | ast.If(test=ast.Name("TYPE_CHECKING")):
+            return
+        case ast.AnnAssign(value=value):
+            yield from _tested(value) if value else ()
+            return
+        case ast.If(test=ast.Compare(left=ast.Attribute(attr="platform"))):
+            here = _holds_here(node.test)
+            for part in node.body if here else node.orelse:
+                yield from _tested(part)
+            return
+    yield node
+    for part in ast.iter_child_nodes(node):
+        yield from _tested(part)
+
+
+def _holds_here(test: ast.expr) -> bool:
+    """Tell whether a comparison with ``sys.platform`` holds on this system."""
+    match test:
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(system)]):
+            return sys.platform == system
+        case ast.Compare(ops=[ast.NotEq()], comparators=[ast.Constant(system)]):
+            return sys.platform != system
+    return True
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
@@ -167,6 +189,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
         case ast.If(test=test) | ast.IfExp(test=test) if not _binds(test):
             yield test, "branch", "True"
             yield test, "branch", "False"
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return
         case ast.Expr(value=ast.Call()):
             yield node, "call", "pass"
         case ast.Raise() | ast.Return(value=ast.Call(func=ast.Name(id="no"))):
@@ -174,141 +198,192 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
         case ast.BoolOp(op=operator, values=values):
             other = ast.Or() if isinstance(operator, ast.And) else ast.And()
             yield node, "junction", f"({ast.unparse(ast.BoolOp(other, values))})"
+        case ast.BinOp(left, operator, right) if type(operator) in OTHERS:
+            if not _joins(left) and not _joins(right):
+                sum_ = ast.BinOp(left, OTHERS[type(operator)](), right)
+                yield node, "arithmetic", f"({ast.unparse(sum_)})"
 
 
 def _binds(test: ast.expr) -> bool:
     return any(isinstance(part, ast.NamedExpr) for part in ast.walk(test))
 
 
-@dataclass(frozen=True)
+def _joins(operand: ast.expr) -> bool:
+    """Tell whether an operand is a text or a sequence: another operator would be no program."""
+    text = isinstance(operand, ast.Constant) and isinstance(operand.value, str | bytes)
+    return text or isinstance(operand, ast.JoinedStr | ast.List | ast.Tuple | ast.ListComp)
+
+
+def module_of(path: str | Path) -> str:
+    """Return the name by which a file of the tree is imported."""
+    parts = Path(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imported(root: Path) -> Mapping[str, Collection[str]]:
+    """Return which files of the tree import each module: paths below ``root``."""
+    tops = ("client", "model_zoo", "protocol", UNIT, NET, "tests/support")
+    files = [file.relative_to(root) for top in tops for file in (root / top).rglob("*.py")]
+    by: dict[str, set[str]] = {module_of(file): set() for file in files}
+    for file in files:
+        for module, several, one in IMPORT.findall((root / file).read_text()):
+            inner = [f"{module}.{name}" for name in NAME.findall(several or one)]
+            for name in by.keys() & {module, *inner}:
+                by[name].add(str(file))
+    return by
+
+
+def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
+    """Return the unit tests that import a mutant's file, directly or through others, and those of
+    the folder that mirrors its own: the most likely to kill it first."""
+    by, steps, waiting = imported(root), {mutant.path: 0}, deque([mutant.path])
+    while waiting:
+        file = waiting.popleft()
+        for user in by.get(module_of(file), ()):
+            if user not in steps:
+                steps[user] = steps[file] + 1
+                waiting.append(user)
+    home = NET if mutant.path.startswith("client/net/") else f"{UNIT}/{Path(mutant.path).parent}"
+    tests = {file for file in steps if file.startswith((UNIT, NET))}
+    tests |= {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
+    tests = {test for test in tests if Path(test).name.startswith("test_")}
+    points = {test: test.startswith(home) + (steps.get(test) == 1) + 0.0 for test in tests}
+    for word in {Path(mutant.path).stem, *_words(root, mutant)}:
+        those = [test for test in tests if word in _text(root / test)]
+        for test in those:
+            points[test] += 1 / len(those) + (word in Path(test).stem)
+    return sorted(tests, key=lambda test: (-points[test], test))
+
+
+def _words(root: Path, mutant: Mutant) -> set[str]:
+    """Return the names in what a mutant changes, and that of the function it is in."""
+    above = (root / mutant.path).read_bytes()[: mutant.start].decode()
+    functions = re.findall(r"\bdef _*(\w+)", above)
+    return {*functions[-1:], *re.findall(r"[a-zA-Z]\w{3,}", mutant.before)} - {"self"}
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text()
+
+
+def _batches(tests: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield which marks, of which files, one process runs after another."""
+    sizes, begin = itertools.chain(BATCHES, itertools.repeat(BATCHES[-1])), 0
+    while begin < len(tests):
+        batch = tests[begin : begin + next(sizes)]
+        yield FAST, batch
+        if not begin:
+            yield SLOW, batch
+        begin += len(batch)
+
+
+class _Reports:
+    """A plugin of pytest that reports each test that starts and the first that fails."""
+
+    def __init__(self, to: Connection) -> None:
+        self._to = to
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        # Without a handler the alarm ends the process, whatever its code is caught in.
+        signal.setitimer(signal.ITIMER_REAL, TEST_LIMIT_S)
+        self._to.send(("runs", nodeid))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._to.send(("failed", report.nodeid))
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._to.send(("failed", report.nodeid))
+
+
+def _run_tests(environment: dict[str, str], arguments: Sequence[str], to: Connection) -> None:
+    """In a process of its own: run some tests, of the mutant if there is one."""
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    os.chdir(REPOSITORY)
+    os.environ.update(environment)
+    if environment:
+        sitecustomize.install()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    reports = _Reports(to)
+    to.send(("runs", arguments[0]))
+    signal.setitimer(signal.ITIMER_REAL, 2 * TEST_LIMIT_S)
+    code = importlib.import_module("pytest").main([*options, *arguments], plugins=[reports])
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    to.send(("ended", str(int(code))))
+
+
+@dataclass
 class Trials:
-    """What is run for each mutant."""
+    """Runs tests of mutants, each in a process forked from one that has loaded what they need."""
 
-    chaos: int
-    """Seeds of the chaos world at most."""
-    only: str = ""
-    """The name of the only stages; empty: all of them."""
-    quick: bool = False
-    """Leave out the tests that do not name the mutant's file."""
-    limit_s: float = 300.0
-    """A stage that takes longer has noticed the mutant."""
+    limit_s: float = 90.0
+    """What a mutant survives after so many seconds of tests."""
+    _sound: dict[str, bool] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload(list(LOADED))
+        os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded
 
-def stages(mutant: Mutant | None, tests: Trials) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is run for a mutant, the most likely to notice it first: a name and a command."""
-    return (stage for stage in _stages(mutant, tests) if tests.only in ("", stage[0]))
-
-
-def _stages(mutant: Mutant | None, tests: Trials) -> Iterator[tuple[str, list[str]]]:
-    chaos = tests.chaos
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-ra", "-p", "no:cacheprovider"]
-    pytest += ["--hypothesis-seed=0"]
-    first = unit_tests_of(mutant.path) if mutant else []
-    if first:
-        yield "unit", [*pytest, *first]
-    if chaos and (mutant is None or "/matching/" not in mutant.path):
-        yield "chaos", [sys.executable, "-c", CHAOS.format(count=chaos)]
-    if tests.quick:
-        return
-    done = [f"--ignore={path}" for path in (*first, SLOW)]
-    yield "unit", [*pytest, *done, str(UNIT)]
-    yield "simulation", [*pytest, *SIMULATIONS]
-    if mutant is None or "/matching/" in mutant.path:
-        yield "matching", [*pytest, *OF_MATCHING]
-
-
-def unit_tests_of(path: str) -> list[str]:
-    """Return the unit tests of the protocol that import a file of it, those of its folder first;
-    all of its folder if none does."""
-    module = Path(path).with_suffix("")
-    folder, name = ".".join(module.parent.parts), module.name
-    named = re.compile(rf"{re.escape(folder)}(\.| import (.*\W)?){name}\b")
-    beside = UNIT / module.parent.relative_to(MUTATED)
-    files = sorted((REPOSITORY / UNIT).rglob("test_*.py"))
-    found = [file for file in files if named.search(file.read_text())]
-    found = found or list((REPOSITORY / beside).glob("test_*.py"))
-    relative = [file.relative_to(REPOSITORY) for file in found]
-    relative.sort(key=lambda file: file.parent != beside)
-    return [str(file) for file in relative if file != SLOW]
-
-
-class Copy:
-    """A copy of the tree in which one file at a time is changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir()
-        ignored = shutil.ignore_patterns("__pycache__", "results", "snapshots")
-        for name in COPIED:
-            if (REPOSITORY / name).is_dir():
-                shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
-            else:
-                shutil.copy(REPOSITORY / name, folder / name)
-
-    def tried(self, mutant: Mutant, tests: Trials) -> Mutant:
-        """Return a mutant with what noticed it."""
-        file = self._folder / mutant.path
-        sound = file.read_bytes()
-        self._write(file, mutant.applied(sound))
-        try:
-            return self._run(mutant, tests)
-        finally:
-            self._write(file, sound)
-
-    def holds(self, tests: Trials) -> str:
-        """Return which stage fails although nothing is changed; empty: none."""
-        for name, command in stages(None, tests):
-            code, said = self._finish(command, tests.limit_s)
-            if code:
-                return f"{name}: {said[-2000:] or 'took too long'}"
-        return ""
-
-    def _run(self, mutant: Mutant, tests: Trials) -> Mutant:
-        for name, command in stages(mutant, tests):
-            code, said = self._finish(command, tests.limit_s)
-            if code:
-                return replace(mutant, noticed=name, test=_first_failure(said) or "too slow")
+    def tried(self, mutant: Mutant) -> Mutant:
+        """Return a mutant with the test that killed it."""
+        over = time.monotonic() + self.limit_s
+        for marks, tests in _batches(nearest_tests(REPOSITORY, mutant)):
+            unsound: list[str] = []
+            while failed := self._first_failure(mutant, [*tests, "-m", marks, *unsound], over):
+                if self._passes(failed):
+                    return replace(mutant, killed_by=failed)
+                if f"--deselect={failed}" in unsound:
+                    raise RuntimeError(f"without a mutant fails {failed}")
+                unsound.append(f"--deselect={failed}")
         return mutant
 
-    def _finish(self, command: Sequence[str], limit_s: float) -> tuple[int, str]:
-        """Run a command; return its exit code, not zero if it took too long, and what it said."""
-        with tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(self._folder)},
-                stdout=said,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=_bound_memory,
-            )
-            try:
-                code = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                code = 1
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            said.seek(0)
-            return code, said.read()
+    def _passes(self, test: str) -> bool:
+        """Tell whether a test passes without a mutant."""
+        if test not in self._sound:
+            over = time.monotonic() + 2 * TEST_LIMIT_S
+            self._sound[test] = not self._first_failure(None, [test], over)
+        return self._sound[test]
 
-    def _write(self, file: Path, text: bytes) -> None:
-        file.write_bytes(text)
-        # A compiled file is compared with its source by size and whole seconds: too rough here.
-        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
-
-
-def _first_failure(said: str) -> str:
-    """Return the failed test that pytest tells of, or the seed that the chaos world told of last;
-    empty: neither."""
-    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*/)?(\S+)", said, re.MULTILINE)
-    seeds: list[str] = re.findall(r"^(?:chaos|liar) seed \d+$", said, re.MULTILINE)
-    return failed[1] if failed else seeds[-1] if seeds else ""
-
-
-def _bound_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    def _first_failure(self, mutant: Mutant | None, arguments: list[str], over: float) -> str:
+        """Return the first test that fails; empty: none until ``over``."""
+        if time.monotonic() > over:
+            return ""
+        here, there = self._processes.Pipe(duplex=False)
+        environment = mutant.environment() if mutant else {}
+        process = self._processes.Process(target=_run_tests, args=(environment, arguments, there))
+        process.start()
+        there.close()
+        runs = ""
+        try:
+            while True:
+                if not here.poll(max(0.0, over - time.monotonic())):
+                    return ""
+                said, name = here.recv()
+                if said == "failed":
+                    return name
+                if said == "ended":
+                    if name not in ("0", "5"):
+                        raise RuntimeError(f"pytest ended with {name}: {arguments}")
+                    return ""
+                runs = name
+        except EOFError:
+            if not runs:
+                raise RuntimeError("a process for tests could not start") from None
+            return runs  # It took the process with it, or was ended by the alarm.
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.kill()
+            process.join()
 
 
 def _short(text: str) -> str:
@@ -316,117 +391,58 @@ def _short(text: str) -> str:
     return words if len(words) <= 60 else words[:57] + "..."
 
 
+def summary(results: Sequence[Mutant]) -> str:
+    """Return how many mutants were killed, of each package and of all."""
+    lines = []
+    for package in (*PACKAGES, ""):
+        some = [mutant for mutant in results if mutant.path.startswith(package)]
+        killed = sum(bool(mutant.killed_by) for mutant in some)
+        if some:
+            share = f"{killed} of {len(some)} killed ({killed / len(some):.0%})"
+            lines.append(f"{package or 'all'}: {share}")
+    return "\n".join(lines)
+
+
 def main() -> int:
-    """Try some mutants and say what noticed each; 1 if the tests fail without any."""
+    """Try some mutants and say which test killed each."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--skip", type=int, default=0, help="leave out the first ones")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--chaos", type=int, default=8, help="seeds of the chaos world at most")
-    parser.add_argument("--only", default="", help="unit, simulation, matching or chaos")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for each set of tests")
+    parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
+    parser.add_argument("--at", default="", help="only those of one line: FILE:LINE")
+    parser.add_argument("--limit", type=float, default=90.0, help="seconds of tests for a mutant")
     parser.add_argument("--within", type=float, default=math.inf, help="seconds to begin them in")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--quick", action="store_true", help="only tests that name its file")
     parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
     parser.add_argument("--out", type=Path, help="a file to which each mutant is added as JSON")
-    parser.add_argument("--page", type=Path, help="write what --out holds as a table, run nothing")
     given = parser.parse_args()
     known = read(given.out) if given.out else []
-    if given.page:
-        given.page.write_text(page(known))
-        return 0
-    tests = Trials(given.chaos, given.only, given.quick, given.limit)
-    able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, tests)))
-    drawn = list(itertools.islice(able, given.skip, given.skip + given.count))
     done = {m.place for m in known}
+    every = mutants(REPOSITORY, given.packages, given.seed)
+    there = (m for m in every if given.at in ("", f"{m.path}:{m.line}"))
+    drawn = list(itertools.islice(there, given.count))
     new = [m for m in drawn if m.place not in done]
     if given.again:
-        new = [m for m in known if not m.noticed and m.fits(REPOSITORY)]
-    return _try_all(new, tests, given) if new else 0
+        new = [m for m in known if not m.killed_by and m.fits(REPOSITORY)]
+    over, trials = time.monotonic() + given.within, Trials(given.limit)
 
+    def tried(mutant: Mutant) -> Mutant | None:
+        return trials.tried(mutant) if time.monotonic() < over else None
 
-def _try_all(drawn: list[Mutant], tests: Trials, given: argparse.Namespace) -> int:
-    over = time.monotonic() + given.within
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copies = [Copy(Path(folder) / str(number)) for number in range(given.jobs)]
-        resumed = given.out is not None and given.out.exists()
-        wrong = "" if resumed else copies[0].holds(replace(tests, chaos=min(tests.chaos, 1)))
-        if wrong:
-            print(f"without a mutant fails {wrong}")
-            return 1
-        idle: SimpleQueue[Copy] = SimpleQueue()
-        for copy in copies:
-            idle.put(copy)
-
-        def tried(mutant: Mutant) -> Mutant | None:
-            if time.monotonic() > over:
-                return None
-            copy = idle.get()
-            try:
-                return copy.tried(mutant, tests)
-            finally:
-                idle.put(copy)
-
-        with ThreadPoolExecutor(given.jobs) as pool:
-            _tell(pool.map(tried, drawn), given.out)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for result in filter(None, pool.map(tried, new)):
+            print(result, flush=True)
+            known = [*(one for one in known if one.place != result.place), result]
+            if given.out:
+                given.out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in known))
+    print(summary(known))
     return 0
-
-
-def _tell(results: Iterator[Mutant | None], out: Path | None) -> None:
-    counts: Counter[str] = Counter()
-    for result in results:
-        if result is None:
-            print("no time for the others", flush=True)
-            break
-        counts[result.noticed] += 1
-        print(result, flush=True)
-        if out:
-            _keep(result, out)
-    survived = counts.pop("", 0)
-    print(f"{counts.total()} noticed {dict(counts)}, {survived} not")
-
-
-def _keep(result: Mutant, out: Path) -> None:
-    """Add a result to a file, in place of an earlier one of the same mutant."""
-    others = [one for one in read(out) if one.place != result.place]
-    out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (*others, result)))
 
 
 def read(file: Path) -> list[Mutant]:
     """Return the mutants of a file that ``--out`` wrote; none if there is none yet."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [Mutant(**json.loads(line)) for line in lines]
-
-
-def page(results: Sequence[Mutant]) -> str:
-    """Return the results as a page in Markdown, survivors first."""
-    noticed = Counter(result.noticed for result in results)
-    survived = noticed.pop("", 0)
-    by = ", ".join(f"{count} by {name}" for name, count in noticed.most_common())
-    rows = [
-        f"| {m.path}:{m.line} | {m.kind} | {_cell(m.change)} | {_cell(m.test or '**none**')} | "
-        f"{m.remark} |"
-        for m in sorted(results, key=lambda m: (m.noticed != "", m.path, m.line))
-    ]
-    return "\n".join(
-        [
-            "# Random mutants of the protocol",
-            "",
-            f"{len(results)} mutants: {noticed.total()} noticed ({by}), {survived} not. Lines, and",
-            "who noticed, are those of the code when it was made; a remark says what was done",
-            "about one that survived. Written by `python -m tests.mutants --page`.",
-            "",
-            "| where | kind | change | noticed by | remark |",
-            "| --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-        ]
-    )
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

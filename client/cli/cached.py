@@ -15,12 +15,13 @@ from typing import Final
 
 from client.store.atomic import is_temporary
 from client.store.checkpoints import DAMAGED, SET_ASIDE
+from client.store.paths import Entry
 from client.store.texts import is_founders
 
-TEXTS: Final = "texts"
-SNAPSHOTS: Final = "snapshots"
-CHECKPOINTS: Final = "checkpoints"
-LOGS: Final = "logs"
+TEXTS: Final = Entry.TEXTS
+SNAPSHOTS: Final = Entry.SNAPSHOTS
+CHECKPOINTS: Final = Entry.CHECKPOINTS
+LOGS: Final = Entry.LOGS
 
 
 @dataclass(frozen=True, slots=True)

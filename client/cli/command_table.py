@@ -416,6 +416,11 @@ COMMANDS: Final[dict[str, Command]] = {
         (("cache ls", "by kind"), ("cache prune --dry-run", "what would be removed")),
         nested=True,
     ),
+    "forget": Command(
+        MACHINE,
+        "Remove a swarm from this machine, with all that is kept of it.",
+        (("forget my-swarm", "asks where checkpoints would be lost"),),
+    ),
     "completion": Command(
         MACHINE,
         "Print the completion script of a shell.",

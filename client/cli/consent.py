@@ -23,14 +23,14 @@ from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.quantities import plural
 from client.store.atomic import write_atomic
-from client.store.paths import make_private
+from client.store.paths import Entry, make_private
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import AveragingCodec, Manifest
 
-FILE_NAME = "consent.json"
+FILE_NAME = Entry.CONSENT
 TERMS = 1
 """Rises when a volunteer gives more than owners agreed to before; then they are asked again."""
 

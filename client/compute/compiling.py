@@ -156,7 +156,7 @@ class Compiling:
             embeds=part.embeds,
             sequences=request.sequences,
             tokens=request.tokens,
-            precision=request.precision,
+            precision=replica.module.precision,
             device=str(device),
             threads=request.threads,
             folder=request.compile_folder,

@@ -33,9 +33,9 @@ class Departures:
         try:
             yield
         except BaseException:
-            for _, wait in self._gathered:  # their memory is written to until then
+            gathered, self._gathered = self._gathered, None
+            for _, wait in gathered:  # their memory is written to until then
                 wait()
-            self._gathered = None
             raise
 
     @property
@@ -48,25 +48,34 @@ class Departures:
         assert self._gathered is not None
         self._gathered.append((payload, wait))
 
-    def send(self, answer: Callable[[], None]) -> bool:
+    def send(self, answer: Callable[[], None], fail: Callable[[Exception], None]) -> bool:
         """Seal what was gathered and then answer, in the thread; False: nothing was gathered, so
-        the caller answers, after everything has left."""
+        the caller answers, after everything has left.
+
+        Args:
+            answer: sends the reply with the payloads.
+            fail: answers, in place of that, what went wrong with the payloads.
+        """
         gathered, self._gathered = self._gathered, None
         if not gathered:
             self.finish()
             return False
 
         def leave() -> None:
-            for payload, wait in gathered:
-                wait()
-                seal(payload)
-            answer()
+            try:
+                for payload, wait in gathered:
+                    wait()
+                    seal(payload)
+            except Exception as error:
+                fail(error)
+            else:
+                answer()
 
         self._leaving = self._thread.submit(leave)
         return True
 
     def finish(self) -> None:
-        """Wait until everything has left; raises what went wrong."""
+        """Wait until everything has left."""
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
             leaving.result()

@@ -4,10 +4,13 @@
 """
 
 import math
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 
 import psutil
 import torch
@@ -21,6 +24,8 @@ from client.compute.requests import Measure, Probe
 from client.compute.slicing import is_out_of_memory
 from model_zoo.threads import limited_threads
 
+_DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
+_PROCESSORS = Path("/proc/cpuinfo")
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _GPU_SIZES = (4096, 8192)  # smaller ones do not fill all its units
 _REPEATS = 5
@@ -108,15 +113,19 @@ def _train_a_little(device: torch.device) -> None:
 def probe(request: Probe) -> Probed:
     """Measure matrix multiplication in each type of numbers, and copying."""
     device = select_device(request.device)
-    dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
     total, available = memory_bytes(device)
-    sizes = request.sizes + _large_sizes(device, available)
-    with limited_threads(request.threads):
-        rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
-        copy_rate = _copy_rate(device)
-        to_device, to_host = host_copy_rates(device, copy_rate)
+    rates: list[MatmulRate] = []
+    copy_rate = to_device = to_host = 0.0
+    if request.sizes:
+        dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
+        sizes = request.sizes + _large_sizes(device, available)
+        with limited_threads(request.threads):
+            rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
+            copy_rate = _copy_rate(device)
+            to_device, to_host = host_copy_rates(device, copy_rate)
     return Probed(
         device=str(device),
+        identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
@@ -126,6 +135,25 @@ def probe(request: Probe) -> Probed:
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
+
+
+def _name(device: torch.device) -> str:
+    """Return the make of a device and the version of its driver."""
+    if device.type == "cuda":
+        drivers = (line for path in _DRIVERS for line in _lines(path)[:1])
+        return ", ".join((torch.cuda.get_device_name(device), *drivers))
+    if device.type == "mps":  # its driver is the system's
+        return f"{platform.machine()}, {platform.release()}"
+    found = (line.partition(":") for line in _lines(_PROCESSORS) if line.startswith("model name"))
+    model = next((name.strip() for _, _, name in found), platform.machine())
+    return f"{os.cpu_count()} x {model}"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _large_sizes(device: torch.device, available_bytes: int) -> list[int]:
@@ -225,7 +253,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
 def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulRate:
     left = torch.randn(size, size, device=device).to(dtype)
     product = torch.empty_like(left)
-    seconds = _median_seconds(lambda: torch.mm(left, left, out=product), device)
+    seconds = _least_seconds(lambda: torch.mm(left, left, out=product), device)
     name = str(dtype).removeprefix("torch.")
     return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
 
@@ -233,7 +261,7 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulR
 def _copy_rate(device: torch.device) -> float:
     source = torch.zeros(_COPY_ELEMENTS, device=device)
     target = torch.empty_like(source)
-    return source.nbytes / _median_seconds(lambda: target.copy_(source), device)
+    return source.nbytes / _least_seconds(lambda: target.copy_(source), device)
 
 
 def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
@@ -243,20 +271,21 @@ def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
         return within, within
     host = torch.zeros(_COPY_ELEMENTS, pin_memory=device.type == "cuda")
     there = torch.empty(_COPY_ELEMENTS, device=device)
-    in_s = _median_seconds(lambda: there.copy_(host, non_blocking=True), device)
-    out_s = _median_seconds(lambda: host.copy_(there, non_blocking=True), device)
+    in_s = _least_seconds(lambda: there.copy_(host, non_blocking=True), device)
+    out_s = _least_seconds(lambda: host.copy_(there, non_blocking=True), device)
     return host.nbytes / in_s, host.nbytes / out_s
 
 
-def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Median of a few runs after one to warm up; of fewer where one takes long."""
+def _least_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The least of a few runs after one to warm up, or of fewer where one takes long: other
+    programs can make a run longer, never shorter."""
     run()
     taken: list[float] = []
     while len(taken) < _REPEATS and sum(taken) < _LONG_S:
         start = _now(device)
         run()
         taken.append(_now(device) - start)
-    return statistics.median(taken)
+    return min(taken)
 
 
 def _now(device: torch.device) -> float:

@@ -167,7 +167,10 @@ class Executor:
                 return self._run_within_limit(request, payloads)
 
         def leave(reply: Reply, sent: Sequence[Buffer]) -> None:
-            if departures is None or not departures.send(partial(answer, reply, sent)):
+            def fail(error: Exception) -> None:
+                answer(self._failure(error), ())
+
+            if departures is None or not departures.send(partial(answer, reply, sent), fail):
                 answer(reply, sent)
 
         self._guarded(run, leave)

@@ -583,6 +583,7 @@ def together(probed: Sequence[Probed], on_each_host: int) -> Probed:
     return Probed(
         seconds=max(each.seconds for each in probed),
         device=first.device,
+        identity="; ".join(each.identity for each in probed),
         rates=rates,
         memory_total_bytes=min(each.memory_total_bytes for each in probed) // memory,
         memory_available_bytes=min(each.memory_available_bytes for each in probed) // memory,

@@ -18,7 +18,14 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
-from model_zoo.specs.precision import DEFAULT, MATRIX_BYTES, SAVED_SHARE, Precision
+from model_zoo.specs.precision import (
+    DEFAULT,
+    MATRIX_BYTES,
+    POSSIBLE,
+    SAVED_SHARE,
+    Compute,
+    Precision,
+)
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
@@ -87,7 +94,7 @@ def required_bytes(
     averaging_codec: CodecName,
     state: StateSpec,
     aggregation: str = SUM,
-    precision: Precision = DEFAULT,
+    precision: Compute = DEFAULT,
     reruns_blocks: bool = False,
     offload: bool = False,
     ranks: int = 1,
@@ -107,7 +114,7 @@ def required_bytes(
         averaging_codec: codec of contributions; a lossy one needs a residual.
         state: layout of a version.
         aggregation: name of the aggregation rule.
-        precision: in which passes compute.
+        precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
         offload: whether the other vectors lie in slower memory than the parameters.
         ranks: over which the stage is cut; then this is the memory of each, with an equal share of
@@ -134,7 +141,7 @@ class _Held:
     stage: int
     sequences: int
     tokens: int
-    precision: Precision
+    precision: Compute
     reruns_blocks: bool
 
     @property
@@ -156,7 +163,10 @@ class _Held:
     def whole_graph_bytes(self, sequences: int) -> int:
         """Of a graph that keeps all, not the blocks' inputs alone."""
         batch = sequences * self.tokens
-        return _graph_bytes(self.model, self.layers, batch, self.parameters, self.precision)
+        return max(
+            _graph_bytes(self.model, self.layers, batch, self.parameters, precision)
+            for precision in POSSIBLE[self.precision]
+        )
 
     def graph_and_block_bytes(self, whole: int, sequences: int) -> tuple[int, int]:
         """Return the bytes of a kept graph, which would take `whole`, and of the block that is run

@@ -40,6 +40,7 @@ from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.optimizer import learning_rate, stage_clip
+from model_zoo.specs.precision import precision_on
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
@@ -264,6 +265,11 @@ class Replica:
         return self.known_hash
 
 
+def _is_fast(device: torch.device) -> bool:
+    """Whether it is a card that multiplies in bf16 itself; older ones emulate it."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def open_replica(
     request: OpenStage,
     device: torch.device,
@@ -291,7 +297,7 @@ def open_replica(
     else:
         slots, home = _cut_slots(request, part, cutting)
     for slot in slots:
-        slot.module.precision = request.precision
+        slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
         slot.module.reruns_blocks = request.reruns_blocks
     flat = slots[0].flat
     wire = Wire(

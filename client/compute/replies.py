@@ -190,6 +190,8 @@ class Probed(Reply, frozen=True, kw_only=True):
     """The device and its measured speed."""
 
     device: str
+    identity: str = ""
+    """What its speed follows from: the device, its memory, its driver and the build of torch."""
     rates: list[MatmulRate]
     memory_total_bytes: int
     memory_available_bytes: int

@@ -49,7 +49,7 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.specs.precision import DEFAULT, Precision
+from model_zoo.specs.precision import DEFAULT, Compute
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.tokens import DEFAULT as BYTES
 
@@ -90,7 +90,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     seed: int
     imported: bool = False
     optimizer: OptimizerSpec
-    precision: Precision = DEFAULT
+    precision: Compute = DEFAULT
     """In which passes compute."""
     boundary_codec: CodecName
     averaging_codec: CodecName
@@ -485,6 +485,7 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     """Measure a device; no stage needs to be open."""
 
     sizes: list[Annotated[int, Meta(ge=1, le=16_384)]]
+    """Of the matrices to multiply; empty: say what the device is, and measure nothing."""
     device: str = "auto"
     threads: Positive = 1
 

@@ -84,7 +84,7 @@ def prepare(request: PrepareData) -> DataReady:
             return DataReady(size_bytes=kept.size)
         if not request.source:
             raise WrongData("this machine does not have the swarm's training text")
-        corpus = open_source(request.source)
+        corpus = find_text(request.source, request.digest)
     except DataError as error:
         raise WrongData(str(error)) from error
     if corpus.digest != request.digest:
@@ -139,6 +139,17 @@ def find_kept(path: Path, digest: str, tokenizer: str = DEFAULT) -> Corpus | Non
         if corpus.digest == digest:
             return corpus
     return None
+
+
+def find_text(source: str, digest: str, tokenizer: str = DEFAULT) -> Corpus:
+    """Return the text of a source: the bytes of a file that have the digest, whatever its name and
+    kind, or what is read of it. Its digest may be another.
+
+    Raises:
+        DataError: the source cannot be read, or has no text.
+    """
+    kept = find_kept(Path(source).expanduser(), digest, tokenizer)
+    return open_source(source, tokenizer) if kept is None else kept
 
 
 def keep(corpus: Corpus, path: Path) -> None:

@@ -41,14 +41,6 @@ def state_hash(version: int, *buffers: memoryview) -> str:
     return root(version, map(leaf_digest, leaves(buffers)))
 
 
-def earlier_hash(version: int, *buffers: memoryview) -> str:
-    """As ``state_hash``, by the definition of earlier programs."""
-    earlier = EarlierHasher(version)
-    for buffer in buffers:
-        earlier.update(buffer)
-    return earlier.hexdigest()
-
-
 def root(version: int, digests: Iterable[bytes]) -> str:
     """Hex hash of a version, from the digests of its leaves."""
     state = hashlib.blake2b(_number(version), digest_size=32, person=_PERSON)

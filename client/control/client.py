@@ -117,9 +117,10 @@ class ControlClient:
         """Ask the node to hand off, checkpoint and exit; returns before it has."""
         self.call("stop", Stopping)
 
-    def finish(self) -> Finishing:
-        """As ``stop``; return the consequences for the stages that the node serves."""
-        return self.call("finish", Finishing)
+    def finish(self, *, discard: bool = False) -> Finishing:
+        """As ``stop``; return the consequences for the stages that the node serves; ``discard``:
+        also if a state that cannot be saved is lost."""
+        return self.call("finish", Finishing, **_if_set(discard=discard))
 
     def history(self, points: int = 500) -> list[StepPoint]:
         """Return the loss curve since the node started, thinned to ``points``."""
@@ -129,21 +130,25 @@ class ControlClient:
         """Return the loss curve, and that of held-out text, as the node has seen them."""
         return self.call("history", Curve, points=points)
 
-    def pause(self, until: float | None = None, reason: str = "") -> PauseView:
-        """Have the node give up its stages and free its memory until then (Unix s) or ``resume``.
+    def pause(
+        self, until: float | None = None, reason: str = "", *, discard: bool = False
+    ) -> PauseView:
+        """Have the node give up its stages and free its memory until then (Unix s) or ``resume``;
+        ``discard``: also if a state that cannot be saved is lost.
 
         Returns before it has.
         """
-        return self.call("pause", Pausing, until=until, reason=reason).paused
+        more = _if_set(discard=discard)
+        return self.call("pause", Pausing, until=until, reason=reason, **more).paused
 
     def resume(self) -> bool:
         """Have the node take part again; False: it was not paused."""
         return self.call("resume", Resuming).resumed
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         """Return a fresh invite with members that the node can reach now; ``once``: good for one
         member only."""
-        return self.call("invite", InviteView, once=once)
+        return self.call("invite", InviteView, once=once, life_s=life_s)
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""
@@ -218,6 +223,11 @@ class ControlClient:
             raise NotRunning(f"the volunteer at {self._path} has ended") from error
         except WireError as error:
             raise ControlError(str(error)) from error
+
+
+def _if_set(**flags: bool) -> dict[str, bool]:
+    """Return the flags that are set: a node of an earlier version does not know them."""
+    return {name: True for name, is_set in flags.items() if is_set}
 
 
 def _refusal(error: ErrorBody) -> ControlError:

@@ -34,6 +34,7 @@ from client.control.updates import (
     Subscribed,
 )
 from protocol.amendments.changes import Changes
+from protocol.vouching.ticket import TICKET_LIFE_S
 
 MAX_EVENTS_PER_ANSWER = 500
 MAX_REASON_CHARS = 200
@@ -53,10 +54,18 @@ class Provider(Protocol):
         """Return the remembered events whose ``seq`` is above ``since``, oldest first."""
 
     def stop(self) -> None:
-        """Begin an orderly stop and return at once."""
+        """Begin an orderly stop and return at once.
 
-    def finish(self) -> list[DrainCostView]:
-        """As ``stop``; return the consequences for the stages that the node serves."""
+        Raises:
+            Impossible: a state that nobody else has cannot be saved.
+        """
+
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+        """As ``stop``; return the consequences for the stages that the node serves.
+
+        Args:
+            discard: leave also if a state is lost by it.
+        """
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run in at most ``points`` points."""
@@ -64,17 +73,30 @@ class Provider(Protocol):
     def held_out(self, points: int) -> list[HeldOutPoint]:
         """Return the losses on held-out text, oldest first, thinned to so many points."""
 
-    def pause(self, until: float | None, reason: str) -> PauseView:
-        """Begin to give up every stage with its memory; stay in the swarm, also after a restart."""
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
+        """Begin to give up every stage with its memory; stay in the swarm, also after a restart.
+
+        Args:
+            until: when it ends, Unix seconds; None: on ``resume``.
+            reason: why, for people.
+            discard: also if a state is lost by it.
+
+        Raises:
+            Impossible: a state that nobody else has cannot be saved.
+        """
 
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
 
-    def invite(self, *, once: bool) -> InviteView:
+    def invite(self, *, once: bool, life_s: float | None) -> InviteView:
         """Return a fresh invite with members that can be reached now.
 
+        Args:
+            once: it is for one member only.
+            life_s: seconds after which it lets nobody in; None: the usual life.
+
         Raises:
-            Impossible: it was to be for one member only, which this swarm does not support.
+            Impossible: the swarm supports neither.
         """
 
     def members(self) -> Membership:
@@ -171,10 +193,16 @@ class _HistoryParams(Struct, frozen=True, forbid_unknown_fields=True):
 class _PauseParams(Struct, frozen=True, forbid_unknown_fields=True):
     until: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
+    discard: bool = False
+
+
+class _FinishParams(Struct, frozen=True, forbid_unknown_fields=True):
+    discard: bool = False
 
 
 class _InviteParams(Struct, frozen=True, forbid_unknown_fields=True):
     once: bool = False
+    life_s: Annotated[float, Meta(ge=1, le=TICKET_LIFE_S)] | None = None
 
 
 class _ExpelParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,8 +250,8 @@ def _stop(request: rpc.Request, provider: Provider, caller: Caller) -> Stopping:
 
 
 def _finish(request: rpc.Request, provider: Provider, caller: Caller) -> Finishing:
-    rpc.parse_params(request, _NoParams)
-    return Finishing(provider.finish())
+    asked = rpc.parse_params(request, _FinishParams)
+    return Finishing(provider.finish(discard=asked.discard))
 
 
 def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
@@ -233,7 +261,7 @@ def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
 
 def _pause(request: rpc.Request, provider: Provider, caller: Caller) -> Pausing:
     asked = rpc.parse_params(request, _PauseParams)
-    return Pausing(provider.pause(asked.until, asked.reason))
+    return Pausing(provider.pause(asked.until, asked.reason, discard=asked.discard))
 
 
 def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resuming:
@@ -242,7 +270,8 @@ def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resumin
 
 
 def _invite(request: rpc.Request, provider: Provider, caller: Caller) -> InviteView:
-    return provider.invite(once=rpc.parse_params(request, _InviteParams).once)
+    asked = rpc.parse_params(request, _InviteParams)
+    return provider.invite(once=asked.once, life_s=asked.life_s)
 
 
 def _members(request: rpc.Request, provider: Provider, caller: Caller) -> Membership:

@@ -1,7 +1,7 @@
-"""Detects whether somebody uses this machine, by the X11 server or by logind.
+"""Detects whether somebody uses this machine, by the X11 server, by logind or by macOS's devices.
 
-Each is queried by a system program that prints a line or two (``xprintidle``, ``loginctl``). An
-output that cannot be parsed counts as no answer.
+Each is queried by a system program (``xprintidle``, ``loginctl``, ``ioreg``). An output that cannot
+be parsed counts as no answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ import trio
 
 ASK_S = 3.0
 """Timeout of a program; after it there is no answer."""
-MAX_ANSWER_BYTES = 4096
+MAX_ANSWER_BYTES = 65_536
 LOGIND = ("loginctl", "show-session", "--property=IdleHint", "--property=IdleSinceHint")
 """Without a session it describes the whole machine: idle when every session is."""
 X11 = ("xprintidle",)
+IOREG = ("ioreg", "-r", "-c", "IOHIDSystem", "-d", "1")
+"""The keyboard and pointer of macOS, ``HIDIdleTime`` among their properties."""
 
 _HINT = re.compile(r"^IdleHint=(yes|no)$", re.M)
 _SINCE = re.compile(r"^IdleSinceHint=([0-9]{1,19})$", re.M)
+_NANOSECONDS = re.compile(r'"HIDIdleTime" = ([0-9]{1,19})')
 _MILLISECONDS = re.compile(r"\s*([0-9]{1,15})\s*", re.A)
 
 Run = Callable[[Sequence[str]], str | None]
@@ -60,8 +64,18 @@ def parse_xprintidle(answer: str) -> float | None:
     return int(match[1]) / 1000 if match else None
 
 
+def parse_ioreg(answer: str) -> float | None:
+    """Return the seconds since the last input; None: not an answer of macOS's ioreg."""
+    match = _NANOSECONDS.search(answer)
+    return int(match[1]) / 1e9 if match else None
+
+
 def look(
-    after_s: float, run: Run, environ: Mapping[str, str] = os.environ, now: float | None = None
+    after_s: float,
+    run: Run,
+    environ: Mapping[str, str] = os.environ,
+    now: float | None = None,
+    platform: str = sys.platform,
 ) -> Idleness:
     """Query the first source that answers; blocks for at most a few seconds.
 
@@ -73,7 +87,12 @@ def look(
         run: runs a program and returns its output.
         environ: environment variables.
         now: Unix seconds; None: the present time.
+        platform: as ``sys.platform``.
     """
+    if platform == "darwin":
+        since = parse_ioreg(run(IOREG) or "")
+        words = "ioreg does not tell when this Mac was last used"
+        return Idleness(None, words) if since is None else Idleness(since >= after_s)
     found: float | None = None
     if environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
         found = parse_xprintidle(run(X11) or "")

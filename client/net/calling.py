@@ -4,17 +4,16 @@ An advert may name anybody's address. So dialling it needs a reason to believe i
 
 - A range that the internet does not route (loopback, private networks) is dialled only if we have
   met a peer there: distant strangers cannot make us dial our own machine or network.
-- An address at which its peer has answered us is *proven*: it is dialled whenever it is wanted.
+- An address at which its peer has answered us, or that the user or an earlier session names, is
+  *believed*: it is dialled whenever it is wanted, in any range.
 - An address whose peer was linked with us from the same machine is *likely*: it is dialled once in
   a few seconds.
 - Any other is dialled once a minute, no matter how many peers name it, and all of them within a
   small budget.
 
 At one machine only a few unproven addresses are dialled per minute; an IPv6 /64 is one machine
-(``protocol.hosts``).
-
-Addresses named by the user are not limited here. State: ranges and machines met, proven addresses,
-the last attempts; all bounded. The clock is passed in.
+(``protocol.hosts``). State: ranges and machines met, believed addresses, the last attempts; all
+bounded. The clock is passed in.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Calls:
     def __init__(self, own: Iterable[str], now: float) -> None:
         self._ranges: OrderedDict[str, None] = OrderedDict()
         self._machines: OrderedDict[PeerId, str] = OrderedDict()
-        self._proven: OrderedDict[Place, PeerId] = OrderedDict()
+        self._believed: OrderedDict[Place, PeerId] = OrderedDict()
         self._called: OrderedDict[Place, float] = OrderedDict()
         self._called_machines: OrderedDict[str, deque[float]] = OrderedDict()
         self._budget = TokenBucket(BUDGET_PER_S, BUDGET_BURST, now)
@@ -83,13 +82,17 @@ class Calls:
         _put(self._machines, peer, machine_of(ip))
         self._meet_range(ip)
 
-    def answered(self, address: Destination) -> None:
-        """A peer has answered where we called it."""
-        _put(self._proven, _place_of(address), address.peer)
+    def believe(self, address: Destination) -> None:
+        """A peer has answered where we called it, or somebody we trust says that it is there."""
+        _put(self._believed, _place_of(address), address.peer)
 
-    def is_in_reach(self, ip: str) -> bool:
-        """Whether an address is public, or in a private range where we have met a peer."""
-        address = ipaddress.ip_address(ip)
+    def _is_believed(self, address: Destination) -> bool:
+        return self._believed.get(_place_of(address)) == address.peer
+
+    def is_in_reach(self, destination: Destination) -> bool:
+        """Whether an address, a number, is public, believed, or in a private range where we have
+        met a peer."""
+        address = ipaddress.ip_address(destination.host)
         if address.is_unspecified or address.is_multicast:
             return False
         if address.is_reserved and not address.is_loopback:
@@ -97,7 +100,7 @@ class Calls:
         if address.version == 6 and address.is_link_local:
             return False  # it does not say on which line
         private = range_of(address)
-        return private is None or private in self._ranges
+        return private is None or private in self._ranges or self._is_believed(destination)
 
     def may_call(self, address: Destination, now: float) -> bool:
         """Whether to call a peer at this address now; if so, it is counted as called.
@@ -107,9 +110,9 @@ class Calls:
             now: monotonic seconds.
         """
         peer, ip, place = address.peer, address.host, _place_of(address)
-        if not self.is_in_reach(ip):
+        if not self.is_in_reach(address):
             return False
-        if self._proven.get(place) == peer:
+        if self._is_believed(address):
             return True
         machine = machine_of(ip)
         likely = self._machines.get(peer) == machine

@@ -25,7 +25,6 @@ from client.net.errors import (
     AddressError,
     DialError,
     NetworkError,
-    NotCalled,
     PeerUnreachable,
     TurnedAway,
 )
@@ -119,6 +118,7 @@ class Libp2pNetwork:
         """Replaces relayed connections by direct ones."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
+        self._named = frozenset[str]()
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         self._attempts: dict[PeerId, trio.CancelScope] = {}
         """What each keeper is about; to cancel it lets the keeper begin anew, without pauses."""
@@ -273,7 +273,7 @@ class Libp2pNetwork:
         peer = connection.peer
         assert connection.called is not None
         if connection.relay is None:
-            self._calls.answered(connection.called)
+            self._calls.believe(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._change_of(peer).park()
@@ -307,6 +307,11 @@ class Libp2pNetwork:
         for peer in set(self._wanted) - set(self._keepers):
             self._keepers[peer] = trio.CancelScope()
             self._nursery.start_soon(self._keep, peer, self._keepers[peer])
+
+    def named(self, addresses: Iterable[str]) -> None:
+        """Replace the addresses that the user or an earlier session names: while their peers are
+        wanted, they are dialled for ever, whatever range they lie in."""
+        self._named = frozenset(addresses)
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
         """Take payloads only as the run needs them. See `Network.expect_payloads`."""
@@ -692,12 +697,8 @@ class Libp2pNetwork:
         targets = self._in_order((await self._resolved(addresses)).values())
         if not targets:
             return
-        try:
+        with suppress(NetworkError):  # whoever wants the peer dials again
             await self._connect(targets, self._may_call)
-        except NotCalled:
-            return
-        except NetworkError:
-            self._refused["dial-failed"] += 1
 
     def _detour(self, address: Destination) -> int:
         return 0 if address.relay is not None and self.direct(address.relay) is not None else 1
@@ -714,7 +715,9 @@ class Libp2pNetwork:
         for text in addresses:
             with suppress(AddressError):
                 address = await numeric_host(parse_destination(text))
-                if self._calls.is_in_reach(address.host):
+                if text in self._named:
+                    self._calls.believe(address.first_hop)
+                if self._calls.is_in_reach(address.first_hop):
                     found[text] = address
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import struct
 import sys
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -36,7 +38,8 @@ made up to be thrown away: so others see us where we listen."""
 SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
 TCP_ROUND_TRIPS = struct.Struct("=68xI76xI")
 """Of ``struct tcp_info`` (linux/tcp.h): the smoothed round trip and the shortest, microseconds."""
-TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it only from Python 3.12 on
+TCP_NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}
+"""By system: the socket module names it only from Python 3.12 on."""
 
 
 class TcpStream(ByteStream):
@@ -302,8 +305,9 @@ def _tune(stream: trio.SocketStream) -> None:
     overtakes them."""
     with contextlib.suppress(OSError):  # closed already, on some systems
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with contextlib.suppress(OSError):  # other systems number or lack this option
-        stream.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    if (option := TCP_NOTSENT_LOWAT.get(sys.platform)) is not None:
+        with contextlib.suppress(OSError):
+            stream.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
     if sys.platform == "linux":
         _widen(stream)
 
@@ -339,4 +343,6 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)  # trio's words repeat the address
     return getattr(error, "strerror", None) or str(error)

@@ -5,6 +5,8 @@ Members greet first; nothing of ours is sent but the handshake of the connection
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import nacl.utils
 import trio
 
@@ -19,11 +21,11 @@ OURS = PROTOCOL
 """The protocol that this program speaks."""
 
 
-async def greeting(member: Address, timeout_s: float) -> Hello:
+async def greeting(member: Sequence[Address], timeout_s: float) -> Hello:
     """Return a member's first message.
 
     Args:
-        member: its address, with its peer id.
+        member: its addresses, with its peer id.
         timeout_s: limit for everything.
 
     Raises:
@@ -39,10 +41,10 @@ async def greeting(member: Address, timeout_s: float) -> Hello:
     raise NetworkError(why)
 
 
-async def _first_message(network: Libp2pNetwork, member: Address) -> Hello | str:
+async def _first_message(network: Libp2pNetwork, member: Sequence[Address]) -> Hello | str:
     """Return a member's Hello, or why there is none."""
     try:
-        peer = await network.connect(str(member))
+        peer = await network.connect(*map(str, member))
     except NetworkError as error:
         return str(error)
     async for event in network.events:

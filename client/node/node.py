@@ -41,7 +41,7 @@ from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
-from client.inviting import fresh, ticket_note
+from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
 from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -101,7 +101,7 @@ from protocol.invite import SwarmFile, Target
 from protocol.port_mapping.mapped import PINHOLE
 from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import Kept, Register
-from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
+from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
 CLIENT = f"volunteer/{__version__}"
@@ -118,6 +118,7 @@ OTHER_PORTS = 4
 """Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
+UNSAVED = "free space and try again; --discard leaves anyway"
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
 
 
@@ -255,6 +256,11 @@ class Node:
         self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
+        self._patient = False
+        """Whether a state that cannot be saved is kept while we leave."""
+        self._discards = False
+        """Whether the user has agreed to lose it."""
+        self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
@@ -364,11 +370,18 @@ class Node:
 
     def stop(self) -> None:
         """Begin to drain."""
+        self._refuse_losses()
+        self._patient = True
         self._stop_asked.set()
 
-    def finish(self) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
-        self.stop()
+        if discard:
+            self._discards = True
+            self._training.held_stages.let_go()
+            self._stop_asked.set()
+        else:
+            self.stop()
         steps = self._engine.amending.book.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
@@ -381,39 +394,50 @@ class Node:
         found = self._event_sink.held_out_curve.points(points)
         return [HeldOutPoint(one.step, one.time, one.loss) for one in found]
 
-    def pause(self, until: float | None, reason: str) -> PauseView:
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         """Begin to give up every stage; return the pause."""
+        if discard:
+            self._training.held_stages.let_go()
+        else:
+            self._refuse_losses()
         kept = self._pauses.pause(until, reason)
         return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
+
+    def _refuse_losses(self) -> None:
+        """Refuse to leave while the disk does not take a state that nobody else has."""
+        if problem := self._training.held_stages.not_to_be_saved(self._checkpoints):
+            raise Impossible(f"{problem}; {UNSAVED}")
 
     def resume(self) -> bool:
         """Take part again."""
         return self._pauses.resume()
 
-    def invite(self, *, once: bool) -> InviteView:
+    def invite(self, *, once: bool, life_s: float | None) -> InviteView:
         """Return a fresh invite: ourselves, and the members met lately that are linked now.
 
         Where members vouch for those they invite, it names us alone, because the newcomer has to
         show it to us.
         """
         if isinstance(self._engine.handshake.admission, Vouching):
-            return self._ticket_invite(self._engine.handshake.admission, once)
-        if once:
-            raise Impossible("an invite for one member needs a swarm founded with --vouched")
+            vouching = self._engine.handshake.admission
+            return self._ticket_invite(vouching, once, life_s or TICKET_LIFE_S)
+        if once or life_s is not None:
+            raise Impossible(NEEDS_VOUCHING)
         linked: dict[PeerId | None, list[Address]]
         linked = {peer: [] for peer in self._network.statistics().peers}
         for address in self._met:
             linked.get(address.peer, []).append(address)
         return described(fresh(self._swarm, [_parsed(self._reach()), *linked.values()]))
 
-    def _ticket_invite(self, vouching: Vouching, once: bool) -> InviteView:
+    def _ticket_invite(self, vouching: Vouching, once: bool, life_s: float) -> InviteView:
+        secret, uses = nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES
         try:
-            ticket = vouching.draw_ticket(nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES)
+            ticket = vouching.draw_ticket(secret, uses, life_s)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
         own = fresh(self._swarm, [_parsed(self._reach())])
         view = described(replace(own, ticket=ticket.secret))
-        return structs.replace(view, notes=[*view.notes, ticket_note(ticket)])
+        return structs.replace(view, notes=[*view.notes, ticket_note(ticket, life_s)])
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""
@@ -473,10 +497,17 @@ class Node:
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._refused or self._training.held_stages.failure
+        failure = failure or self._refused or self._training.held_stages.failure or self._loss()
         if failure is not None:
             raise failure
         return ExitCode.OK
+
+    def _loss(self) -> UserError | None:
+        """What was lost on leaving; None: nothing, or the user has agreed to it."""
+        lost = self._training.held_stages.lost
+        if self._discards or not lost:
+            return None
+        return UserError("; ".join(lost), "free space: the run goes on from an earlier version")
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
@@ -528,7 +559,9 @@ class Node:
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
-        engine.kept_links = KeptLinks((*met, *swarm.peers))
+        named = (*swarm.peers, *met)
+        engine.kept_links = KeptLinks(named)
+        self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.reach.moved = lambda: engine.own_advert.move(self._reach())
@@ -541,7 +574,7 @@ class Node:
             folders.waypoints(name),
         )
         engine.contributions.keep_in(folders.contributions(name))
-        folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
+        folder = self._checkpoints
         history = engine.history = self._history = History(
             engine,
             me,
@@ -594,7 +627,9 @@ class Node:
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
         settings, data = self._options.settings, self._folders.data
-        own = relay_advert(settings, tuple(self._reach()), int(time.time()), kept_line(data))
+        await self._training.clock_agrees()
+        joined = int(self._engine.wall())
+        own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
         self._engine.own_advert.enter(own, {})
         await AdvertUpdater(self._engine, settings, data, self._reach).run()
 
@@ -707,6 +742,8 @@ class Node:
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
+        self._patient = False
+        self._training.held_stages.let_go()
         self._stop_asked.set()
 
     async def _until_over(self) -> None:
@@ -768,6 +805,8 @@ class Node:
     async def _leave(self) -> None:
         """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
+        if not self._patient:  # nobody may be there to make room
+            self._training.held_stages.let_go()
         self._history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()

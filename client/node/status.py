@@ -307,6 +307,8 @@ def _state(
     if paused is not None:
         held = ", ".join(map(str, held_stages.held))
         return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
+    if not engine.started and (off := engine.compare_clocks()):
+        return "waiting", off
     starved, served = engine.text.starved, engine.membership.roster.serving(0)
     if (problem := engine.text.problem) and (starved or not served):
         return "waiting", problem

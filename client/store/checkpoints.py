@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -147,6 +148,20 @@ class CheckpointFolder:
         for checkpoint in removed:
             checkpoint.path.unlink(missing_ok=True)
         return removed
+
+    def problem(self, size_bytes: int) -> str:
+        """Say why so many bytes cannot be written here now; empty: as far as can be known, they
+        can."""
+        place = next(one for one in (self.folder, *self.folder.parents) if one.exists())
+        if not os.access(place, os.W_OK):
+            return f"{place} is not writable"
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError:
+            return ""
+        if free >= size_bytes:
+            return ""
+        return f"{size_bytes / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB free in {place}"
 
     def adopt(self, path: Path, stage: int, version: int) -> Path:
         """Move a verified file on the same disk to its place as a checkpoint; return the new path.

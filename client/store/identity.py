@@ -17,13 +17,13 @@ from typing import Final
 
 from client.errors import ExitCode, UserError
 from client.store.atomic import TEMPORARY_SUFFIX, flush_folder, write_atomic
-from client.store.paths import HOME_VARIABLE
+from client.store.paths import HOME_VARIABLE, Entry
 from protocol.wire.envelope import SEED_BYTES, Signer
 
-KEY_FILE: Final = "identity.key"
-NEXT_FILE: Final = "identity.next"
+KEY_FILE: Final = Entry.KEY
+NEXT_FILE: Final = Entry.NEXT_KEY
 """The key that is about to take the place of ``KEY_FILE``."""
-LOCK_FILE: Final = "identity.lock"
+LOCK_FILE: Final = Entry.LOCK
 
 
 def load_identity(folder: Path) -> bytes | None:

@@ -17,13 +17,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 
-FILE_NAME: Final = "last-run.json"
+FILE_NAME: Final = Entry.LAST_RUN
 MAX_FILE_BYTES: Final = 16 * 1024
 MAX_CHARS: Final = 1000
 CLOCK_S: Final = 5.0
 """The system's value of a process's start time varies by at most this."""
-SIGNS_OF_LIFE: Final = ("logs/volunteer.log", "sessions.json")
+SIGNS_OF_LIFE: Final = (f"{Entry.LOGS}/volunteer.log", Entry.SESSIONS)
 """Files that a living node writes about once a minute."""
 
 Words = Annotated[str, Meta(max_length=4 * MAX_CHARS)]
@@ -158,7 +159,7 @@ class RunRecord:
         import psutil
 
         last = max([run.began, *self._signs()])
-        log = self._folder / "logs" / "volunteer.log"
+        log = self._folder / Entry.LOGS / "volunteer.log"
         how = "ended without a word: it was killed, or ran out of memory"
         if last < psutil.boot_time():
             how = "ended without a word: this machine was switched off or restarted"

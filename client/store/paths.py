@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,36 @@ SOCKET_NAME_BYTES: Final = 32
 """Bytes reserved for a socket's own name below the runtime folder."""
 
 
+class Entry(StrEnum):
+    """The volunteer's files and folders in its data folder: it makes no others there."""
+
+    AGREEMENTS = "agreements"
+    AMENDMENTS = "amendments"
+    AT_REST_KEY = "at-rest.key"
+    CAPACITY = "capacity.json"
+    CHECKPOINTS = "checkpoints"
+    COMPILED = "compiled"
+    CONSENT = "consent.json"
+    CREDIT = "credit"
+    CURVES = "curves"
+    EVIDENCE = "evidence"
+    KEY = "identity.key"
+    LAST_RUN = "last-run.json"
+    LINE = "bandwidth.json"
+    LOCK = "identity.lock"
+    LOGS = "logs"
+    NEXT_KEY = "identity.next"
+    PAUSED = "paused.json"
+    SAMPLES = "samples"
+    SESSIONS = "sessions.json"
+    SNAPSHOTS = "snapshots"
+    SWARMS = "swarms"
+    TEXTS = "texts"
+    TRACKERS = "trackers"
+    USAGE = "usage.json"
+    VOUCHES = "vouches"
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """The folders of one user, or of one ``VOLUNTEER_HOME``; they need not exist yet."""
@@ -48,78 +79,78 @@ class Folders:
     @property
     def swarms(self) -> Path:
         """Remembered swarms."""
-        return self.data / "swarms"
+        return self.data / Entry.SWARMS
 
     @property
     def texts(self) -> Path:
         """Training texts."""
-        return self.data / "texts"
+        return self.data / Entry.TEXTS
 
     @property
     def logs(self) -> Path:
         """Log files."""
-        return self.data / "logs"
+        return self.data / Entry.LOGS
 
     @property
     def trackers(self) -> Path:
         """What experiment trackers keep."""
-        return self.data / "trackers"
+        return self.data / Entry.TRACKERS
 
     def checkpoints(self, swarm: str) -> Path:
         """Checkpoints of one swarm."""
-        return self.data / "checkpoints" / swarm
+        return self.data / Entry.CHECKPOINTS / swarm
 
     def credit(self, swarm: str) -> Path:
         """Our work for one swarm."""
-        return self.data / "credit" / f"{swarm}.json"
+        return self.data / Entry.CREDIT / f"{swarm}.json"
 
     def contributions(self, swarm: str) -> Path:
         """Who contributed to one swarm."""
-        return self.data / "credit" / f"{swarm}.contributions"
+        return self.data / Entry.CREDIT / f"{swarm}.contributions"
 
     def curve(self, swarm: str) -> Path:
         """The loss curve of one swarm."""
-        return self.data / "curves" / f"{swarm}.bin"
+        return self.data / Entry.CURVES / f"{swarm}.bin"
 
     def held_out(self, swarm: str) -> Path:
         """The losses on held-out text of one swarm, by version."""
-        return self.data / "curves" / f"{swarm}-held-out.bin"
+        return self.data / Entry.CURVES / f"{swarm}-held-out.bin"
 
     def samples(self, swarm: str) -> Path:
         """What this machine let one swarm's model write."""
-        return self.data / "samples" / f"{swarm}.json"
+        return self.data / Entry.SAMPLES / f"{swarm}.json"
 
     def vouches(self, swarm: str) -> Path:
         """The signatures by which we belong to one swarm, and the invites that we made."""
-        return self.data / "vouches" / f"{swarm}.bin"
+        return self.data / Entry.VOUCHES / f"{swarm}.bin"
 
     def amendments(self, swarm: str) -> Path:
         """The founder's amendments of one swarm."""
-        return self.data / "amendments" / f"{swarm}.msgpack"
+        return self.data / Entry.AMENDMENTS / f"{swarm}.msgpack"
 
     def agreements(self, swarm: str) -> Path:
         """The match records of one swarm."""
-        return self.data / "agreements" / f"{swarm}.msgpack"
+        return self.data / Entry.AGREEMENTS / f"{swarm}.msgpack"
 
     def proofs(self, swarm: str) -> Path:
         """The expelled members of one swarm, with the evidence."""
-        return self.data / "evidence" / f"{swarm}.msgpack"
+        return self.data / Entry.EVIDENCE / f"{swarm}.msgpack"
 
     def numbers(self, swarm: str) -> Path:
         """A number above those of all that we have signed in one swarm."""
-        return self.data / "evidence" / f"{swarm}.number"
+        return self.data / Entry.EVIDENCE / f"{swarm}.number"
 
     def marks(self, swarm: str) -> Path:
         """What we have signed last in one swarm."""
-        return self.data / "evidence" / f"{swarm}.marks"
+        return self.data / Entry.EVIDENCE / f"{swarm}.marks"
 
     def audits(self, swarm: str) -> Path:
         """What our audits came to in one swarm."""
-        return self.data / "evidence" / f"{swarm}.audits"
+        return self.data / Entry.EVIDENCE / f"{swarm}.audits"
 
     def waypoints(self, swarm: str) -> Path:
         """The chain of certified versions of one swarm."""
-        return self.data / "evidence" / f"{swarm}.waypoints"
+        return self.data / Entry.EVIDENCE / f"{swarm}.waypoints"
 
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 
-FILE_NAME = "paused.json"
+FILE_NAME = Entry.PAUSED
 
 
 class KeptPause(Struct, frozen=True):

@@ -14,14 +14,15 @@ from typing import Final
 
 from client.at_rest import CHUNK_BYTES, is_encrypted, open_read, writing
 from client.store.atomic import is_temporary, replacing
+from client.store.paths import Entry
 
 HELD: Final = {
-    "checkpoints": (".safetensors", ".buddy"),
-    "texts": (".bin", ".leaf"),
-    "snapshots": ("",),
+    Entry.CHECKPOINTS: (".safetensors", ".buddy"),
+    Entry.TEXTS: (".bin", ".leaf"),
+    Entry.SNAPSHOTS: ("",),
 }
 """By folder, what the names of its files of text or weights contain."""
-WORKING_COPIES: Final = "snapshots"
+WORKING_COPIES: Final = Entry.SNAPSHOTS
 
 
 def kept_files(data: Path, *, encrypted: bool) -> list[Path]:

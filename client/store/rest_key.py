@@ -19,8 +19,9 @@ from nacl.pwhash import argon2id
 from client.at_rest import KEY_BYTES
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 
-FILE_NAME: Final = "at-rest.key"
+FILE_NAME: Final = Entry.AT_REST_KEY
 MAX_FILE_BYTES: Final = 1024
 OPERATIONS: Final = argon2id.OPSLIMIT_MODERATE
 MEMORY_BYTES: Final = argon2id.MEMLIMIT_MODERATE

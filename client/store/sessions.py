@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 
-FILE_NAME: Final = "sessions.json"
+FILE_NAME: Final = Entry.SESSIONS
 MAX_SESSIONS: Final = 64
 MAX_FILE_BYTES: Final = 16 * 1024
 SHORTEST_S: Final = 10

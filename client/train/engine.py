@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import trio
 
+from client.clock import SET_CLOCK
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
 from client.train.messaging.admission import Vouching
@@ -52,6 +53,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, SwarmId, short
+from protocol.limits import MAX_CLOCK_OFFSET_S
 from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -60,6 +62,7 @@ from protocol.membership.held_out import HELD_OUT
 from protocol.membership.membership import Membership, Proves
 from protocol.membership.progress import PROGRESS
 from protocol.membership.roster import guests_for
+from protocol.membership.swarm_clock import SwarmClock, off_words
 from protocol.membership.view import (
     Contradicted,
     MemberDown,
@@ -135,6 +138,8 @@ class Engine:
             per_step=manifest.microbatches_per_step,
         )
         self.membership.proves = self._proves
+        self.own_clock: Callable[[], float] = time.time
+        self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(
             signer.peer, manifest, self.membership, self._members, self._proves
@@ -204,8 +209,18 @@ class Engine:
         return trio.current_time()
 
     def wall(self) -> float:
-        """Unix seconds."""
-        return time.time()
+        """Unix seconds, by the swarm's clock."""
+        return self._clock.unix_s(self.own_clock(), self.now())
+
+    def compare_clocks(self) -> str:
+        """Return why our clock does not let us train, and what to do; empty: it does. See
+        ``SwarmClock``."""
+        off = self._clock.compare(self.own_clock(), self.now())
+        return f"{off}: it does not train before one is set right; {SET_CLOCK}" if off else ""
+
+    def _clock_counts(self, peer: PeerId) -> bool:
+        proves = self._proves()
+        return peer in self.handshake.admitted and (proves is None or proves(peer))
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
@@ -372,6 +387,8 @@ class Engine:
     def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
+        self._clock.gone(peer)
+        self.compare_clocks()
         self.reach.gone(peer)
         self._chunks.gone(peer)
         self.measuring.gone(peer)
@@ -390,7 +407,9 @@ class Engine:
 
     def on_hello(self, peer: PeerId, message: Hello, payload: bytes) -> None:
         """Admit a peer, if it may be."""
+        self._clock.heard(peer, message.clock, self.now())
         if self.handshake.hello(peer, message):
+            self._compare_with(peer)
             self.network.admit(peer)
             self._members(self.membership.link_up(peer, self.now()))
             self.expulsions.link_up(peer)
@@ -398,6 +417,16 @@ class Engine:
             self.waypoints.link_up(peer)
             self.text.linked(peer)
             self.reach.linked(peer)
+
+    def _compare_with(self, peer: PeerId) -> None:
+        """Compare our clock with that of a peer that is admitted now."""
+        self.compare_clocks()
+        ahead_s = self._clock.ahead_s(peer, self.own_clock(), self.now())
+        if abs(ahead_s) > MAX_CLOCK_OFFSET_S:
+            words = f"our clock is {off_words(ahead_s)} {short(peer)}'s: the two cannot train"
+            self.perform(
+                Explain("membership", f"{words} together until one is set right", "warning")
+            )
 
     def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
         """A peer says where it sees us."""
@@ -726,6 +755,7 @@ class Engine:
 
     def _start(self) -> None:
         self.started = True
+        self._clock.settle()
         if self.held_stages is not None:
             self.held_stages.allow_training()
 

@@ -7,7 +7,6 @@ stay. Resuming enters the swarm again with the same identity.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import (
@@ -54,10 +54,10 @@ from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 from protocol.manifest import Manifest
 
-FINISH_S = 240.0
-"""For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage; the matching checks whether memory holds both."""
+CLOCK_S = 1.0
+"""Between two looks whether a clock that was wrong is right."""
 MEASURING_WORKERS = 4
 """Deaths after which a restart is not expected to help."""
 
@@ -103,7 +103,7 @@ class Training:
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
-        texts = TextStore(site.data / "texts")
+        texts = TextStore(site.data / Entry.TEXTS)
         starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
@@ -115,10 +115,10 @@ class Training:
             capacity=self._known_capacity,
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
-                snapshots=site.data / "snapshots",
+                snapshots=site.data / Entry.SNAPSHOTS,
                 data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in starts),
-                compiled=str(site.data / "compiled"),
+                compiled=str(site.data / Entry.COMPILED),
             ),
             data_source=_source(site, manifest.data),
             text=engine.text,
@@ -155,15 +155,14 @@ class Training:
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
-        """Hand over and save our stages within ``FINISH_S``; nothing is held afterwards."""
+        """Hand over and save our stages; nothing is held afterwards."""
         self._over = self._over or for_good
         held_stages, engine = self.held_stages, self._engine
-        with trio.move_on_after(FINISH_S):
-            async with self._leaving:  # a pause may be at it already
-                drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
-                drain.prepare()
-                engine.drain()
-                await drain.run()
+        async with self._leaving:  # a pause may be at it already
+            drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
+            drain.prepare()
+            engine.drain()
+            await drain.run()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
@@ -215,9 +214,10 @@ class Training:
         except UserError as error:
             self.held_stages.failure = error
             return
+        await self.clock_agrees()
         addresses = tuple(self._site.addresses())
-        seats = settings.seats or USUAL_SEATS
-        own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
+        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
+        own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
         own = replace(own, memory_bytes=self._advertised_bytes())
         engine.describe(own, has_text=not problem)
         self._say_speed()
@@ -226,6 +226,18 @@ class Training:
             engine, settings, data, self._site.addresses, memory_bytes=self._advertised_bytes
         )
         await updater.run()
+
+    async def clock_agrees(self) -> None:
+        """Wait until this machine's clock and the members' agree, and say that we wait."""
+        told = False
+        while words := self._engine.compare_clocks():
+            self.phase = words
+            if not told:
+                self._engine.perform(Explain("swarm", words, "error"))
+            told = True
+            await trio.sleep(CLOCK_S)
+        if told:
+            self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
     def _fitting(self, manifest: Manifest) -> list[bool]:
         """Return which stages fit into what the machine's other volunteers leave; if none does,
@@ -347,7 +359,7 @@ def _source(site: Site, data: DataSpec) -> str:
     this machine, or Python's own source. Empty: only the store."""
     if site.data_path is not None:
         return str(site.data_path)
-    origin = TextStore(site.data / "texts").origin(data.digest)
+    origin = TextStore(site.data / Entry.TEXTS).origin(data.digest)
     if origin is not None:
         return str(origin)
     return data.source if data.source == "stdlib" else ""

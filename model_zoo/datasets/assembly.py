@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from pathlib import Path
 from model_zoo.data import DataError
 from model_zoo.datasets.folder import is_data_folder
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
-from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name, shard_sizes
+from model_zoo.specs.shards import LEAVES, SHARD_BYTES, TOKENIZER, shard_name, shard_sizes
 
-PLAN, NOTE, LOCK = ".plan.json", ".progress.json", ".lock"
+PLAN, NOTE, LOCK, PARTS = ".plan.json", ".progress.json", ".lock", ".parts"
 PARTIAL = ".partial"
 COPY_BYTES = 32 << 20
 """Appended at once."""
@@ -106,36 +107,51 @@ def building(out: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "free space and run the same command again; it goes on where it was"
-        words = f"the disk of {out} is full: {advice}" if full else str(error)
-        raise DataError(words) from error
+        words = f"cannot write {error.filename or out}: {error.strerror}; choose another folder"
+        raise DataError(f"the disk of {out} is full: {advice}" if full else words) from error
 
 
 def same_plan(out: Path, plan: str) -> bool:
     """Whether a folder was begun with a plan."""
     path = out / PLAN
-    return path.is_file() and path.read_text() == blake2b(plan.encode()).hexdigest()
+    return path.is_file() and path.read_bytes() == _digest(plan)
 
 
-def begin(out: Path, plan: str, others: str) -> None:
-    """Note what the folder is made of, or check that it is made of the same.
+def begin(out: Path, plan: str) -> None:
+    """Note what the folder is made of. What was begun there with another plan is removed, so that
+    a corrected command can be given after one that failed.
 
     Args:
         out: the folder.
         plan: words that decide the result.
-        others: how another plan may differ, for people.
 
     Raises:
-        DataError: the folder has other files, or those of another plan.
+        DataError: the folder is complete and made of something else, or has other files.
     """
     if (out / PLAN).exists():
-        if not same_plan(out, plan):
-            raise DataError(f"{out} was begun with {others}: choose another folder, or remove it")
+        if same_plan(out, plan):
+            return
+        if is_data_folder(out):
+            raise DataError(f"{out} is made of other data: choose another folder, or remove it")
+        _clear(out)
+        write(out / PLAN, _digest(plan))
         return
     names = (path.name for path in out.iterdir())
     found = [name for name in names if name != LOCK and not name.endswith(PARTIAL)]
     if found:
         raise DataError(f"{out} is not empty (it has {found[0]}): choose another folder")
-    write(out / PLAN, blake2b(plan.encode()).hexdigest().encode())
+    write(out / PLAN, _digest(plan))
+
+
+def _digest(plan: str) -> bytes:
+    return blake2b(plan.encode()).hexdigest().encode()
+
+
+def _clear(out: Path) -> None:
+    """Remove what an unfinished folder has, the plan apart, so that it stays one until the end."""
+    shutil.rmtree(out / PARTS, ignore_errors=True)
+    for path in (out / NOTE, out / TOKENIZER, out / LEAVES, *out.glob("shard-*.bin")):
+        path.unlink(missing_ok=True)
 
 
 def is_unfinished(path: Path) -> bool:

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from model_zoo.datasets.assembly import (
     COPY_BYTES,
     NOTE,
     PARTIAL,
+    PARTS,
     Assembly,
     Progress,
     begin,
@@ -37,8 +39,10 @@ from model_zoo.datasets.assembly import (
     same_plan,
     write,
 )
-from model_zoo.datasets.conversations import BadRow, Conversation, Reader
+from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
 from model_zoo.datasets.folder import (
+    LISTED_ROWS,
+    MAX_ROW_CHARS,
     Conversations,
     Folder,
     Index,
@@ -47,7 +51,7 @@ from model_zoo.datasets.folder import (
     name_of,
     open_folder,
 )
-from model_zoo.datasets.sources import Fragment, Piece, Source
+from model_zoo.datasets.sources import BadRow, Fragment, Piece, RowPlace, Source, refuse
 from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
@@ -56,17 +60,20 @@ from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
 from model_zoo.tokenizers.tokenizer import Tokens
 
-PARTS = ".parts"
 TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _BATCH_BYTES = 1 << 20
 _PACKED_WINDOWS = 64
 """Conversations of so many windows, at a byte a token, are packed together at least."""
-_NEWLINE = b"\n"
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """Counts of what was tokenized; of conversations also what `folder.Conversations` says."""
+    """Counts of what was tokenized; of conversations also what `folder.Conversations` says.
+
+    Fields:
+        skipped: rows that cannot be used and are left out.
+        listed: the first of them.
+    """
 
     texts: int = 0
     text_bytes: int = 0
@@ -75,11 +82,14 @@ class Tally(msgspec.Struct, frozen=True):
     padding: int = 0
     cut: int = 0
     left_out: int = 0
+    skipped: int = 0
+    listed: tuple[RowPlace, ...] = ()
 
     def plus(self, other: Tally) -> Tally:
         """Return the sum."""
         both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Tally(*(a + b for a, b in both))
+        total = Tally(*(a + b for a, b in both))
+        return msgspec.structs.replace(total, listed=total.listed[:LISTED_ROWS])
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -111,6 +121,8 @@ class _Job:
     """Tokens of a window of conversations; 0: texts."""
     packed: bool = False
     """Whether a window has several of them."""
+    skips: bool = False
+    """Whether rows that cannot be used are left out."""
 
 
 def build(
@@ -121,11 +133,12 @@ def build(
     field: str = "text",
     context: int | None = None,
     packed: bool = False,
+    skips: bool = False,
     workers: int | None = None,
     tell: Callable[[Progress], None] = lambda _: None,
     left_out: Callable[[list[str]], None] = lambda _: None,
 ) -> Folder:
-    """Make a data folder, or complete one that was interrupted.
+    """Make a data folder, or complete one that was interrupted or failed.
 
     Args:
         paths: files and folders of text.
@@ -134,6 +147,8 @@ def build(
         field: of JSON lines and parquet, that has the text.
         context: of conversations, tokens of a window; None: the sources have texts.
         packed: whether a window has as many conversations as fit.
+        skips: whether rows that cannot be used are left out and counted; otherwise one ends the
+            build, which then goes on from there where this is true.
         workers: processes; None: one per core.
         tell: called with the progress.
         left_out: called with words about files of folders that have no text.
@@ -152,12 +167,12 @@ def build(
     with building(out):
         if is_data_folder(out) and same_plan(out, plan):
             return open_folder(out)
-        begin(out, plan, "other files, another tokenizer or field")
+        begin(out, plan)
         parts = _parts(files, field)
         chosen = _chosen(out, parts, field, tokenizer)
         named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
         chat = chosen.chat if chosen else None
-        job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed)
+        job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed, skips)
         note = _assemble(out, parts, job, workers or _cores(), tell)
         answers = Answers(context, max(1, note.tally.learned), packed or UNSET) if context else None
         return _finish(out, paths, chosen, note, answers)
@@ -180,7 +195,7 @@ def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
         raise DataError(f"{path} has tokens, not text")
     job = _Job("", field, "", "")
     try:
-        made = [data for piece in pieces for data, _ in _made(piece, job, tokenizer)]
+        made = [data for piece in pieces for data, _ in _made(piece, job, tokenizer, refuse)]
     except BadTokenizer as error:
         raise DataError(str(error)) from error
     return np.frombuffer(b"".join(made), token_dtype(tokenizer.vocab if tokenizer else 256))
@@ -319,14 +334,20 @@ def _make_part(part: _Part, job: _Job) -> Tally:
     done = _part_path(Path(job.folder), part.number)
     partial = done.with_suffix(PARTIAL)
     tally = Tally()
+
+    def skip(row: RowPlace) -> None:
+        nonlocal tally
+        tally = tally.plus(Tally(skipped=1, listed=(row,)))
+
+    bad = skip if job.skips else refuse
     with partial.open("wb") as file:
         for piece in part.pieces:
             if job.context:
-                made = _talked(piece, job, tokenizer)
+                made = _talked(piece, job, tokenizer, bad)
             elif piece.kind == "tokens":
                 made = _copied(piece, tokenizer)
             else:
-                made = _made(piece, job, tokenizer)
+                made = _made(piece, job, tokenizer, bad)
             for data, counted in made:
                 file.write(data)
                 tally = tally.plus(counted)
@@ -335,8 +356,10 @@ def _make_part(part: _Part, job: _Job) -> Tally:
     return tally
 
 
-def _made(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
-    for batch in _batches(sources.fragments(piece, job.field)):
+def _made(
+    piece: Piece, job: _Job, tokenizer: Bpe | None, bad: BadRow
+) -> Iterator[tuple[bytes, Tally]]:
+    for batch in _batches(sources.fragments(piece, job.field, bad)):
         texts = [fragment.text.decode("utf-8", "replace") for fragment in batch]
         size = sum(len(fragment.text) for fragment in batch)
         replaced = sum(
@@ -347,21 +370,20 @@ def _made(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[byte
         yield _encoded(texts, batch, tokenizer), Tally(ends, size, replaced)
 
 
-def _talked(piece: Piece, job: _Job, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
-    """Make windows of conversations.
-
-    Raises:
-        DataError: a row is none; says which.
-    """
+def _talked(
+    piece: Piece, job: _Job, tokenizer: Bpe | None, bad: BadRow
+) -> Iterator[tuple[bytes, Tally]]:
+    """Make windows of conversations; ``bad`` is told of rows that are none."""
     reader = _reader(tokenizer, job.context, job.packed)
     enough = max(_BATCH_BYTES, job.packed * _PACKED_WINDOWS * job.context)
     batch: list[Conversation] = []
     size = 0
-    for place, row in sources.rows(piece):
+    for place, row in sources.rows(piece, bad):
         try:
             batch.append(reader.conversation(row))
-        except BadRow as error:
-            raise DataError(f"{sources.row_name(piece.path, place)} {error}") from error
+        except NoConversation as error:
+            bad(RowPlace(piece.path, place, str(error)))
+            continue
         size += len(batch[-1].text)
         if size >= enough:
             yield from _windows(reader, batch)
@@ -405,8 +427,7 @@ def _batches(found: Iterator[Fragment]) -> Iterator[list[Fragment]]:
 def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | None) -> bytes:
     """Return the tokens of fragments; where a text ends, the token that says so follows."""
     if tokenizer is None:
-        ends = [_NEWLINE if f.ends and not f.text.endswith(_NEWLINE) else b"" for f in batch]
-        plain = b"".join(f.text + end for f, end in zip(batch, ends, strict=True))
+        plain = sources.as_bytes(batch)
         return np.frombuffer(plain, dtype=np.uint8).astype(token_dtype(256)).tobytes()
     end = tokenizer.end_of_text
     closing = b"" if end is None else np.array(end, token_dtype(tokenizer.vocab)).tobytes()
@@ -479,23 +500,36 @@ def _all_made(parts: Sequence[_Part], job: _Job, workers: int) -> Iterator[tuple
     if count <= 1:
         yield from ((part, _make_part(part, job)) for part in parts)
         return
+    with processes(count) as pool:
+        for part in todo:
+            waiting.append((part, _begun(pool, part, job)))
+            if len(waiting) < 2 * count:
+                continue
+            first, made = waiting.pop(0)
+            yield first, made.result()
+        for first, made in waiting:
+            yield first, made.result()
+
+
+@contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that tokenize; whoever leaves early, as Ctrl-C does, does not wait for them.
+
+    Raises:
+        DataError: one was killed.
+    """
+    others = set(active_children())
     with ProcessPoolExecutor(count, get_context("spawn"), _end_with_parent) as pool:
         try:
-            for part in todo:
-                waiting.append((part, _begun(pool, part, job)))
-                if len(waiting) < 2 * count:
-                    continue
-                first, made = waiting.pop(0)
-                yield first, made.result()
-            for first, made in waiting:
-                yield first, made.result()
+            yield pool
         except BrokenProcessPool as error:
             raise DataError(
                 "a process that tokenized was killed, perhaps for want of memory: run the same "
                 "command again, with fewer --workers; it goes on where it was"
             ) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.terminate()
             raise
 
 
@@ -517,7 +551,7 @@ def _finish(
         if note.tally.left_out:
             within = answers.context if answers else 0
             raise DataError(f"no conversation has an answer within {within} tokens")
-        raise DataError("the sources have no text at all")
+        raise DataError(" and ".join(["the sources have no text at all", *_skipped(note.tally)]))
     tally = note.tally
     talked = None
     if answers is not None:
@@ -531,12 +565,23 @@ def _finish(
         text_bytes=tally.text_bytes,
         replaced=tally.replaced,
         conversations=talked,
+        skipped=tally.skipped,
+        skipped_rows=tuple(_names(tally)),
     )
     write(out / INDEX, msgspec.json.encode(index))
     for path in (out / PARTS).iterdir():
         path.unlink()
     (out / PARTS).rmdir()
     return open_folder(out)
+
+
+def _names(tally: Tally) -> list[str]:
+    return [name[:MAX_ROW_CHARS] for name in sources.row_names(tally.listed)]
+
+
+def _skipped(tally: Tally) -> list[str]:
+    names = _names(tally)[:1]
+    return [f"{tally.skipped:,} rows that cannot be used, such as {name}" for name in names]
 
 
 def _read_note(out: Path) -> _Note:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from model_zoo.data import DataError
@@ -30,7 +31,9 @@ def parse_tokenizer(choice: str) -> Bpe | int | None:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_TOKENIZER_BYTES + 1)
-        return Bpe(data, chat_format(path.parent))
+        found = Bpe(data.removeprefix(BOM_UTF8), chat_format(path.parent))
+        found.check()
+        return found
     except OSError as error:
         known = "bytes, a tokenizer.json, a folder with one, or train:16384"
         raise DataError(f"no tokenizer {path}: {error.strerror}; take {known}") from error

@@ -4,8 +4,11 @@ A window has as many tokens as the model's context, and is padded at its end. A 
 is cut. A window has one conversation, or, where they are packed, as many as fit. Then the first
 token of each says that it begins there, so that none sees another one. Conversations are packed by
 best fit, longest first: each comes into the window that has least room left for it, the earliest of
-several, or into a new one. Rows have `messages`, whose assistant's are
-learned, or a `prompt` and a `completion`, texts or messages both, of which the completion is.
+several, or into a new one.
+
+Rows have `messages`, or `conversations` with ShareGPT's names, of which the assistant's are
+learned, or a `prompt` and a `completion`, texts or messages both, of which the completion is. Tool
+calls and a row's `tools` are what the template makes of them. All parts of a content are texts.
 
 What an answer is follows from the tokenizer's template: all that it writes between what it asks for
 an answer with and what follows the answer, so the end of the answer is learned, too.
@@ -14,10 +17,12 @@ an answer with and what follows the answer, so the end of the answer is learned,
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, token_dtype
@@ -26,10 +31,12 @@ from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
 from model_zoo.tokenizers.tokenizer import Tokens
 
 _ASSISTANT = "assistant"
+_SHARE_GPT = {"human": "user", "gpt": _ASSISTANT}
+_TALKS = ("messages", "conversations")
 _DTYPE = token_dtype(256, masked=True)
 
 
-class BadRow(ValueError):
+class NoConversation(ValueError):
     """A row is no conversation that can be learned from; the message says why."""
 
 
@@ -82,25 +89,27 @@ class Reader:
         """Return the conversation of a row.
 
         Raises:
-            BadRow: it has none, or none with an answer.
+            NoConversation: it has none, or none with an answer.
         """
         if not isinstance(row, dict):
-            raise BadRow("is no JSON object")
-        if "messages" in row:
-            messages = self._messages(row["messages"], "messages")
-            return self._talked(messages, 0)
+            raise NoConversation("is no JSON object")
+        for name in _TALKS:
+            if name in row:
+                return self._talked(self._messages(row[name], name), 0, _tools(row))
         prompt, completion = row.get("prompt"), row.get("completion")
         if isinstance(prompt, str) and isinstance(completion, str):
             if not completion:
-                raise BadRow("has an empty completion: there is no answer to learn")
+                raise NoConversation("has an empty completion: there is no answer to learn")
             self._check_words(prompt + completion)
             text = prompt + completion
             return Conversation(text, ((len(prompt), len(text)),), ends=True)
         if isinstance(prompt, list) and isinstance(completion, list):
             before = self._messages(prompt, "prompt")
             after = self._messages(completion, "completion")
-            return self._talked(before + after, len(before))
-        raise BadRow('has neither "messages" nor a "prompt" and a "completion"')
+            return self._talked(before + after, len(before), _tools(row))
+        raise NoConversation(
+            'has neither "messages" or "conversations" nor a "prompt" and a "completion"'
+        )
 
     def encoded(self, found: Sequence[Conversation]) -> Iterator[Encoded]:
         """Return the tokens of each conversation."""
@@ -152,60 +161,110 @@ class Reader:
 
     def _messages(self, found: Any, where: str) -> list[Message]:
         if not isinstance(found, list) or not found:
-            raise BadRow(f'has no messages in "{where}"')
-        for number, message in enumerate(found, start=1):
-            role = message.get("role") if isinstance(message, dict) else None
-            content = message.get("content") if isinstance(message, dict) else None
-            if not isinstance(role, str) or not isinstance(content, str):
-                raise BadRow(f"has a message {number} without a role and a content that is text")
-            self._check_words(content)
-        return found
+            raise NoConversation(f'has no messages in "{where}"')
+        return [_message(one, number) for number, one in enumerate(found, start=1)]
 
     def _check_words(self, text: str) -> None:
         """A text must not forge the end of a message."""
         for word in self._special:
             if word in text:
-                raise BadRow(f"has {word} in its text, which stands for a special token")
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise BadRow("has half a character in its text")
+                raise NoConversation(f"has {word} in its text, which stands for a special token")
 
-    def _talked(self, messages: list[Message], first: int) -> Conversation:
+    def _talked(self, messages: list[Message], first: int, tools: list[Any] | None) -> Conversation:
         """Return a conversation whose assistant's messages are learned from a number on."""
         if self._template is None:
-            raise BadRow(
+            raise NoConversation(
                 "has messages, and the tokenizer has no chat template: take a folder with "
                 "tokenizer.json and tokenizer_config.json or chat_template.jinja as --tokenizer"
             )
         numbered = enumerate(messages)
         answered = [n for n, m in numbered if n >= first and m["role"] == _ASSISTANT]
-        if not any(messages[number]["content"].strip() for number in answered):
-            raise BadRow("has no answer: no message of the assistant with a text")
+        if not any(_says_something(messages[number]) for number in answered):
+            raise NoConversation("has no answer: no message of the assistant with a text")
+        for words in _texts([messages, tools]):
+            self._check_words(words)
+        render = partial(self._template.render, tools=tools)
         try:
-            text = self._template.render(messages)
-            answers = tuple(self._answer(text, messages, number) for number in answered)
+            text = render(messages)
+            answers = tuple(_answer(render, text, messages, number) for number in answered)
         except BadTemplate as error:
-            raise BadRow(f"has messages, and {error}") from error
+            raise NoConversation(f"has messages, and {error}") from error
         return Conversation(text, answers)
 
-    def _answer(self, text: str, messages: list[Message], number: int) -> tuple[int, int]:
-        """Return where the answer of that number is in the text of all messages."""
-        assert self._template is not None  # as its caller has seen
-        before = self._template.render(messages[:number], begin_answer=True)
-        through = self._template.render(messages[: number + 1])
-        if text.startswith(before):
-            if text.startswith(through):
-                return len(before), len(through)
-            # Some templates write an answer otherwise where another message follows it.
-            content = str(messages[number]["content"]).strip()
-            at, place = text.find(content, len(before)), through.rfind(content)
-            if content and at >= 0 and place >= 0:
-                end = at + len(through) - place
-                if text[at:end] == through[place:]:
-                    return len(before), end
-        raise BadRow(
-            f"has an answer, its message {number + 1}, whose place in the text of the chat "
-            "template cannot be told"
-        )
+
+def _tools(row: dict[str, Any]) -> list[Any] | None:
+    """Return the tools of a row, which some files write as JSON within JSON."""
+    found = row.get("tools")
+    try:
+        found = msgspec.json.decode(found) if isinstance(found, str) and found else found
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise NoConversation(f'has "tools" that are not JSON: {error}') from error
+    if found and not isinstance(found, list):
+        raise NoConversation('has "tools" that are no list')
+    return found or None
+
+
+def _message(found: Any, number: int) -> Message:
+    """Return a message as templates read it, without what is null."""
+    kept = {n: v for n, v in found.items() if v is not None} if isinstance(found, dict) else {}
+    role, content = kept.pop("role", None), kept.pop("content", None)
+    if role is None and isinstance(sender := kept.pop("from", None), str):
+        role, content = _SHARE_GPT.get(sender, sender), kept.pop("value", None)
+    if content is None and kept.get("tool_calls"):
+        content = ""
+    if isinstance(content, list):
+        content = _joined(content, number)
+    if not isinstance(role, str) or not isinstance(content, str):
+        words = "without a role and a content that is text"
+        raise NoConversation(f"has a message {number} {words}")
+    return kept | {"role": role, "content": content}
+
+
+def _joined(parts: list[Any], number: int) -> str:
+    found = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) < len(parts):
+        raise NoConversation(f"has a message {number} with a part that is no text")
+    return "".join(texts)
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message["content"].strip() or message.get("tool_calls"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Return all texts within a value, names of fields as well."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            left += one
+
+
+def _answer(
+    render: Callable[..., str], text: str, messages: list[Message], number: int
+) -> tuple[int, int]:
+    """Return where the answer of that number is in the text of all messages."""
+    before = render(messages[:number], begin_answer=True)
+    through = render(messages[: number + 1])
+    if text.startswith(before):
+        if text.startswith(through):
+            return len(before), len(through)
+        # Some templates write an answer otherwise where another message follows it.
+        content = messages[number]["content"].strip()
+        at, place = text.find(content, len(before)), through.rfind(content)
+        if content and at >= 0 and place >= 0:
+            end = at + len(through) - place
+            if text[at:end] == through[place:]:
+                return len(before), end
+    raise NoConversation(
+        f"has an answer, its message {number + 1}, whose place in the text of the chat "
+        "template cannot be told"
+    )
 
 
 def fitted(lengths: Sequence[int], context: int) -> list[list[int]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from model_zoo.data import Corpus, DataError, plain_tokens
+from model_zoo.data import BUILT_IN, Corpus, DataError, plain_tokens
 from model_zoo.datasets.folder import Folder, leaves_of, open_folder
+from model_zoo.datasets.sources import read_text
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_digest, root
 from model_zoo.specs.mixture import Mixture
@@ -148,15 +149,21 @@ class LeafCorpus(TokenCorpus):
 
 
 def open_source(source: str, tokenizer: str = DEFAULT) -> Corpus:
-    """Open a data folder, or what `Corpus.open` takes.
+    """Open Python's own source, a data folder, or any file with text.
+
+    Args:
+        source: `stdlib`, or a path.
+        tokenizer: name of what makes tokens of a text.
 
     Raises:
-        DataError: the source is missing, empty, unreadable or malformed.
+        DataError: the source is missing, empty, unreadable or no text.
     """
+    if source == BUILT_IN:
+        return Corpus.from_stdlib(tokenizer=tokenizer)
     path = Path(source).expanduser()
     if path.is_dir():
         return TokenCorpus.from_folder(open_folder(path))
-    return Corpus.open(source, tokenizer)
+    return Corpus(str(path), read_text(path), tokenizer)
 
 
 def _slice(shards: list[Bytes], offset: int, size: int) -> bytes:

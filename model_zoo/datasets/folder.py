@@ -27,6 +27,9 @@ from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 from model_zoo.tokenizers.tokenizer import Bytes
 
 MAX_NAME = 40
+LISTED_ROWS = 100
+"""Rows that are left out and named; all are counted."""
+MAX_ROW_CHARS = 500
 _MAX_INDEX_BYTES = 1 << 20
 
 
@@ -65,6 +68,10 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """None: texts, of which everything is learned."""
     parts: tuple[Part, ...] | None = None
     """None: no mixture."""
+    skipped: int = 0
+    """Rows that could not be used and were left out."""
+    skipped_rows: tuple[str, ...] = ()
+    """Names of the first `LISTED_ROWS` of them, and what is wrong with each."""
 
     @property
     def vocab(self) -> int:

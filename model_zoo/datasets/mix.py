@@ -31,6 +31,7 @@ from model_zoo.datasets.assembly import (
     write,
 )
 from model_zoo.datasets.folder import (
+    LISTED_ROWS,
     Conversations,
     Folder,
     Index,
@@ -107,7 +108,7 @@ def mix(
     with building(out):
         if is_data_folder(out) and same_plan(out, plan):
             return open_folder(out)
-        begin(out, plan, "other folders, in another order or with other weights")
+        begin(out, plan)
         _copy(folders, out, tell)
         return _finish(folders, parts, out)
 
@@ -279,6 +280,8 @@ def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Fo
         replaced=sum(index.replaced for index in indices),
         conversations=_together([i.conversations for i in indices if i.conversations]),
         parts=parts,
+        skipped=sum(index.skipped for index in indices),
+        skipped_rows=tuple(name for index in indices for name in index.skipped_rows)[:LISTED_ROWS],
     )
     write(out / INDEX, msgspec.json.encode(index))
     return open_folder(out)

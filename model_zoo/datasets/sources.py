@@ -1,25 +1,32 @@
 """Texts out of files: plain text, JSON lines, parquet, gzip, Zstandard, and tokens of others.
 
-Sources are cut into pieces that can be read apart from each other. Where they are cut follows from
-the files alone, so the tokens do not depend on how many processes read them. A text is read in
-fragments of at most 64 KiB that end with a line where they can: nothing has to fit in memory, and
-short fragments are tokenized fastest.
+Every command reads text here, so all of them take and refuse the same files. Sources are cut into
+pieces that can be read apart from each other. Where they are cut follows from the files alone, so
+the tokens do not depend on how many processes read them. A text is read in fragments of at most
+64 KiB that end with a line where they can: nothing has to fit in memory, and short fragments are
+tokenized fastest.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import json
 import struct
-from collections.abc import Iterable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import msgspec
+import numpy as np
 
 from model_zoo.data import DataError
+from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
+from model_zoo.tokenizers.tokenizer import Bytes
 
 Kind = Literal["text", "jsonl", "parquet", "tokens"]
 FRAGMENT_BYTES = 64 * 1024
@@ -28,6 +35,8 @@ MAX_LINE_BYTES = 1 << 30
 _SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _PACKED = (".gz", ".zst")
 _COUNTED_BYTES = 1 << 20
+_SAMPLES, _SAMPLE_BYTES = 32, 4096
+"""Places all over a file that have to look like text as well."""
 _PACKED_BYTES = 4096
 """Compressed bytes taken at a time: unpacked they may be thousands of times as many."""
 _LLMC_HEADER_BYTES = 1024
@@ -51,7 +60,7 @@ class Piece:
     @property
     def packed(self) -> bool:
         """Whether the file is compressed."""
-        return self.path.endswith(_PACKED)
+        return _packing(self.path) != ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,24 @@ class Source:
     path: str
     size_bytes: int
     changed_ns: int
+
+
+class RowPlace(msgspec.Struct, frozen=True):
+    """A row that cannot be used: its file, its first byte there, and what is wrong with it."""
+
+    path: str
+    place: int
+    problem: str
+
+
+BadRow = Callable[[RowPlace], None]
+"""Is told of a row that cannot be used; the rows after it are read if it returns."""
+
+
+def refuse(row: RowPlace) -> None:
+    """Raise DataError about a row that cannot be used."""
+    (name,) = row_names([row])
+    raise DataError(f"{name}; volunteer data build --skip-bad-rows leaves such rows out")
 
 
 def find_files(sources: Iterable[Path]) -> tuple[list[Source], list[str]]:
@@ -115,7 +142,7 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
         for group in range(groups):
             yield Piece(path, kind, group, group + 1, group + 1 == groups)
         return
-    if path.endswith(_PACKED):
+    if _packing(path):
         yield Piece(path, kind, 0, source.size_bytes, last=True)
         return
     begin, width = _token_layout(path) if kind == "tokens" else (0, 0)
@@ -126,8 +153,13 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
         yield Piece(path, kind, start, end, end == source.size_bytes, width)
 
 
-def fragments(piece: Piece, field: str) -> Iterator[Fragment]:
+def fragments(piece: Piece, field: str, bad: BadRow = refuse) -> Iterator[Fragment]:
     """Read a piece of text.
+
+    Args:
+        piece: of a text, JSON lines or parquet.
+        field: of JSON lines and parquet, that has the text.
+        bad: is told of rows that have none.
 
     Raises:
         DataError: it is malformed or cannot be read.
@@ -136,35 +168,77 @@ def fragments(piece: Piece, field: str) -> Iterator[Fragment]:
         if piece.kind == "parquet":
             yield from _of_texts(_parquet_texts(piece, field))
         elif piece.kind == "jsonl":
-            yield from _of_texts(_json_texts(piece, field))
+            yield from _of_texts(_json_texts(piece, field, bad))
         else:
             yield from _of_plain_text(piece)
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {piece.path}: {error}") from error
 
 
-def rows(piece: Piece) -> Iterator[tuple[int, Any]]:
+def rows(piece: Piece, bad: BadRow = refuse) -> Iterator[tuple[int, Any]]:
     """Return the rows of a piece of JSON lines, each with the place of its first byte.
+
+    Args:
+        piece: of JSON lines.
+        bad: is told of lines that are no JSON.
 
     Raises:
         DataError: it is malformed or cannot be read.
     """
     try:
         for place, line in _lines(piece):
-            if line.strip():
-                yield place, _row(piece.path, place, line)
+            if not line.strip():
+                continue
+            try:
+                row = _parsed(line)
+            except (ValueError, RecursionError) as error:
+                bad(RowPlace(piece.path, place, f"is not JSON: {error}"))
+            else:
+                yield place, row
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {piece.path}: {error}") from error
 
 
-def row_name(path: str, place: int) -> str:
-    """Return how people find the line of a file that begins at a byte of it."""
-    number, left = 1, place
-    with _opened(path) as file:
-        while left and (data := file.read(min(left, _COUNTED_BYTES))):
-            number += data.count(b"\n")
-            left -= len(data)
-    return f"{path}, line {number},"
+def row_names(found: Sequence[RowPlace]) -> list[str]:
+    """Return how people find rows, and what is wrong with each; each file is read once.
+
+    Args:
+        found: rows in the order of their files and places.
+    """
+    names = []
+    for path, inside in groupby(found, lambda row: row.path):
+        number, read = 1, 0
+        with _opened(path) as file:
+            for row in inside:
+                while read < row.place:
+                    data = file.read(min(row.place - read, _COUNTED_BYTES))
+                    number, read = number + data.count(b"\n"), read + len(data)
+                names.append(f"{path}, line {number}, {row.problem}")
+    return names
+
+
+def as_bytes(found: Iterable[Fragment]) -> bytes:
+    """Return fragments as bytes that are tokens themselves: a text ends with a line."""
+    return b"".join(
+        part.text + (b"\n" if part.ends and not part.text.endswith(b"\n") else b"")
+        for part in found
+    )
+
+
+def read_text(path: Path) -> Bytes:
+    """Return the text of a file: a plain one as it is, mapped and not copied, so do not shorten it
+    until then; other kinds held in memory.
+
+    Raises:
+        DataError: it cannot be read, or has no text.
+    """
+    (source,), _ = find_files([path])
+    found = list(pieces(source, "text"))
+    if found[0].kind == "tokens":
+        raise DataError(f"{path} has tokens: volunteer data build makes a folder of them")
+    if found[0].kind == "text" and not found[0].packed:
+        return np.memmap(source.path, dtype=np.uint8, mode="r")
+    return np.frombuffer(b"".join(as_bytes(fragments(p, "text")) for p in found), dtype=np.uint8)
 
 
 def raw_tokens(piece: Piece) -> bytes:
@@ -178,12 +252,18 @@ def raw_tokens(piece: Piece) -> bytes:
 
 
 def _kind(path: str) -> Kind:
-    plain = Path(path)
+    plain = Path(path.lower())
     while plain.suffix in _PACKED:
         plain = plain.with_suffix("")
     if plain.suffix == ".bin":
         return "tokens"
     return _SUFFIXES.get(plain.suffix, "text")
+
+
+def _packing(path: str) -> str:
+    """Return the suffix of a compressed file; empty: it is not compressed."""
+    suffix = Path(path).suffix.lower()
+    return suffix if suffix in _PACKED else ""
 
 
 def is_json_lines(path: str) -> bool:
@@ -199,7 +279,7 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 
 def _problem(path: Path) -> str:
-    """Return why a file has no text, from its beginning; empty: it seems to have some."""
+    """Return why a file has no text, as far as samples tell; empty: it seems to have some."""
     try:
         if not path.exists():
             return "does not exist"
@@ -207,20 +287,70 @@ def _problem(path: Path) -> str:
             return "is neither a file nor a folder"
         if not path.stat().st_size:
             return "is empty"
-        if _kind(str(path)) in ("tokens", "parquet"):
+        with path.open("rb") as file:
+            if is_pointer(file.read(MAX_POINTER_BYTES)):
+                return POINTER
+        kind = _kind(str(path))
+        if kind in ("tokens", "parquet"):
             return ""
         with _opened(str(path)) as file:
             begin = file.read(FRAGMENT_BYTES)
+        if not begin:
+            return "is empty"
+        return _no_text(begin) or _no_lines(begin, path) or _binary_beyond(path)
     except (OSError, EOFError) as error:
         return f"cannot be read: {error}"
-    if not begin:
-        return "is empty"
+
+
+_BEGINNINGS = {
+    b"%PDF-": "is a PDF: make text of it, such as with pdftotext",
+    b"PK\x03\x04": "is a zip archive: unpack it, and name the folder",
+    b"PAR1": "is parquet: its name has to end with .parquet",
+    b"\x1f\x8b": "is packed with gzip: its name has to end with .gz",
+    b"\x28\xb5\x2f\xfd": "is packed with Zstandard: its name has to end with .zst",
+    b"\xff\xfe": "is UTF-16: make UTF-8 of it, with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16: make UTF-8 of it, with iconv -f UTF-16 -t UTF-8",
+}
+"""What files are that begin so, and what makes text of them."""
+_TAR = b"ustar"
+_TAR_PLACE = 257
+
+
+def _no_text(begin: bytes) -> str:
+    """Return what a file is that begins so, where it is no text."""
+    for magic, words in _BEGINNINGS.items():
+        if begin.startswith(magic):
+            return words
+    if begin.startswith(_TAR, _TAR_PLACE):
+        return "is a tar archive: unpack it, and name the folder"
     return "is binary: it is no text" if _is_binary(begin) else ""
 
 
-def _is_binary(begin: bytes) -> bool:
+def _no_lines(begin: bytes, path: Path) -> str:
+    """Return why a file that has JSON cannot be read line by line."""
+    has_json = path.suffix.lower() == ".json" or is_json_lines(str(path))
+    if has_json and begin.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+        return "is a JSON array: make JSON lines of it, with jq -c '.[]', in a .jsonl"
+    return ""
+
+
+def _binary_beyond(path: Path) -> str:
+    """Return where an uncompressed file is binary whose beginning is text."""
+    size = path.stat().st_size
+    if _packing(str(path)) or size <= FRAGMENT_BYTES:
+        return ""
+    with path.open("rb") as file:
+        for number in range(_SAMPLES):
+            place = (size - _SAMPLE_BYTES) * (number + 1) // _SAMPLES
+            file.seek(place)
+            if _is_binary(file.read(_SAMPLE_BYTES)):
+                return f"is binary from byte {place:,} on at the latest: it is no text"
+    return ""
+
+
+def _is_binary(data: bytes) -> bool:
     """Zero bytes, or many that are not UTF-8: a few stray ones are in most large texts."""
-    return b"\0" in begin or begin.decode("utf-8", "replace").count("�") > len(begin) // 100 + 1
+    return b"\0" in data or data.decode("utf-8", "replace").count("�") > len(data) // 100 + 1
 
 
 def _described(path: Path) -> Source:
@@ -234,9 +364,10 @@ def _opened(path: str) -> BinaryIO:
     Raises:
         DataError: there is nothing that unpacks it.
     """
-    if path.endswith(".gz"):
+    packing = _packing(path)
+    if packing == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
-    if path.endswith(".zst"):
+    if packing == ".zst":
         library = _library("zstandard", path)
         return io.BufferedReader(_Zstandard(open(path, "rb"), library))
     return open(path, "rb")
@@ -353,20 +484,46 @@ def _cut(file: BinaryIO, *, ends: bool, size: int | None = None) -> Iterator[Fra
 # --- JSON lines ----------------------------------------------------------------------------------
 
 
-def _json_texts(piece: Piece, field: str) -> Iterator[bytes]:
-    for place, record in rows(piece):
-        text = record.get(field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            where = row_name(piece.path, place)
-            raise DataError(f'{where} has no string field "{field}"; name it with --field')
-        yield text.encode("utf-8", "ignore")
+def _json_texts(piece: Piece, field: str, bad: BadRow) -> Iterator[bytes]:
+    for place, record in rows(piece, bad):
+        known = record if isinstance(record, dict) else {}
+        text = known.get(field, known)
+        if isinstance(text, str):
+            yield text.encode()
+        elif text is not None:
+            words = f'has no string field "{field}"; {_instead(known)}'
+            bad(RowPlace(piece.path, place, words))
 
 
-def _row(path: str, place: int, line: bytes) -> Any:
+def _instead(record: dict[str, Any]) -> str:
+    """Return what reads a row that has no text."""
+    if record.keys() & {"messages", "conversations"} or {"prompt", "completion"} <= record.keys():
+        return "it has a conversation, which volunteer data build --chat reads"
+    return "name it with --field of volunteer data build"
+
+
+def _parsed(line: bytes) -> Any:
+    """Return the value of a line, with all that is written as JSON though it is none: a byte order
+    mark, NaN, and halves of characters, which are left out.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
     try:
         return msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{row_name(path, place)} is not JSON: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _whole(json.loads(line))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "ignore").decode()
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(one) for name, one in value.items()}
+    return value
 
 
 def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
@@ -397,13 +554,19 @@ def _parquet(path: str, field: str) -> Any:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
-    columns = {column.name: str(column.type) for column in file.schema_arrow}
-    if columns.get(field) not in ("string", "large_string"):
+    columns = {column.name: column.type for column in file.schema_arrow}
+    if not _is_text(columns.get(field)):
         known = ", ".join(columns) or "none"
         raise DataError(
             f'{path} has no text column "{field}"; its columns are {known}: name one with --field'
         )
     return file
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a column of a type has texts: itself, or as words of a dictionary."""
+    words = str(getattr(kind, "value_type", kind))
+    return words in ("string", "large_string", "string_view")
 
 
 def _parquet_texts(piece: Piece, field: str) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ overlooked would give a model that computes something else.
 """
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -18,7 +17,7 @@ Config = Mapping[str, Any]
 
 
 class UnknownModel(ValueError):
-    """A configuration of a model that the zoo does not have; says which is nearest."""
+    """A configuration of a model that the zoo does not have."""
 
 
 def to_spec(config: Config, context: int | None = None) -> ModelSpec:
@@ -57,12 +56,12 @@ def is_tied(config: Config) -> bool:
 
 
 def _unknown(kind: str) -> str:
-    """The words for a model type that is not known, with the nearest that is."""
+    """The words for a model type that is not known, with one of its family that is."""
     known = ", ".join(_READERS)
     stem = kind.partition("_")[0].rstrip("0123456789.")
     of_family = [name for name in _READERS if stem and name.startswith(stem)]
-    near = of_family or get_close_matches(kind, _READERS, n=1, cutoff=0.3) or ["llama"]
-    return f"model type {kind!r} is unknown; the nearest is {near[-1]}; known are {known}"
+    near = f"; the nearest is {of_family[-1]}" if of_family else ""
+    return f"model type {kind!r} is unknown{near}; known are {known}"
 
 
 # --- reading -------------------------------------------------------------------------------------

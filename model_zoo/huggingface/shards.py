@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
 from model_zoo.specs.tensor_headers import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
 
 WEIGHTS = "model.safetensors"
@@ -67,7 +68,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise FolderError(f"{path} is too long")
-        found = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        if is_pointer(data):
+            raise FolderError(f"{path} {POINTER}")
+        found = json.loads(data)
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -136,8 +140,10 @@ def _header(path: Path) -> Iterator[tuple[str, Entry, int]]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             size = os.fstat(descriptor).st_size
-            first = os.pread(descriptor, LENGTH_BYTES, 0)
-            length = int.from_bytes(first, "little")
+            first = os.pread(descriptor, MAX_POINTER_BYTES, 0)
+            if is_pointer(first):
+                raise FolderError(f"{path} {POINTER}")
+            length = int.from_bytes(first[:LENGTH_BYTES], "little")
             if not 2 <= length <= min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
                 raise FolderError(f"{path} is damaged: the length of its header is impossible")
             text = bytes(_pread(descriptor, LENGTH_BYTES, length, path))

@@ -26,7 +26,7 @@ def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
         OSError: the folder cannot be written; older files there are unchanged.
     """
     with replacing(out_dir / FILE) as partial:
-        partial.write_bytes(tokenizer.data)
+        partial.write_bytes(tokenizer.file)
     with replacing(out_dir / CONFIG) as partial:
         partial.write_text(json.dumps(_config(tokenizer, context), indent=2) + "\n")
 

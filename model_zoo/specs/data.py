@@ -40,8 +40,8 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """The training text; any peer whose bytes have the digest can serve it.
 
     Fields:
-        source: Python's own source, a file as it is, the `text` fields of JSON lines, or tokens
-            that were made of a text before.
+        source: Python's own source, a file of text, the `text` fields of JSON lines, or tokens that
+            were made of a text before.
         name: of the file, for people.
         size_bytes, digest: of the text or of the tokens, in hex. A text's digest is its
             BLAKE2b-256, that of tokens the root of `specs.merkle`.

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from model_zoo.specs.lfs import POINTER, is_pointer
 from model_zoo.specs.tokens import (
     MAX_TOKENIZER_BYTES,
     MAX_VOCAB,
@@ -55,8 +56,8 @@ class _Added(msgspec.Struct, frozen=True):
 class _Model(msgspec.Struct, frozen=True):
     vocab: dict[str, int]
     merges: list[str | tuple[str, str]]
-    type: str = "BPE"  # old files leave it out
     unk_token: str | None = None
+    continuing_subword_prefix: str | None = None
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -68,6 +69,16 @@ class _File(msgspec.Struct, frozen=True):
     decoder: Any = None
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = "BPE"  # old files leave it out
+
+
+class _Kinds(msgspec.Struct, frozen=True):
+    """The part of a file that all kinds of tokenizers have."""
+
+    model: _Kind
+
+
 class Bpe(Tokenizer):
     """A tokenizer as its file describes it.
 
@@ -77,6 +88,7 @@ class Bpe(Tokenizer):
 
     Attributes:
         data, chat: as given.
+        file: the same `tokenizer.json`, of which other programs read the same numbers.
         vocab: one more than the largest token.
         end_of_text: the token that ends a text; None: the tokenizer has none.
         end_name: how the file writes it.
@@ -89,6 +101,8 @@ class Bpe(Tokenizer):
         file = _parse(data)
         self.data, self.chat = data, chat
         self._tokens = _checked_tokens(file)
+        _check_merges(file.model)
+        self.file = _numbered(data, file)
         self.vocab = max(self._tokens) + 1
         if self.vocab > MAX_VOCAB:
             raise BadTokenizer(f"it has {self.vocab} tokens; {MAX_VOCAB} are supported")
@@ -165,8 +179,12 @@ class Bpe(Tokenizer):
     def _with_special_tokens(self) -> Any:
         return self._opened()
 
+    def check(self) -> None:
+        """Raise BadTokenizer if the library is missing or refuses the file."""
+        self._opened()
+
     def _opened(self) -> Any:
-        tokenizer = _guarded(load_library().Tokenizer.from_buffer, self.data)
+        tokenizer = _guarded(load_library().Tokenizer.from_buffer, self.file)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -226,15 +244,48 @@ def _guarded(call: Any, *arguments: Any) -> Any:
 def _parse(data: bytes) -> _File:
     if len(data) > MAX_TOKENIZER_BYTES:
         raise BadTokenizer(f"it has {len(data)} bytes; {MAX_TOKENIZER_BYTES} are supported")
+    if is_pointer(data):
+        raise BadTokenizer(f"it {POINTER}")
     try:
+        kind = msgspec.json.decode(data, type=_Kinds).model.type
+        if kind != "BPE":
+            raise BadTokenizer(
+                f"it is a tokenizer by {kind[:40]}, and only byte-pair encoding works, such as the "
+                "tokenizers of GPT-2, Llama, Mistral and Qwen, or a new one: train:16384"
+            )
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadTokenizer(f"it is no tokenizer.json of byte-pair encoding: {error}") from error
-    if file.model.type != "BPE":
-        raise BadTokenizer(f"its model is {file.model.type[:40]}; only BPE is supported")
     for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder):
         _check_part(part, 0)
     return file
+
+
+def _check_merges(model: _Model) -> None:
+    """Refuse merges of words, or into words, that are not in the vocabulary."""
+    vocab, prefix = model.vocab, model.continuing_subword_prefix or ""
+    for merge in model.merges:
+        left, _, right = (
+            merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
+        )
+        for word in (left, right, left + right.removeprefix(prefix)):
+            if word not in vocab:
+                words = f"its merge of {left[:40]!r} and {right[:40]!r} needs the word"
+                raise BadTokenizer(f"{words} {word[:80]!r}, which is not in its vocabulary")
+
+
+def _numbered(data: bytes, file: _File) -> bytes:
+    """Return a file in which every added token is a word of the vocabulary, if it has to be.
+
+    The library gives the others the numbers that follow the vocabulary, whatever the file says.
+    """
+    vocab = file.model.vocab
+    others = {one.content: one.id for one in file.added_tokens if one.content not in vocab}
+    if list(others.values()) == list(range(len(vocab), len(vocab) + len(others))):
+        return data
+    whole = msgspec.json.decode(data)
+    whole["model"]["vocab"] |= others
+    return msgspec.json.encode(whole)
 
 
 def _check_part(part: Any, depth: int) -> None:

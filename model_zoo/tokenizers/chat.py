@@ -8,6 +8,7 @@ for the date by `strftime_now` only where it is defined write the one that they 
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -42,15 +43,26 @@ class ChatTemplate:
         except (self._errors, RecursionError) as error:
             raise BadTemplate(f"the chat template is no Jinja: {error}") from error
 
-    def render(self, messages: Sequence[Message], *, begin_answer: bool = False) -> str:
-        """Return the text of messages; ``begin_answer``: and what an answer is asked for with.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        begin_answer: bool = False,
+        tools: Sequence[Any] | None = None,
+    ) -> str:
+        """Return the text of messages.
+
+        Args:
+            messages: with roles and contents.
+            begin_answer: whether what an answer is asked for with follows them.
+            tools: that the assistant may call, as the template has them.
 
         Raises:
             BadTemplate: the template refuses the messages.
         """
         try:
             text: str = self._template.render(
-                messages=messages, add_generation_prompt=begin_answer, tools=None, **self._words
+                messages=messages, add_generation_prompt=begin_answer, tools=tools, **self._words
             )
         except (self._errors, ArithmeticError, LookupError, OSError) as error:
             raise BadTemplate(f"the chat template refuses them: {error}") from error
@@ -78,7 +90,8 @@ def chat_format(folder: Path) -> ChatFormat | None:
 def _config(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_CONFIG_BYTES), type=dict[str, Any])
+            data = file.read(_MAX_CONFIG_BYTES).removeprefix(BOM_UTF8)
+            return msgspec.json.decode(data, type=dict[str, Any])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -87,7 +100,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _file(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             return file.read(MAX_TEMPLATE_CHARS + 1)
     except FileNotFoundError:
         return ""

@@ -181,7 +181,7 @@ class HeldStage:
         """``since``: when the state began, or in a state of several phases the present one."""
         self._phase, self._words = Phase.MEMORY, ""
         self._begins_anew = False
-        self._saves = False
+        self._saves = self._keeps = False
         self._told = True
         """Whether all peers know that it drains."""
 
@@ -196,6 +196,16 @@ class HeldStage:
     def has_seat(self) -> bool:
         """Whether a seat is open."""
         return self.state in (State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether its volunteer leaves the swarm, or pauses."""
+        return self._saves
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it stays in memory because its last checkpoint cannot be written."""
+        return self._keeps and self.state is State.SAVING
 
     @property
     def returning(self) -> bool:
@@ -224,7 +234,7 @@ class HeldStage:
                 limit = self.since + DRAIN_S
                 return limit if self._told else min(limit, self.since + TOLD_S)
             case State.SAVING:
-                return self.since + SAVE_S
+                return None if self._keeps else self.since + SAVE_S
             case _:
                 return None
 
@@ -288,13 +298,22 @@ class HeldStage:
             self._told |= now >= self.since + TOLD_S
             if now >= self.since + DRAIN_S or (drained and self._told):
                 return self._drained(now)
-        if self.state is State.SAVING and now >= self.since + SAVE_S:
+        if self.state is State.SAVING and not self._keeps and now >= self.since + SAVE_S:
             return self.saved(now)
         return ()
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
         """A stage of the swarm is empty: no step closes, so that none is waited for."""
         return self._drained(now) if self.state is State.DRAINING and self._saves else ()
+
+    def cannot_save(self, words: str) -> None:
+        """Nobody else has its state, and the last checkpoint cannot be written: it stays in memory
+        until it can, or ``let_go``."""
+        self._words, self._keeps = words, True
+
+    def let_go(self) -> None:
+        """Its state may be lost: it is saved in time or not at all."""
+        self._keeps = False
 
     def copies(self) -> None:
         """Its last checkpoint is on disk; a neighbour keeps a copy before it goes."""

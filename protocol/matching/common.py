@@ -1,4 +1,4 @@
-"""State that peers with equal inputs can share: board, records of full epochs, last members.
+"""State that peers with equal inputs can share: board and last members.
 
 On the network every peer has its own. A simulation in which thousands of peers receive all records
 at the same time uses one for all, so that each record is evaluated once.
@@ -11,7 +11,6 @@ from protocol.manifest import Manifest
 from protocol.matching.board import Board
 from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange.registry import Registry
 from protocol.matching.population import Population, of_nobody
 
 
@@ -20,7 +19,6 @@ class Common:
 
     def __init__(self, context: Context) -> None:
         self.board = context.board
-        self.registry = Registry(context)
         self.last_members = context.last_members
         self._context = context
 

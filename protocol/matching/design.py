@@ -17,12 +17,10 @@ class Design:
     """Stages below r replicas come first in every volunteer's preferences."""
     advantage: bool = True
     """Stages prefer volunteers with the least to offer elsewhere (rho); if off, the fastest."""
-    commit_rule: bool = True
-    """A full epoch's plan must pass the projection; if off, any gain at its end is enough."""
     hysteresis: bool = True
     """A stage already held is worth ten per cent more (phi)."""
-    epochs: bool = True
-    """Incumbents may be reassigned by full epochs and move by consent."""
+    moves: bool = True
+    """Replicas move by the consent of both stages."""
     dual_share_percent: int = 40
     """Share of the volunteers, the faster ones, that hold a second stage."""
 

@@ -1,16 +1,22 @@
 """The last members: a peer must see a majority of them to decide for the whole swarm.
 
 They are the members known when the present beacon began. A peer without a strict majority of them
-may be in the smaller part of a partition, so it neither calls epochs nor attests nor commits. At a
-new beacon the list is renewed only by a view with a majority of the old one, so two parts never
-both have a majority. State: references to views.
+may be in the smaller part of a partition, so it neither moves nor lets anybody move. At a new
+beacon the list is renewed only by a view with a majority of the old one, so two parts never both
+have a majority. A member that was missing for half an hour no longer counts: else members that
+vanish together, real or invented, would keep the others from ever moving again. State: each
+member's last beacon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from protocol.ids import PeerId
+
+MISSED_BEACONS: Final = 3
+"""Beacons for which a missing member counts."""
 
 
 class LastMembers:
@@ -19,7 +25,9 @@ class LastMembers:
     def __init__(self) -> None:
         self._beacon: int | None = None
         self._first_beacon: int | None = None
-        self._names: Collection[PeerId] = ()
+        self._looked_at: int | None = None
+        self._names: dict[PeerId, int] = {}
+        """By member: the last beacon that began while we saw it."""
         self._gone: set[PeerId] = set()
 
     def observe(self, members: Collection[PeerId], beacon: int) -> None:
@@ -28,10 +36,19 @@ class LastMembers:
             self._first_beacon = self._beacon = beacon
         if beacon == self._first_beacon:
             if len(members) > len(self._names):
-                self._names = members
-        elif beacon != self._beacon and self.has_majority(members):
-            self._beacon, self._names = beacon, members
-            self._gone.clear()
+                self._names = dict.fromkeys(members, beacon)
+        elif beacon != self._beacon:
+            self._forget_missing(members, beacon)
+            if self.has_majority(members):
+                self._beacon, self._names = beacon, dict.fromkeys(members, beacon)
+                self._gone.clear()
+
+    def _forget_missing(self, members: Collection[PeerId], beacon: int) -> None:
+        if beacon == self._looked_at:
+            return
+        self._looked_at = beacon
+        last = {peer: beacon if peer in members else at for peer, at in self._names.items()}
+        self._names = {peer: at for peer, at in last.items() if beacon - at <= MISSED_BEACONS}
 
     def excuse(self, peer: PeerId) -> None:
         """Remove a peer that left in order."""

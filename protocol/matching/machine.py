@@ -19,8 +19,6 @@ from protocol.matching.common import Common
 from protocol.matching.context import Context
 from protocol.matching.design import Design
 from protocol.matching.effects import Effect, GangStart
-from protocol.matching.exchange import bodies as exchange_bodies
-from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.gain import Move
 from protocol.matching.overview import StageOverview, blocking_moves, stage_overviews
 from protocol.matching.population import Member, Population, of_nobody
@@ -31,7 +29,7 @@ from protocol.matching.stewardships import Stewardships
 from protocol.matching.timing import CLOCK_DRIFT_S
 from protocol.matching.volunteer import State
 
-Body = bodies.Direct | bodies.Posting | exchange_bodies.Letter | exchange_bodies.Spread
+Body = bodies.Direct | bodies.Posting
 
 
 class Gang:
@@ -114,7 +112,6 @@ class Matching:
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
         self._gang = Gang(self._context)
-        self._exchange = Exchange(self._context, self._seats, self._offices.held, common)
 
     # --- read by the driver and the interface --------------------------------------------------
 
@@ -195,9 +192,7 @@ class Matching:
         self._context.wall_offset_s = offset_s
         if self._context.take_back_numbers(now):
             self._offices.held.clear()  # nobody accepts their numbers
-            latest = self._context.latest_number(now)
-            self._context.board.forget_after(latest)
-            self._exchange.registry.forget_after(latest)
+            self._context.board.forget_after(self._context.latest_number(now))
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, including ourselves."""
@@ -215,18 +210,8 @@ class Matching:
         """Take the membership view as a population, evolved from the last one or shared."""
         self._context.population = population
         self._context.board.observe(population, self._context.wall_s(now))
-        changed = self._offices.update(now) + self._exchange.update(now)
-        return self._route(changed + self._look(now), now)
-
-    @property
-    def is_voting(self) -> bool:
-        """Whether we take part in a running full epoch, so that its records matter to us."""
-        return self._exchange.is_voting
-
-    @property
-    def waits_for_records(self) -> bool:
-        """Whether we are waiting for a record of a full epoch."""
-        return self._exchange.waits_for_boxes
+        self._observe_last_members(now)
+        return self._route(self._offices.update(now) + self._look(now), now)
 
     def records_changed(self, now: float) -> list[Effect]:
         """Look at the shared state again after another peer has added a record to it."""
@@ -244,7 +229,7 @@ class Matching:
         return self._route(self._dispatch(sender, kind, body, now), now)
 
     def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a signed record spread by the membership: a posting, or one of a full epoch.
+        """Take a posting, a signed record spread by the membership.
 
         Args:
             author: the record's verified signer.
@@ -264,7 +249,7 @@ class Matching:
 
     def member_left(self, peer: PeerId) -> None:
         """Note that a member left in order: its absence does not indicate a partition."""
-        self._exchange.farewell(peer)
+        self._context.last_members.excuse(peer)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
@@ -291,14 +276,12 @@ class Matching:
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
         self._context.board.observe(self._context.population, self._context.wall_s(now))
-        voting = self._exchange.is_voting
-        found = self._offices.tick(now) + self._seats.tick(now, voting=voting)
-        return self._route(found + self._exchange.tick(now), now)
+        self._observe_last_members(now)
+        return self._route(self._offices.tick(now) + self._seats.tick(now), now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        times = (self._seats.next_deadline(), self._offices.next_deadline(now))
-        return min(*times, self._exchange.next_deadline(now))
+        return min(self._seats.next_deadline(), self._offices.next_deadline(now))
 
     # --- routing ------------------------------------------------------------------------------
 
@@ -306,10 +289,8 @@ class Matching:
         body = self._parse(sender, kind, encoded, now)
         if isinstance(body, bodies.ToVolunteer):
             return self._seats.volunteer.receive(sender, body, now)
-        if isinstance(body, exchange_bodies.Letter):
-            return self._exchange.receive(sender, body, now)
         if isinstance(body, bodies.Permit):
-            return self._seats.permitted(sender, body, self._exchange.is_voting, now)
+            return self._seats.permitted(sender, body, now)
         if isinstance(body, bodies.ToSteward | bodies.AboutMove):
             return self._petition(sender, body, now)
         return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
@@ -330,8 +311,6 @@ class Matching:
         body = self._parse(author, kind, encoded, now)
         if isinstance(body, Penalise):
             return [body]
-        if isinstance(body, exchange_bodies.Spread):
-            return self._exchange.read(author, body, now)
         if not isinstance(body, bodies.Posting):
             return self._misuse(author, kind)
         before = self._context.board.revision
@@ -340,9 +319,8 @@ class Matching:
 
     def _parse(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> Body | Penalise:
         """Return the body, or the penalty for an invalid one."""
-        ours = exchange_bodies.is_ours(kind)
         try:
-            body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
+            body: Body = bodies.decode_body(kind, encoded)
             if body.stage >= self._stage_count:
                 raise RemoteProtocolError("matching-stage-unknown", penalty=20)
             wall_s = self._context.wall_s(now)
@@ -379,14 +357,15 @@ class Matching:
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""
-        return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)
+        return self._offices.look(now) + self._seats.look(now)
+
+    def _observe_last_members(self, now: float) -> None:
+        """Take the view of this beacon; a majority of its members decides about moves."""
+        beacon = beacon_at(self._context.wall_s(now))
+        self._context.last_members.observe(self._context.population.members.keys(), beacon)
 
 
 def _is_of_now(body: Body, beacon: int) -> bool:
-    """Tell whether a record is of this beacon or an adjacent one, as every honest record is. The
+    """Tell whether a posting is of this beacon or an adjacent one, as every honest one is. The
     permitted authors depend on the beacon, so a liar must not be able to choose it."""
-    if isinstance(body, exchange_bodies.Spread):
-        named = {body.mandate.beacon, body.round.epoch.beacon}
-    else:
-        named = {body.mandate.beacon} if isinstance(body, bodies.Posting) else set()
-    return all(abs(one - beacon) <= 1 for one in named)
+    return not isinstance(body, bodies.Posting) or abs(body.mandate.beacon - beacon) <= 1

@@ -34,9 +34,10 @@ class MovePermits:
         self._context, self._stage = context, stage
         self._open: dict[PeerId, _Permit] = {}
 
-    def permits(self, peer: PeerId) -> bool:
+    def permits(self, peer: PeerId, now: float) -> bool:
         """Tell whether a replica has an open permit to come or go."""
-        return peer in self._open
+        permit = self._open.get(peer)
+        return permit is not None and permit.until > now
 
     def receive(
         self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, now: float

@@ -4,9 +4,8 @@
     ASKING     asks the steward of the lowest stage for room
     RELEASING  asks the steward of its own stage for consent
 
-Both must agree; ``Volunteer`` carries out the move. Single moves even out the placement between
-full epochs. A replica that votes in an epoch, or does not see the majority of the swarm, neither
-asks nor moves. State: one conversation. Decides nothing for others.
+Both must agree; ``Volunteer`` carries out the move. A replica that does not see the majority of the
+swarm neither asks nor moves. State: one conversation. Decides nothing for others.
 """
 
 from __future__ import annotations
@@ -81,13 +80,12 @@ class Mover:
         if waits and self._context.board.facts(now).empty:
             self._due_at = soon
 
-    def tick(self, home: Stage | None, rested_at: float, voting: bool, now: float) -> list[Effect]:
+    def tick(self, home: Stage | None, rested_at: float, now: float) -> list[Effect]:
         """Check whether a move would pay, or repeat an unanswered request.
 
         Args:
             home: the stage our first seat serves; None: no move now.
             rested_at: monotonic seconds from which we may move again.
-            voting: we vote in a full epoch, which may place us elsewhere.
             now: monotonic seconds.
         """
         if now < self._due_at:
@@ -97,20 +95,19 @@ class Mover:
             return []
         if self._request is None:
             self._due_at = max(now + MOVE_LOOK_S, rested_at)
-            return self._look(home, now) if now >= rested_at and not voting else []
-        if (hindrance := self._hindrance(voting)) is not None:
+            return self._look(home, now) if now >= rested_at else []
+        if (hindrance := self._hindrance()) is not None:
             return self._give_up(hindrance, now)
         return self._ask_again(self._request, now)
 
     def receive(
-        self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
+        self, sender: PeerId, body: bodies.Permit, now: float
     ) -> tuple[Move | None, list[Effect]]:
         """Take an answer; return the move once both stages agree.
 
         Args:
             sender: the answer's verified signer.
             body: the answer.
-            voting: we vote in a full epoch, which may place us elsewhere.
             now: monotonic seconds.
         """
         request = self._request
@@ -122,7 +119,7 @@ class Mover:
         if not body.granted:
             words = f"staying at stage {move.home}: stage {stage} says: {body.reason}"
             return None, self._give_up(words, now)
-        if (hindrance := self._hindrance(voting)) is not None:
+        if (hindrance := self._hindrance()) is not None:
             return None, self._give_up(hindrance, now)
         if request.step is Step.ASKING:
             return None, self._send(Step.RELEASING, move, move.home, now)
@@ -148,7 +145,7 @@ class Mover:
         if postings[to].copies and self._noted != to:
             self._noted = to  # newcomers and second seats may fix it meanwhile
             return []
-        if self._hindrance(voting=False) is not None:
+        if self._hindrance() is not None:
             return []
         return self._send(Step.ASKING, move, to, now)
 
@@ -162,10 +159,8 @@ class Mover:
             seen[stage] = msgspec.structs.replace(seen[stage], replicas=copies, seconds=0)
         return seen
 
-    def _hindrance(self, voting: bool) -> str | None:
+    def _hindrance(self) -> str | None:
         """Return why we may not move, whatever the stages answer, or None."""
-        if voting:
-            return "staying: a full epoch is about to decide who serves what"
         if not self._context.sees_majority:
             return "staying: we do not see the majority of the swarm"
         return None

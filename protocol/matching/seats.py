@@ -64,43 +64,24 @@ class Seats:
         serves = self.state is State.SERVING or self.volunteer.leaving
         return self.home if serves else None
 
-    def may_leave(self, now: float) -> Stage | None:
-        """Return the home that a full epoch may move us from; None during a move and soon after."""
-        rested = now >= self.volunteer.moved_at + MOVE_REST_S
-        return self.settled_home if rested else None
-
     # --- inputs -----------------------------------------------------------------------------
 
-    def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
-        """Begin a move to another home; if the second seat serves it already, the seats swap.
-
-        Args:
-            to: the new home.
-            reason: why, in words.
-            now: monotonic seconds.
-        """
-        swaps = self._second.stage == to and self._second.serves and not self._second.leaving
-        home = self.home
-        if swaps and home is not None:
-            self._second.swap(to, home)
-        return self.volunteer.move_to(to, reason, now, current=swaps)
-
-    def permitted(
-        self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
-    ) -> list[Effect]:
+    def permitted(self, sender: PeerId, body: bodies.Permit, now: float) -> list[Effect]:
         """Take a steward's answer about a single move; begin the move if both stewards agree.
 
         Args:
             sender: the answer's signer.
             body: the answer.
-            voting: we vote in a full epoch, which may place us elsewhere.
             now: monotonic seconds.
         """
-        move, found = self._mover.receive(sender, body, voting, now)
+        move, found = self._mover.receive(sender, body, now)
         if move is None:
             return found
+        if self._second.owns(move.to):
+            words = f"staying at stage {move.home}: stage {move.to} is our second stage now"
+            return [*found, Explain("matching", words)]
         reason = f"stage {move.to} has room, stage {move.home} consents"
-        return found + self.move(move.to, reason, now)
+        return found + self.volunteer.move_to(move.to, reason, now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
@@ -135,12 +116,12 @@ class Seats:
         self._mover.look(now)
         return self.volunteer.look(now)
 
-    def tick(self, now: float, *, voting: bool = False) -> list[Effect]:
-        """Act on passed deadlines; no single move begins while we are ``voting`` in an epoch."""
+    def tick(self, now: float) -> list[Effect]:
+        """Act on every deadline that has passed."""
         found, design = self.volunteer.tick(now), self._context.population.design
-        if design.epochs:
+        if design.moves:
             rested_at = self.volunteer.moved_at + MOVE_REST_S
-            found += self._mover.tick(self.settled_home, rested_at, voting, now)
+            found += self._mover.tick(self.settled_home, rested_at, now)
         if design.dual_homing:
             found += self._second.tick(self._served_home, now)
         return found
@@ -156,6 +137,6 @@ class Seats:
         if home == self._last_home:
             return []
         self._last_home = home
-        if design.epochs:
+        if design.moves:
             self._mover.home_changed(home, now)
         return self._second.home_changed(home, now) if design.dual_homing else []

@@ -67,11 +67,6 @@ class SecondSeat:
         beside = (self.stage is not None) and home is not None and abs(self.stage - home) == 1
         return [] if beside else self._drop("our main stage is elsewhere now")
 
-    def swap(self, stage: Stage, home: Stage) -> None:
-        """Exchange stages with the first seat: it takes ``stage`` and leaves us ``home``."""
-        if self.stage == stage:
-            self.stage, self.serves = home, True
-
     def look(self, home: Stage | None, now: float) -> None:
         """Look at the changed board: an adjacent stage that lacks replicas is urgent."""
         soon = now + self._moment(SECOND_HASTE_S)

@@ -12,7 +12,6 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -250,11 +249,6 @@ class Steward:
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
 
-    def expect(self, places: Iterable[HeldPlace]) -> None:
-        """Add places for incumbents that a full epoch moves here."""
-        for place in places:
-            self.pool.put(replace(place, locked=True))
-
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
@@ -356,7 +350,7 @@ class Steward:
             score=population.score(sender, self.stage, population.fair_level),
             expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
             locked=_claims_incumbency(body)
-            and (self.stage in held or self.move_permits.permits(sender)),
+            and (self.stage in held or self.move_permits.permits(sender, now)),
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:

@@ -94,7 +94,7 @@ class Stewardships:
 
     def _leave_shared_mandate(self, stage: Stage, now: float) -> list[Effect]:
         """Take the next term if another peer, in another part of the swarm, took the same mandate,
-        so that full epochs of both never share a number. Before places are final there are none."""
+        so that two postings never share a number. Before places are final there are none."""
         board, steward = self._context.board, self.held[stage]
         beacon, term = steward.mandate
         may_go_on = steward.phase == bodies.COMMITTED and term < bodies.MAX_TERM

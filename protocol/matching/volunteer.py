@@ -187,14 +187,13 @@ class Volunteer:
         self.prospects.unable = dict(unable)
         return self.look(now)
 
-    def move_to(self, stage: Stage, reason: str, now: float, *, current: bool) -> list[Effect]:
+    def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Leave the stage we serve for another one that expects us, make before break.
 
         Args:
             stage: the new home.
             reason: why, in words.
             now: monotonic seconds.
-            current: we serve that stage already with the other seat, so nothing has to be fetched.
         """
         notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
@@ -205,8 +204,6 @@ class Volunteer:
         self.bid = Bid.on(notice, self._context.number(now))
         self.state = State.FETCHING
         said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
-        if current:
-            return [*said, *self.serving(stage, now)]
         return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:

@@ -27,11 +27,10 @@ from protocol.membership.records import Kind, Slot
 from protocol.membership.shared import (
     MAX_AUTHORS,
     MAX_SHARED_BYTES,
-    SHARED_KINDS,
+    POSTING,
     SHARED_TTL_S,
     Standing,
     check_shared,
-    subjects,
 )
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
 from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
@@ -115,20 +114,20 @@ def record_kinds(
         COUNTED: Kind(min(max_adverts, MAX_COUNTED_RECORDS), MAX_COUNTED_BYTES, check_counted),
         STORED: Kind(stored, MAX_STORED_BYTES, check_stored, binding=True),
         WAYPOINT: Kind(min(max_adverts, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, check_waypoint),
-        **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
+        POSTING: _posting_kind(stages, standing),
     }
 
 
-def _shared_kind(kind: str, stages: int, standing: Standing) -> Kind:
-    """Return the rules of a kind with one record per author.
+def _posting_kind(stages: int, standing: Standing) -> Kind:
+    """Return the rules of postings, which have one record per stage and author.
 
     Records of any author are kept while there is room, because an author may become a member or a
     candidate a moment later here than elsewhere. The matching decides which of them to believe.
     """
-    known = subjects(kind, stages)
+    known = frozenset(map(str, range(stages)))
 
     def check(signer: PeerId, record: Record) -> str | None:
-        check_shared(kind, signer, record, known)
+        check_shared(POSTING, signer, record, known)
         return None
 
     return Kind(len(known) * MAX_AUTHORS, MAX_SHARED_BYTES, check, MAX_AUTHORS, standing)

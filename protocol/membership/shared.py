@@ -1,9 +1,8 @@
 """Kinds with one record per author, so that several peers can speak for one stage at a time.
 
-Two stewards of a stage that do not know of each other both post, and all but one of its candidates
-attest. The matching weighs these records against each other, so none may displace another's. The
-record's key is ``subject/author``: every author has its own slot in the store, in digests and on
-the wire. Pure functions and bounds; no state.
+Two stewards of a stage that do not know of each other both post. The matching weighs these records
+against each other, so none may displace another's. The record's key is ``subject/author``: every
+author has its own slot in the store, in digests and on the wire. Pure; no state.
 """
 
 from __future__ import annotations
@@ -17,16 +16,8 @@ from protocol.membership.record import Record
 
 POSTING: Final = "posting"
 """A steward's posting about its stage; the subject is the stage in decimal."""
-BALLOT: Final = "ballot"
-"""A steward's ballot of its stage in a full epoch; the subject is the stage."""
-EPOCH: Final = "epoch"
-"""The state of a full epoch, by its chair; the only subject is ``epoch``."""
-ATTEST: Final = "attest"
-"""A candidate's attestation of a ballot or a decision; the subject is a stage or ``epoch``."""
-SHARED_KINDS: Final = frozenset((POSTING, BALLOT, EPOCH, ATTEST))
+SHARED_KINDS: Final = frozenset((POSTING,))
 
-WHOLE: Final = "epoch"
-"""The subject of records about all stages at once."""
 MAX_AUTHORS: Final = 8
 """Authors per subject: three are candidates, and as many others were when the beacon began."""
 MAX_SHARED_BYTES: Final = 2048
@@ -46,12 +37,6 @@ def subject_of(kind: str, key: str) -> str:
     return key.partition("/")[0] if kind in SHARED_KINDS else key
 
 
-def subjects(kind: str, stages: int) -> frozenset[str]:
-    """Return the subjects that a kind has in a swarm of ``stages`` stages."""
-    names = frozenset(map(str, range(stages)))
-    return {EPOCH: frozenset((WHOLE,)), ATTEST: names | {WHOLE}}.get(kind, names)
-
-
 def check_shared(kind: str, signer: PeerId, record: Record, known: frozenset[str]) -> None:
     """Refuse a record under another author's key or about a subject that does not exist.
 
@@ -59,7 +44,7 @@ def check_shared(kind: str, signer: PeerId, record: Record, known: frozenset[str
         kind: one of ``SHARED_KINDS``.
         signer: verified author.
         record: the record to check.
-        known: the kind's subjects, see ``subjects``.
+        known: the subjects, every stage in decimal.
 
     Raises:
         RemoteProtocolError: its kind and ``-forged`` or ``-malformed``.

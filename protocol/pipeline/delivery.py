@@ -246,7 +246,7 @@ class Deliveries:
     def _awaited_since(self) -> dict[PeerId, float]:
         """Return since when each replica has had the oldest that is awaited of it."""
         since: dict[PeerId, float] = {}
-        for delivery in self._open.values():
+        for delivery in self._wakeful():
             if delivery.returned or delivery.step > self._slowest:
                 continue
             for holder in delivery.holders():

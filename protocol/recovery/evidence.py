@@ -170,6 +170,11 @@ class Evidence:
         """Whether we have worked with a peer."""
         return peer in self._proven
 
+    @property
+    def made(self) -> int:
+        """The newest version of the present lineage that we made ourselves; 0: none."""
+        return max((version for _, version in self._made), default=0)
+
     def vetted(self, view: SwarmView) -> SwarmView:
         """Return the view of a newcomer that knows a waypoint: where a member that it names serves
         a stage, no other replica of that stage counts. To all others it is the view as it is."""

@@ -610,7 +610,8 @@ class Recovery:
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
             return []
         lineage = next_era(self.lineage, target, self._me, self._seq)
-        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
+        again = max(newest, self.evidence.made) - target.version
+        return self._adopt(lineage, f"{trouble}; {_again(again)}", now, ours=True)
 
     def _before_us(self) -> list[PeerId]:
         """Return the members that may decide before us: those with a voice, and for one turn one

@@ -316,13 +316,16 @@ class Register:
         """Whether an invite cannot bring us in: there is none, or it has done so before."""
         return ticket is None or name_of(ticket) == self._redeemed
 
-    def draw_ticket(self, secret: bytes, uses: int, now: float) -> Ticket:
+    def draw_ticket(
+        self, secret: bytes, uses: int, now: float, life_s: float = TICKET_LIFE_S
+    ) -> Ticket:
         """Return a ticket for a new invite of ours.
 
         Args:
             secret: 32 random bytes.
             uses: how many members it lets in.
             now: Unix seconds.
+            life_s: for how long it lets them in.
 
         Raises:
             LocalProtocolError: we may not invite anybody.
@@ -332,7 +335,7 @@ class Register:
         if not self.is_member or not may_vouch(self.chain):
             words = f"there are {limits.MAX_VOUCHES} invitations from the founder to you, the most"
             raise LocalProtocolError(words if self.is_member else "nobody has vouched for you yet")
-        ticket = Ticket(secret, int(now + TICKET_LIFE_S), uses)
+        ticket = Ticket(secret, int(now + life_s), uses)
         self.tickets = with_ticket(self.tickets, ticket, now)
         return ticket
 

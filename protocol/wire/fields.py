@@ -17,7 +17,7 @@ SegmentIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_SEGMENTS)]
 Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Number of a lineage: every roll-back begins a new one with a higher number."""
-UnixSeconds = Annotated[int, Meta(ge=0, le=2**40)]
+UnixSeconds = Annotated[int, Meta(ge=0, le=limits.MAX_UNIX_S)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER)]
 SquaredNorm = Annotated[float, Meta(ge=0, le=limits.MAX_SQUARED_NORM)]

@@ -143,7 +143,7 @@ def rows(figures: Sequence[Figure], repeats: int) -> list[page.Figure]:
         aimed_at = f"; {TARGETS[name]} was aimed at" if name in TARGETS else ""
         found.append(
             page.figure(
-                "codec and transport",
+                "codec",
                 f"{name.replace('s8', 'S8')}, 1 thread, against memcpy of the same fp32 tensor of "
                 f"{sizes} MiB{aimed_at}",
                 f"**{' / '.join(f'{figure.of_copy:.2f}' for figure in here)} x**",

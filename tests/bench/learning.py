@@ -22,7 +22,7 @@ from client.cli.reach.home import free_port
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import open_source
 from protocol.address import Address
 
 HOST = "127.0.0.1"
@@ -75,7 +75,7 @@ def learn(homes: Path, text: Path, steps: int, microbatches: int) -> dict[str, o
     trained = load_newest(swarm, [home_folders(homes / n).checkpoints(swarm.swarm) for n in NAMES])
     return {
         "steps": trained.version,
-        "held_out_loss": round(held_out_loss(trained, Corpus.open(str(text))), 4),
+        "held_out_loss": round(held_out_loss(trained, open_source(str(text))), 4),
         "tokens_per_s": round(speed),
         "seconds": round(time.monotonic() - begin),
         "rerouted": mended,

@@ -51,7 +51,8 @@ from client.compute.requests import PrepareData
 from client.compute.samples import prepare
 from client.lab.simulate.tensors import TensorSwarm
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.data import BUILT_IN, Corpus
+from model_zoo.data import BUILT_IN
+from model_zoo.datasets.corpus import open_source
 from model_zoo.models.family import State
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
@@ -109,7 +110,7 @@ def main() -> int:
     if unknown := set(asked.ways) - set(WAYS):
         parser.error(f"no such way: {', '.join(sorted(unknown))}; there are {', '.join(WAYS)}")
     asked.out.mkdir(parents=True, exist_ok=True)
-    file, digest = asked.out / "parity.jsonl", Corpus.open(asked.data).digest
+    file, digest = asked.out / "parity.jsonl", open_source(asked.data).digest
     steps = -(-asked.tokens // plan_of(0, 1).tokens_per_step)
     tokens = steps * plan_of(0, 1).tokens_per_step
     done = {run.key for run in read(file)}
@@ -148,7 +149,7 @@ def plan_of(seed: int, steps: int) -> TrainingPlan:
 def carry_out(run: Run, data: str, folder: Path) -> Run:
     """Train and evaluate on one thread; what is unfinished is kept in ``folder``."""
     torch.set_num_threads(1)
-    plan, corpus = plan_of(run.seed, run.tokens // plan_of(0, 1).tokens_per_step), Corpus.open(data)
+    plan, corpus = plan_of(run.seed, run.tokens // plan_of(0, 1).tokens_per_step), open_source(data)
     plan = replace(plan, delayed=run.way == "delayed")
     begin, say = time.monotonic(), _Progress(run, plan.steps)
     kept = folder / f"unfinished-{run.way}-{run.seed}-{run.tokens}.safetensors"
@@ -213,7 +214,7 @@ def _swarm(
     """Train in a simulated swarm from which volunteers vanish; newcomers take their places."""
     with tempfile.TemporaryDirectory(prefix="parity") as folder:
         text = Path(folder) / "text"
-        digest = Corpus.open(data).digest
+        digest = open_source(data).digest
         prepare(PrepareData(source=data, digest=digest, path=str(text)))
         world = TensorSwarm(plan, text, Path(folder), "s8", "s8").world(REPLICAS, seed)
         killer = _Killer(world, plan.steps)

@@ -1,25 +1,20 @@
-"""What each protection costs, beside what it hides: audits, a robust rule, secret sums, signatures.
+"""What each protection costs, beside what it hides: audits, a robust rule, secret sums.
 
-    python -m tests.bench.security [overhead signing] [--runs 3] [--most N] [--steps 60]
+    python -m tests.bench.security [--runs 3] [--most N] [--steps 60]
                                    [--out tests/bench/results] [--record]
 
-overhead: the demo's model in two stages with three volunteers each, one thread each, on this
+The demo's model in two stages with three volunteers each, one thread each, on this
 machine: once without protections and once with each of ``WAYS``, in turns. Secret sums need a
 private swarm with four volunteers a stage, so they are compared with a private swarm of that size
-without protections; secret sums of buckets, which a robust rule compares, need eight. What one liar
-does to a run by each rule: ``python -m tests.bench.secure rules``. Measured from the moment when
-all serve to the end of the run: tokens a second, bytes on the wire and CPU of all nodes and
-workers; then the model's loss on text that it was not trained on. All volunteers share the cores,
-so tokens a second show what the CPU costs; ``taskset -c 0`` before the command leaves the other
-cores to other programs. In a run of so few steps all members are new, and new members are audited
-four times as often as the budget says: a long run's audits cost less.
+without protections; secret sums of buckets, which a robust rule compares, need eight. Measured
+from the moment when all serve to the end of the run: tokens a second, bytes on the wire and CPU of
+all nodes and workers; then the model's loss on text that it was not trained on. All volunteers
+share the cores, so tokens a second show what the CPU costs; ``taskset -c 0`` before the command
+leaves the other cores to other programs. In a run of so few steps all members are new, and new
+members are audited four times as often as the budget says: a long run's audits cost less.
 
 What the tensors between stages show of the text is the same in every row, because none of these
-protections touches them; the share is that of ``python -m tests.bench.privacy``, in S8.
-
-signing: the share of the nodes' CPU for signatures and certificates in a swarm of 2 x 2, by
-``tests.bench.evidence``; 2 % is allowed. The sizes and drop-outs of secret sums have a bench of
-their own (``tests.bench.secure``).
+protections touches them: in S8 the share was 0.93 (``results/retired.md``).
 
 A run takes two to five minutes; what was measured before stays, and ``--most`` ends after so many.
 Writes ``security.jsonl`` and ``security.md``.
@@ -57,7 +52,7 @@ from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from protocol.manifest import Manifest
-from tests.bench import evidence, figures
+from tests.bench import figures
 from tests.bench.machines import left_out, of_newest, this_machine
 
 STAGES = 2
@@ -66,7 +61,10 @@ MOST_OTHERS = 0.25
 """Share of the cores that other programs may take; a run with more is measured again."""
 AT_LEAST = 20
 """Steps with all six, below which a run says nothing."""
-SIGNING_S = 30.0
+SHOWN = "0.93"
+"""Share of the tokens that a boundary in S8 shows."""
+HOST = "127.0.0.1"
+FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,6 @@ MEASURES = (
 class Result:
     """One run."""
 
-    part: str
     way: str
     steps: int
     tokens_per_s: float = 0.0
@@ -129,8 +126,6 @@ class Result:
     held_out_loss: float = 0.0
     audits: int = 0
     """Drawn by all volunteers."""
-    signing_share: float = 0.0
-    """Of the nodes' CPU."""
     others: float = 0.0
     """Share of the cores that other programs took meanwhile."""
     machine: str = ""
@@ -174,7 +169,6 @@ def overhead(homes: Path, way: str, steps: int) -> Result:
         raise SystemExit(f"only {done} steps with all volunteers: give more --steps")
     tokens = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     return Result(
-        "overhead",
         way,
         done,
         tokens_per_s=round(done * tokens / (end.at - begin.at), 1),
@@ -215,14 +209,14 @@ def found(homes: Path, way: str, steps: int) -> Manifest:
     }
     run = RunChoices(**{**choices, **WAYS[way].choices})
     manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
-    address = Address("ip4", evidence.HOST, free_port(evidence.HOST), founder.peer)
+    address = Address("ip4", HOST, free_port(HOST), founder.peer)
     write_swarm_file(homes / "x.swarm", sign(manifest, founder, (address,)))
     return manifest
 
 
 def start(swarm: LocalSwarm, name: str) -> Member:
     """Start a volunteer with one thread and one stage."""
-    return swarm.start(name, evidence.FLAGS)
+    return swarm.start(name, FLAGS)
 
 
 def wait_until(happened: Callable[[], bool], within_s: float, members: Sequence[Member]) -> None:
@@ -293,21 +287,6 @@ def held_out_loss(home: Path) -> float:
     return loss
 
 
-# --- signing --------------------------------------------------------------------------------
-
-
-def signing(homes: Path) -> Result:
-    """Measure signatures in a swarm of 2 x 2."""
-    spent = evidence.measure(homes, SIGNING_S)
-    return Result(
-        "signing",
-        "2 x 2",
-        spent["steps"],
-        signing_share=spent["share of node CPU"],
-        machine=where(),
-    )
-
-
 # --- running --------------------------------------------------------------------------------
 
 
@@ -316,7 +295,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", default=["overhead", "signing"])
     parser.add_argument("--runs", type=int, default=3, help="of each way, on this machine")
     parser.add_argument("--most", type=int, default=1000, help="runs of this call")
     parser.add_argument("--steps", type=int, default=60)
@@ -325,10 +303,10 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     file = asked.out / "security.jsonl"
-    for part, way in list(missing(read(file), asked.parts, asked.runs))[: asked.most]:
+    for way in list(missing(read(file), asked.runs))[: asked.most]:
         with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="sec") as folder:
             homes = Path(folder)
-            result = overhead(homes, way, asked.steps) if part == "overhead" else signing(homes)
+            result = overhead(homes, way, asked.steps)
         with file.open("a") as out:
             out.write(json.dumps(asdict(result)) + "\n")
         print(result, flush=True)
@@ -339,14 +317,13 @@ def main() -> None:
         figures.record(list(rows(quiet(of_newest(results)))))
 
 
-def missing(done: Sequence[Result], parts: Sequence[str], runs: int) -> Iterator[tuple[str, str]]:
+def missing(done: Sequence[Result], runs: int) -> Iterator[str]:
     """Return the runs that this machine lacks, the ways in turns."""
     here = quiet([result for result in done if result.machine == where()])
     for number in range(runs):
-        for part in parts:
-            for way in WAYS if part == "overhead" else ("2 x 2",):
-                if sum((one.part, one.way) == (part, way) for one in here) <= number:
-                    yield part, way
+        for way in WAYS:
+            if sum(one.way == way for one in here) <= number:
+                yield way
 
 
 def quiet(results: Sequence[Result]) -> list[Result]:
@@ -370,15 +347,9 @@ COLUMNS: Final[dict[str, tuple[Callable[[Result], float], str]]] = {
 }
 
 
-def leak() -> str:
-    """Return the share of tokens that a boundary in S8 shows, as last recorded."""
-    found = [one for one in figures.read() if (one.table, one.what) == ("privacy", "S8")]
-    return found[0].value.partition(";")[0] if found else "not measured"
-
-
 def medians(shown: Sequence[Result], way: str) -> dict[str, float]:
     """Return the medians of a way by column."""
-    here = [one for one in shown if (one.part, one.way) == ("overhead", way)]
+    here = [one for one in shown if one.way == way]
     return {name: statistics.median(map(read, here)) for name, (read, _) in COLUMNS.items()}
 
 
@@ -395,7 +366,7 @@ def beside_off(shown: Sequence[Result], way: str) -> list[str]:
 
 def measured(shown: Sequence[Result]) -> list[str]:
     """Return the ways that were measured, in the order of ``WAYS``."""
-    ways = {one.way for one in shown if one.part == "overhead"}
+    ways = {one.way for one in shown}
     return [way for way in WAYS if way in ways]
 
 
@@ -406,16 +377,13 @@ def markdown(results: Sequence[Result]) -> str:
     head = ["protection", "runs", *COLUMNS, "audits", "tokens that a boundary shows", "hides"]
     lines = [f"| {' | '.join(head)} |", "| --- | ---: |" + " ---: |" * (len(head) - 3) + " --- |"]
     for way in ways:
-        here = [one for one in shown if (one.part, one.way) == ("overhead", way)]
+        here = [one for one in shown if one.way == way]
         cells = beside_off(shown, way)
         audits = f"{statistics.median(one.audits for one in here):g}"
         lines.append(
-            f"| {way} | {len(here)} | {' | '.join(cells)} | {audits} | {leak()} "
+            f"| {way} | {len(here)} | {' | '.join(cells)} | {audits} | {SHOWN} "
             f"| {HIDES.get(way, 'nothing')} |"
         )
-    shares = [one.signing_share for one in shown if one.part == "signing"]
-    if shares:
-        lines += ["", f"Signatures and certificates: {_share(shares)} of the nodes' CPU."]
     return (
         f"# Security overhead against privacy gain\n\nWritten by `{COMMAND}`. {__doc__}\n"
         f"Machine: {results[-1].machine}. Medians; in brackets the ratio to no protection. Runs of "
@@ -424,28 +392,14 @@ def markdown(results: Sequence[Result]) -> str:
     )
 
 
-def _share(shares: Sequence[float]) -> str:
-    return (
-        f"{100 * statistics.median(shares):.2f} % (median of {len(shares)} runs, "
-        f"{100 * min(shares):.2f} to {100 * max(shares):.2f} %)"
-    )
-
-
 def rows(shown: Sequence[Result]) -> Iterator[figures.Figure]:
     """Return the rows of the page of all benchmarks."""
     for way in measured(shown):
-        here = [one for one in shown if (one.part, one.way) == ("overhead", way)]
+        here = [one for one in shown if one.way == way]
         value = "; ".join(beside_off(shown, way))
         rates = [one.tokens_per_s for one in here]
         spread = f"medians of {len(here)} runs; tokens/s {min(rates):,.0f} to {max(rates):,.0f}"
-        yield figures.figure(TABLE, way, f"{value}; {leak()}", spread, COMMAND, MEASURES)
-    shares = [one.signing_share for one in shown if one.part == "signing"]
-    if shares:
-        what = "signatures and certificates at 2 x 2, of the nodes' CPU; 2 % is allowed"
-        value, _, spread = _share(shares).partition(" (")
-        yield figures.figure(
-            TABLE, what, f"**{value}**", spread.rstrip(")"), f"{COMMAND} signing", MEASURES
-        )
+        yield figures.figure(TABLE, way, f"{value}; {SHOWN}", spread, COMMAND, MEASURES)
 
 
 if __name__ == "__main__":

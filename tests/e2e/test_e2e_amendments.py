@@ -154,6 +154,7 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
     assert "the stages have agreed" in events
 
 
+@pytest.mark.long
 def test_what_is_signed_offline_is_told_at_the_next_start_and_to_newcomers(
     folder: Path, processes: LocalSwarm
 ) -> None:

@@ -31,7 +31,7 @@ from tests.support.e2e_local import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 STEPS = 120
 """After so many the learning rate is at its last, and losses are compared."""

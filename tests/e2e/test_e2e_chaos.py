@@ -21,7 +21,7 @@ from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from tests.support.e2e_local import kill_all, started, wait_for_descendants
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SECONDS = 12.0
 COMPARED = 150
 """Steps to compare at most: beyond, the order of sums may show (I3)."""

@@ -98,6 +98,7 @@ def in_terminal(home: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]
         os.close(ours)
 
 
+@pytest.mark.long
 def test_killing_what_shows_it_does_not_touch_training(folder: Path) -> None:
     home = folder / "v1"
     swarm = str(folder / "x.swarm")
@@ -168,6 +169,7 @@ def test_detach_says_why_a_node_could_not_start(
         assert "start it again: volunteer join --swarm daemon" in said.stderr
 
 
+@pytest.mark.long
 def test_a_node_that_was_killed_is_said_to_have_ended_without_a_word(folder: Path) -> None:
     home = folder / "v1"
     swarm = ("--swarm", str(folder / "x.swarm"))

@@ -38,6 +38,7 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
     assert (out / "sample.txt").read_text() == report["sample"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     process = started(tmp_path, "demo", "--out", str(tmp_path / "out"))

@@ -37,6 +37,7 @@ def swarm() -> Iterator[LocalSwarm]:
     )
 
 
+@pytest.mark.long
 def test_two_devices_are_one_volunteer_that_outlives_a_rank(swarm: LocalSwarm) -> None:
     first = swarm.start("v1", ON_TWO)
     first.wait_until_it_answers(120.0)

@@ -21,7 +21,7 @@ from model_zoo.whole import build_whole
 from protocol.invite import parse_swarm_file
 from tests.support.e2e_local import HOST, in_state, killed_at_the_end, volunteer, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 QWEN3 = ModelSpec("llama", 3, 32, 4, 2, 48, context=16, norm_eps=1e-6, head_dim=12, qk_norm="head")
 STEPS = 8
 RUN = ("--steps", str(STEPS), "--microbatch", "2", "--microbatches", "4", "--no-measure")

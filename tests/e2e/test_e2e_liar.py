@@ -19,6 +19,7 @@ from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
+from tests.support.cases import usual
 from tests.support.closed_steps import ClosedSteps
 from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
 
@@ -94,7 +95,7 @@ def _of_honest_ones(swarm: SwarmFile, end: int) -> float:
     return statistics.mean(honest.losses[-LAST:])
 
 
-@pytest.mark.parametrize("lie", ["contribution-x-minus-10", "contribution-x-minus-1"])
+@pytest.mark.parametrize("lie", usual(1, ["contribution-x-minus-10", "contribution-x-minus-1"]))
 def test_a_run_with_centred_clipping_learns_beside_a_liar(folder: Path, lie: str) -> None:
     """Within 5 % of the loss of honest volunteers (1 and 2 % were seen): a quarter of each step's
     samples is lost."""
@@ -113,6 +114,7 @@ def test_a_run_with_centred_clipping_learns_beside_a_liar(folder: Path, lie: str
     assert reached < 1.05 * _of_honest_ones(swarm, end)
 
 
+@pytest.mark.long
 def test_the_same_liar_ruins_the_exact_sum(folder: Path) -> None:
     """It ends at 4.9 to 8.1, where honest volunteers reach 2.9."""
     swarm = _found(folder, "sum", "constant")

@@ -74,6 +74,7 @@ def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSw
     assert again.worker.state != "running"
 
 
+@pytest.mark.long
 def test_outside_its_hours_no_worker_starts(one_stage: LocalSwarm) -> None:
     later = datetime.now() + timedelta(hours=2)
     hours = f"{later:%H:%M}-{later + timedelta(hours=1):%H:%M}"
@@ -86,6 +87,7 @@ def test_outside_its_hours_no_worker_starts(one_stage: LocalSwarm) -> None:
     assert datetime.fromtimestamp(held.paused.until) == later.replace(second=0, microsecond=0)
 
 
+@pytest.mark.long
 def test_it_leaves_while_somebody_is_there_and_comes_back(
     one_stage: LocalSwarm, tmp_path: Path
 ) -> None:
@@ -112,6 +114,7 @@ def test_it_leaves_while_somebody_is_there_and_comes_back(
     wait_for(lambda: beyond(member, held.step + 2), "and gone again", [member])
 
 
+@pytest.mark.long
 def test_a_limited_line_carries_no_more_and_trains_on(two_stages: LocalSwarm) -> None:
     members = [two_stages.start("v1", (*FLAGS, "--upload-limit", "200kB/s"))]
     members[0].wait_until_it_answers(60.0)

@@ -18,6 +18,7 @@ from client.store.company import load_company
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
+from tests.support.cases import usual
 from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
@@ -138,7 +139,7 @@ def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> No
         assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)
 
 
-@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("delayed", usual(1, [False, True]))
 def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
     folder: Path, processes: LocalSwarm, delayed: bool
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delayed", [False, True])
 def test_a_stage_of_which_every_replica_died_is_restored(
     folder: Path, processes: LocalSwarm, delayed: bool

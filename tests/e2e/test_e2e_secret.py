@@ -96,6 +96,7 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
     assert abs(reached - expected) < 0.01 * expected
 
 
+@pytest.mark.long
 def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None:
     """A sum needs all three. Who slept for seconds misses what the others said meanwhile, and
     follows nobody before it has looked around."""
@@ -123,6 +124,7 @@ def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None
     assert all(len(hashes) == 1 for hashes in told.hashes.values())
 
 
+@pytest.mark.long
 def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
     """Seven that are left have one sum of all; the run is longer than even a busy machine needs."""
     before, after = 8, 60

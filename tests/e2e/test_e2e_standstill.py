@@ -19,7 +19,7 @@ from client.lab.local_swarm import LocalSwarm, Member
 from protocol.ids import PeerId, rank
 from tests.support.e2e_local import HOST, beyond, founded, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "2")
 STOPS_S = ((0.0, 3.0), (0.0, 15.0))
 """From when to when the workers stand still: first of the one that can close a step alone, by its

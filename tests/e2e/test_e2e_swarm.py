@@ -7,6 +7,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,8 @@ from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
+from protocol.invite import SwarmFile
+from tests.support.cases import usual
 from tests.support.e2e_local import (
     HOST,
     JOIN,
@@ -46,6 +49,24 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
         yield swarm
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two volunteers that train for as long as the tests look at them."""
+
+    swarm: SwarmFile
+    members: list[Member]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name, killed_at_the_end(Path(name)) as some:
+        swarm = found(Path(name), "volunteer-1", _run(steps=50_000, checkpoint_every=100))
+        members = _start(some, 2)
+        in_state(members[0], members, "training", step=1)
+        yield Pair(swarm, members, Path(name))
+
+
 def _run(steps: int, **changes: object) -> RunChoices:
     fields: dict[str, object] = {
         "name": "e2e",
@@ -69,7 +90,7 @@ def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
     return [first, *rest]
 
 
-@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("delayed", usual(1, [False, True]))
 def test_two_volunteers_train_what_one_process_trains(
     folder: Path, processes: LocalSwarm, delayed: bool
 ) -> None:
@@ -112,28 +133,22 @@ def test_two_volunteers_train_what_one_process_trains(
     assert (folder / "model" / "model.safetensors").is_file()
 
 
-def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm) -> None:
-    found(folder, "volunteer-1", _run(steps=50_000))
-    members = _start(processes, 2)
-    in_state(members[0], members, "training", step=1)
-    process = psutil.Process(members[0].process.pid)
+def test_a_node_is_small_and_holds_no_torch(pair: Pair) -> None:
+    process = psutil.Process(pair.members[0].process.pid)
     assert process.memory_info().rss < MAX_NODE_BYTES
     libraries = {Path(place.path).name for place in process.memory_maps()}
     assert not [name for name in libraries if "torch" in name]
 
 
-def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=50_000))
-    members = _start(processes, 2)
-    in_state(members[0], members, "training", step=1)
-    answer = parsed(volunteer(members[0].home, "status", "--json"))
-    assert answer["swarm"] == swarm.swarm
+def test_status_says_who_holds_what(pair: Pair) -> None:
+    home = pair.members[0].home
+    answer = parsed(volunteer(home, "status", "--json"))
+    assert answer["swarm"] == pair.swarm.swarm
     assert [len(stage["replicas"]) for stage in answer["stages"]] == [1, 1]
-    text = volunteer(members[0].home, "status").stdout
-    assert "this volunteer" in text
+    assert "this volunteer" in volunteer(home, "status").stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", usual(1, [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_in_order(
     folder: Path, processes: LocalSwarm, number: signal.Signals
 ) -> None:
@@ -152,11 +167,9 @@ def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -
     assert [member.process.wait(300) for member in members] == [0, 0]
 
 
-def test_two_processes_cannot_share_an_identity(folder: Path, processes: LocalSwarm) -> None:
-    found(folder, "volunteer-1", _run(steps=50_000))
-    first = processes.start("volunteer-1", FLAGS)
-    first.wait_until_it_answers(60.0)
-    done = volunteer(first.home, *JOIN, str(folder / "x.swarm"))
+def test_two_processes_cannot_share_an_identity(pair: Pair) -> None:
+    first = pair.members[0]
+    done = volunteer(first.home, *JOIN, str(pair.folder / "x.swarm"))
     assert done.returncode == ExitCode.TEMPORARY
     assert str(first.process.pid) in done.stderr
 
@@ -203,14 +216,12 @@ def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: Local
     assert "--data" in ended.log_tail()
 
 
-def test_the_model_is_fetched_from_a_running_swarm(folder: Path, processes: LocalSwarm) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=50_000, checkpoint_every=100))
-    members = _start(processes, 2)
-    in_state(members[0], members, "training", step=101)
-    command = ("sample", "--swarm", str(swarm.invite), "--json")
-    done = volunteer(folder / "guest", *command, timeout_s=300)  # the swarm trains on meanwhile
+def test_the_model_is_fetched_from_a_running_swarm(pair: Pair) -> None:
+    in_state(pair.members[0], pair.members, "training", step=101)
+    command = ("sample", "--swarm", str(pair.swarm.invite), "--json")
+    done = volunteer(pair.folder / "guest", *command, timeout_s=300)  # it trains on meanwhile
     answer = parsed(done)
     assert answer["version"] >= 100
-    assert answer["swarm"] == swarm.swarm
+    assert answer["swarm"] == pair.swarm.swarm
     assert "downloading stage 1" in done.stderr
-    assert all(member.alive for member in members)
+    assert all(member.alive for member in pair.members)

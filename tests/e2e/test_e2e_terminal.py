@@ -49,6 +49,7 @@ def _state(home: Path, state: str) -> Snapshot:
     return wait_for(look, state)
 
 
+@pytest.mark.long
 def test_the_first_minutes(folder: Path) -> None:
     home = folder / "v1"
     shell = Shell(folder, home, columns=100, rows=30)
@@ -89,6 +90,7 @@ def test_the_first_minutes(folder: Path) -> None:
         shell.close()
 
 
+@pytest.mark.long
 def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
     """The pipe gives the invite; the answer, and then the screen's keys, come from the terminal."""
     home = folder / "v1"

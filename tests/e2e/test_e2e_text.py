@@ -87,6 +87,7 @@ def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
     assert TextStore(home_folders(second.home).texts).path(digest).read_bytes() == words
 
 
+@pytest.mark.long
 def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     folder: Path, book: Path, processes: LocalSwarm
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
     in_state(founder, [founder, helper], "training")
 
 
+@pytest.mark.long
 def test_tokens_and_their_tokenizer_reach_who_never_had_them(
     folder: Path, book: Path, processes: LocalSwarm
 ) -> None:

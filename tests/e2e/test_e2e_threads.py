@@ -12,7 +12,7 @@ from client.lab.local_swarm import LocalSwarm, Member
 from client.limits.local_volunteers import Board
 from tests.support.e2e_local import HOST, founded, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ def _founded(folder: Path, club: Club) -> subprocess.CompletedProcess[str]:
     return founded
 
 
+@pytest.mark.long
 def test_a_member_goes_on_with_a_new_key(folder: Path, club: Club) -> None:
     _founded(folder, club)
     invite = club.invite("founder")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
+from client.errors import UserError
 from client.net.door import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent
-from client.train.messaging.bootstrap import fetch_manifest
+from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import PROTOCOL
+from protocol.address import parse_peer_address
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Hello, ManifestReply, ManifestRequest, RecordDigest
@@ -51,3 +54,14 @@ async def test_the_manifest_does_not_wait_behind_what_a_member_says_first(
         found = await fetch_manifest(newcomer, peer, swarm, hello, seen)
         nursery.cancel_scope.cancel()
     assert found.swarm == swarm
+
+
+async def test_an_error_names_each_address_and_its_fault_once(networks: Networks) -> None:
+    async with networks() as newcomer:
+        async with networks() as gone, networks() as left:
+            at = [parse_peer_address(network.addresses[0]) for network in (gone, left)]
+        with pytest.raises(UserError) as caught:
+            await dial_first(newcomer, at, 0.5)
+        said = caught.value.message
+        assert said.endswith("; ".join(f"{address}: Connection refused" for address in at))
+        assert [said.count(str(address.port)) for address in at] == [1, 1]

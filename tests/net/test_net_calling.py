@@ -94,7 +94,7 @@ def test_what_is_nobodys_address_is_never_called(ip: str) -> None:
 
 def test_another_transport_is_another_place_of_the_same_host() -> None:
     some = calls()
-    some.answered(at(P, FAR, 4001))
+    some.believe(at(P, FAR, 4001))
     assert some.may_call(at(P, FAR, 4001), 0.0)
     assert all(some.may_call(at(P, FAR, 4001, "other"), now) for now in (0.0, 60.0))
     assert not some.may_call(at(P, FAR, 4001, "other"), 61.0)  # that one is not proven
@@ -129,7 +129,7 @@ def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not() -> None:
     many = [f"9.{number // 256}.{number % 256}.9" for number in range(1000)]
     assert sum(some.may_call(at(P, ip, 1), 0.0) for ip in many) == BUDGET_BURST
     assert sum(some.may_call(at(P, ip, 1), 60.0) for ip in many) == 30
-    some.answered(at(Q, FAR, 4001))
+    some.believe(at(Q, FAR, 4001))
     assert all(some.may_call(at(Q, FAR, 4001), 60.0) for _ in range(100))
     assert not some.may_call(at(P, FAR, 4001), 60.0)  # another name for the same place
 
@@ -148,9 +148,9 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(2 * MAX_ENTRIES):
         peer, ip = PeerId(str(number)), f"11.{number // 65536}.{number // 256 % 256}.{number % 256}"
         some.met(peer, ip)
-        some.answered(at(peer, ip, 1))
+        some.believe(at(peer, ip, 1))
         some.may_call(at(PeerId("x"), ip, 2), float(number * 10))
-    tables = (some._machines, some._proven, some._called, some._called_machines)
+    tables = (some._machines, some._believed, some._called, some._called_machines)
     assert all(len(table) <= MAX_ENTRIES for table in tables)
 
 
@@ -198,6 +198,26 @@ async def test_loopback_is_not_called_for_those_who_were_met_elsewhere(
         await trio.sleep(1.0)
         assert victim.called == 0
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_whom_the_invite_names_is_dialled_until_it_is_up(
+    networks: Networks, name: str
+) -> None:
+    seed, victim = os.urandom(32), Victim()
+    kind = "dns4" if name == "localhost" else "ip4"
+    async with networks() as a:
+        a._calls = Calls([], trio.current_time())  # as if it listened everywhere
+        async with trio.open_nursery() as nursery:
+            port, late = await nursery.start(victim.run), make_identity(seed).peer
+            invite = f"/{kind}/{name}/tcp/{port}/p2p/{late}"
+            a.named([invite])
+            a.want({late: [invite]})
+            while victim.called < 2:  # the member is not there yet
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        async with networks(seed, port) as b:
+            await is_up(a, b)
 
 
 async def test_of_many_addresses_few_are_kept_and_names_are_resolved(networks: Networks) -> None:

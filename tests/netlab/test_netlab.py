@@ -237,6 +237,7 @@ def test_rate_delay_and_loss_are_about_what_the_table_says() -> None:
         assert 0.05 < loss(lab, "a", "b", count=1000) < 0.2
 
 
+@pytest.mark.long
 @needs_lab
 @pytest.mark.slow
 def test_two_volunteers_train_over_a_long_line() -> None:

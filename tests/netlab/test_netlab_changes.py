@@ -17,6 +17,7 @@ from client.control.snapshot import Snapshot
 from protocol.connectivity.machine import SILENT_WORDS
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
+from tests.support.cases import usual
 from tests.support.scattered_swarm import PORT, ScatteredSwarm, scattered_swarm
 
 reason = why_not()
@@ -90,6 +91,7 @@ def _comes_back(swarm: ScatteredSwarm, words: str, began: float) -> Seen:
     return after
 
 
+@pytest.mark.long
 def test_another_network_by_another_device() -> None:
     places = {"one": Place(), "two": Place(), "home": HOME, "cafe": Place(Router.SYMMETRIC)}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:
@@ -99,7 +101,7 @@ def test_another_network_by_another_device() -> None:
         assert any(there in address for address in seen["home"].addresses)
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("silent", usual(1, [False, True]))
 def test_a_new_public_address(silent: bool) -> None:
     places = {"one": Place(), "two": Place(), "home": HOME}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:
@@ -108,6 +110,7 @@ def test_a_new_public_address(silent: bool) -> None:
         _comes_back(swarm, SILENT_WORDS, began)
 
 
+@pytest.mark.long
 @needs_mapper
 def test_a_router_that_restarts_maps_the_port_again() -> None:
     home = Place(Router.PORT_RESTRICTED, port_mapper=True)
@@ -122,6 +125,7 @@ def test_a_router_that_restarts_maps_the_port_again() -> None:
         swarm.wait(lambda seen: _is_mapped(net), "mapped again")
 
 
+@pytest.mark.long
 def test_a_stopped_process_comes_back() -> None:
     places = {"one": Place(), "two": Place(), "home": HOME}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:

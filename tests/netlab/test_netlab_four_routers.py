@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_swarm_behind_routers_of_four_kinds_counts_each_microbatch_once() -> None:
     asked = Namespace(
         mbit=20.0,

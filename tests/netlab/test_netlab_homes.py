@@ -98,6 +98,7 @@ def test_a_swarm_that_has_only_ipv6_trains() -> None:
         assert all("/ip6/" in address for now in seen.values() for address in now.addresses)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_in_one_home_meet_there_though_the_founder_is_elsewhere() -> None:
     places = {
@@ -119,6 +120,7 @@ def test_two_in_one_home_meet_there_though_the_founder_is_elsewhere() -> None:
         swarm.wait(done, "done")
 
 
+@pytest.mark.long
 @needs_mapper
 @pytest.mark.slow
 def test_two_homes_meet_by_a_port_that_one_router_maps() -> None:

@@ -24,6 +24,7 @@ from protocol.invite import parse_swarm_file
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.measure import inside
 from tests.netlab.routers import Router
+from tests.support.cases import usual
 
 reason = why_not()
 pytestmark = [
@@ -131,10 +132,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        (Router.PORT_RESTRICTED, Router.SYMMETRIC),
-        (Router.SYMMETRIC, Router.SYMMETRIC),
-    ],
+    usual(1, [(Router.PORT_RESTRICTED, Router.SYMMETRIC), (Router.SYMMETRIC, Router.SYMMETRIC)]),
 )
 def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
     folder: Path, one: Router, other: Router
@@ -183,6 +181,7 @@ def test_two_whose_routers_keep_their_ports_become_direct_while_they_train(folde
             assert not [words for words in told if " is down" in words]
 
 
+@pytest.mark.long
 def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
     places = {
         "first": Place(),
@@ -217,6 +216,7 @@ def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
         assert took_s < 15
 
 
+@pytest.mark.long
 def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folder: Path) -> None:
     """Members vouch for each other, so the newcomer has to show its invite to the inviter, through
     a relay that would refuse it."""

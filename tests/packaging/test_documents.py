@@ -24,7 +24,8 @@ PAGES = [
     for page in (ROOT / folder).rglob("*.md")
     if "node_modules" not in page.parts
 ]
-DOCUMENTS = ("README.md", "CHANGELOG.md", *(str(page.relative_to(ROOT)) for page in PAGES))
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+DOCUMENTS = (*TOP, *(str(page.relative_to(ROOT)) for page in PAGES))
 WITH_COMMANDS = ("README.md", "client/GUIDE.md", "client/README.md", "packaging/README.md")
 
 
@@ -50,6 +51,16 @@ def test_links_lead_to_a_file_and_a_heading(name: str) -> None:
         found = (page.parent / path).resolve() if path else page
         assert found.exists(), target
         assert not anchor or anchor in _headings(found), target
+
+
+def test_make_targets_that_pages_and_workflows_name_exist() -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    workflows = list((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 2
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")]
+    for page in (*pages, *workflows):
+        typed = re.findall(r"(?m)(?:^|`|run: )make ([a-z]+)", page.read_text())
+        assert set(typed) <= targets, page
 
 
 @pytest.mark.parametrize("name", WITH_COMMANDS)

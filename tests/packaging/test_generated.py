@@ -1,4 +1,4 @@
-"""The manual page and the completions: up to date, and fit for the programs that read them."""
+"""Generated files: those in the repository are up to date, the others fit for who reads them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def packaging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the folder with the files that are made for the wheel."""
+    root = tmp_path_factory.mktemp("generated")
+    for name in ("packaging", "client"):
+        ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
+        shutil.copytree(PACKAGING.parent / name, root / name, ignore=ignored, symlinks=True)
+    verdict = run(sys.executable, str(root / "packaging" / "generate.py"))
+    assert verdict.returncode == 0, verdict.stderr
+    return root / "packaging"
+
+
 def needs(program: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -37,16 +49,16 @@ def test_the_generated_files_are_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("shell", COMPLETIONS)
-def test_a_shell_can_read_its_completions(shell: str) -> None:
+def test_a_shell_can_read_its_completions(shell: str, packaging: Path) -> None:
     needs(shell)
-    verdict = run(shell, "-n", str(PACKAGING / "completions" / COMPLETIONS[shell]))
+    verdict = run(shell, "-n", str(packaging / "completions" / COMPLETIONS[shell]))
     assert (verdict.returncode, verdict.stderr) == (0, "")
 
 
-def test_bash_completes_a_command_and_a_flag() -> None:
+def test_bash_completes_a_command_and_a_flag(packaging: Path) -> None:
     needs("bash")
     script = (
-        f"source {PACKAGING / 'completions' / 'volunteer.bash'}\n"
+        f"source {packaging / 'completions' / 'volunteer.bash'}\n"
         "COMP_WORDS=(volunteer jo) COMP_CWORD=1; _volunteer; echo ${COMPREPLY[@]}\n"
         "COMP_WORDS=(volunteer join --headl) COMP_CWORD=2; _volunteer; echo ${COMPREPLY[@]}\n"
     )
@@ -54,22 +66,22 @@ def test_bash_completes_a_command_and_a_flag() -> None:
     assert verdict.stdout.splitlines() == ["join", "--headless"]
 
 
-def test_fish_completes_a_command() -> None:
+def test_fish_completes_a_command(packaging: Path) -> None:
     needs("fish")
-    script = f"source {PACKAGING / 'completions' / 'volunteer.fish'}; complete -C 'volunteer joi'"
+    script = f"source {packaging / 'completions' / 'volunteer.fish'}; complete -C 'volunteer joi'"
     verdict = run("fish", "--no-config", "-c", script)
     assert [line.split("\t")[0] for line in verdict.stdout.splitlines()] == ["join"]
 
 
-def test_mandoc_has_nothing_to_say_to_the_manual_page() -> None:
+def test_mandoc_has_nothing_to_say_to_the_manual_page(packaging: Path) -> None:
     needs("mandoc")
-    verdict = run("mandoc", "-T", "lint", "-W", "all", str(PACKAGING / "man" / "volunteer.1"))
+    verdict = run("mandoc", "-T", "lint", "-W", "all", str(packaging / "man" / "volunteer.1"))
     assert (verdict.returncode, verdict.stdout) == (0, "")
 
 
-def test_the_manual_page_tells_every_command_flag_and_exit_code() -> None:
+def test_the_manual_page_tells_every_command_flag_and_exit_code(packaging: Path) -> None:
     needs("mandoc")
-    page = run("mandoc", "-T", "ascii", "-O", "width=200", str(PACKAGING / "man" / "volunteer.1"))
+    page = run("mandoc", "-T", "ascii", "-O", "width=200", str(packaging / "man" / "volunteer.1"))
     words = _without_overstrike(page.stdout)
     for wanted in ("VOLUNTEER(1)", "EXIT STATUS", "ENVIRONMENT", "SETTINGS", "--headless"):
         assert wanted in words

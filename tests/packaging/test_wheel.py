@@ -104,6 +104,7 @@ def build(folder: Path, **environment: str) -> Path:
             shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
         else:
             shutil.copy(ROOT / name, sources / name)
+    finish([sys.executable, str(sources / "packaging" / "generate.py")], PYTHONPATH=str(sources))
     options = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q")
     finish(
         [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(sources)],
@@ -199,5 +200,6 @@ def test_the_service_files_are_carried(kind: str, installed: Installed) -> None:
 def test_manual_and_completions_are_where_their_readers_look(
     name: str, installed: Installed
 ) -> None:
-    source = ROOT / "packaging" / ("man" if "man1" in name else "completions") / Path(name).name
+    folder = "man" if "man1" in name else "completions"
+    source = installed.folder / "sources" / "packaging" / folder / Path(name).name
     assert (installed.environment / name).read_bytes() == source.read_bytes()

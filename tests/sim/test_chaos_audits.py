@@ -8,6 +8,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig, drawn
 from client.lab.simulate.chaos.replay import run_once
+from tests.support.cases import usual
 
 SHARE = 0.1
 """Of the contributions; new members are audited four times as often."""
@@ -20,7 +21,7 @@ def calm(seed: int, *lies: str) -> ChaosConfig:
     return replace(drawn(seed, lies, SHARE), faults=20, gap_s=3.0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", usual(2, range(4)))
 def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
     world, violation = run_once(calm(seed, "gradients"))
     assert not violation
@@ -28,7 +29,7 @@ def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
     assert max(world.audits.lasted) <= WITHIN
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+@pytest.mark.parametrize("seed", usual(2, [0, 2, 3, 4]))
 def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
     """Of seeds 0 to 13 half needed 8 steps at most, and three 31 to 72 (1, 10, 13); in 5 and 11
     whole stages are lost before."""
@@ -38,7 +39,7 @@ def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
     assert max(world.audits.lasted) <= WITHIN
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", usual(2, range(4)))
 def test_an_auditor_that_finds_fault_with_everything_is_out_itself(seed: int) -> None:
     world, violation = run_once(calm(seed, "audits"))
     assert not violation, "no honest member is expelled (A1)"
@@ -47,12 +48,12 @@ def test_an_auditor_that_finds_fault_with_everything_is_out_itself(seed: int) ->
 
 def test_among_the_usual_faults_no_honest_member_is_expelled() -> None:
     found = 0
-    for seed in range(6):
+    for seed in range(4):
         world, violation = run_once(drawn(seed, (), SHARE))
         assert not violation
         assert world.audits.found.keys() <= {"agrees", "void", "refused"}
         found += world.audits.found["agrees"]
-    assert found > 20
+    assert found > 12
 
 
 def test_without_audits_nothing_is_signed_or_kept() -> None:

@@ -15,6 +15,7 @@ from client.lab.simulate.chaos.config import drawn
 from client.lab.simulate.chaos.replay import run_once
 from tests.sim import chaos_mutants
 from tests.sim.chaos_mutants import BROKEN_RULE, MUTANTS, RARE, Mutant, Patch
+from tests.support.cases import usual
 
 SEEDS_EACH = 40
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def name(rule: Callable[[Patch], None]) -> str:
     return rule.__name__.replace("_", " ")
 
 
-@pytest.mark.parametrize("rule", RARE, ids=name)
+@pytest.mark.parametrize("rule", usual(1, RARE), ids=name)
 def test_a_rule_that_is_rarely_needed_has_a_unit_test(rule: Callable[[Patch], None]) -> None:
     tested = f"tests/unit/protocol/{RARE[rule]}"
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -20,8 +20,10 @@ OUT_S = 130.0
 """The longest time without one of two: it is set aside for a minute, the next time for two."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "replicas", "out_s"), [(10, 2, OUT_S), (14, 2, OUT_S), (23, 3, math.inf)]
+    ("seed", "replicas", "out_s"),
+    [(14, 2, OUT_S), (23, 3, math.inf), pytest.param(10, 2, OUT_S, marks=pytest.mark.long)],
 )
 def test_who_sleeps_often_is_soon_back_and_nobody_stands_still(
     seed: int, replicas: int, out_s: float

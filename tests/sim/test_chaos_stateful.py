@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, get_args
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.links import TrickKind
 from client.lab.simulate.chaos.schedule import AIMED_AT, Fault, FaultKind
 from client.lab.simulate.chaos.trial import Trial
 from client.lab.simulate.chaos.world import ChaosWorld
+from tests.support.cases import usual
 
 WHO = st.integers(0, 2**16 - 1)
 SPAN_S = st.floats(0.05, 14.0)
@@ -109,8 +116,7 @@ class ChaosMachine(RuleBasedStateMachine):
         Trial(self.world).end()
 
 
-ChaosMachine.TestCase.settings = settings(
-    max_examples=100,
+SETTINGS = settings(
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -118,4 +124,9 @@ ChaosMachine.TestCase.settings = settings(
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
-TestChaos: Callable[..., Any] = ChaosMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examples", usual(1, (20, 100)))
+def test_chaos(examples: int) -> None:
+    run_state_machine_as_test(ChaosMachine, settings=settings(SETTINGS, max_examples=examples))

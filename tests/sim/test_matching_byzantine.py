@@ -16,9 +16,6 @@ from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
 from protocol.matching.design import FULL
-from protocol.matching.exchange import bodies as exchange
-from protocol.matching.exchange.bodies import EpochId, Round
-from protocol.matching.exchange.load import Basis, Load
 from tests.support.matching_world import CALM, WALL_S, member, peer
 from tests.support.watched_world import WatchedWorld
 
@@ -27,7 +24,6 @@ STRANGER = peer(999_999)
 BEACON = int(WALL_S // 600)
 HEAD = (0, Mandate(BEACON, 1), int(WALL_S * 1000))
 ME, YOU = peer(1), peer(2)
-ROUND = Round(EpochId(BEACON, 1, 1), 1)
 LETTERS: list[bodies.Body] = [
     bodies.Propose(*HEAD, ME, 1, 1, 0, 5, 0, "serving"),
     bodies.Renew(*HEAD, ME, 1, 2, 0, 10, 10, "serving"),
@@ -37,20 +33,10 @@ LETTERS: list[bodies.Body] = [
     bodies.Transfer(*HEAD, ME, 4, 1, 0),
     bodies.Release(*HEAD, ME, 4, 1),
     bodies.Permit(*HEAD, YOU, 4, True, "the lowest stage rises"),
-    exchange.Call(*HEAD, YOU, ROUND),
-    exchange.Vote(*HEAD, ME, ROUND, 1, 0),
-    exchange.Keep(*HEAD, YOU, ROUND, 77),
-    exchange.Drop(*HEAD, YOU, ROUND, 77),
-    exchange.Intent(*HEAD, ME, ROUND, 2, None),
-    exchange.Noted(*HEAD, YOU, ROUND, 2),
 ]
 RECORDS: list[bodies.Body] = [
     bodies.Posting(*HEAD, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, 1),
-    exchange.Epoch(*HEAD, ROUND, exchange.COMMIT, 90, 100, 2, bytes(32), "all move"),
-    exchange.Ballot(*HEAD, ROUND, Basis(Load(5), 2), 2, 2, 0, 7, 7, 4, 0, 5),
-    exchange.Attest(*HEAD, ROUND, True, bytes(32)),
 ]
-KINDS = {**bodies.KINDS, **exchange.KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +96,7 @@ def forged(
 
 
 def encoded(body: bodies.Body) -> tuple[str, bytes]:
-    kind = KINDS[type(body)]
-    return kind, bodies.encode_body(body)
+    return bodies.KINDS[type(body)], bodies.encode_body(body)
 
 
 FUZZ = settings(

@@ -18,9 +18,11 @@ from protocol.manifest import Manifest
 from protocol.matching import settling
 from protocol.matching.pool import Limits, Pool
 from protocol.matching.population import Population
+from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 from tests.support.synchronous_matching import cold_start, deferred_acceptance
 
+SEEDS = usual(1, (range(40), range(40, 300)))
 QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 
 
@@ -84,21 +86,18 @@ def tighten_only(pool: Pool, others: object, population: Population) -> settling
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])
+@pytest.mark.parametrize("seeds", SEEDS)
 def test_places_equal_those_of_the_synchronous_run(
-    weather: Weather, monkeypatch: pytest.MonkeyPatch
+    seeds: range, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "help_neediest", tighten_only)
-    for seed in range(100):
+    for seed in seeds:
         world = build(seed, weather)
         world.run(30)
         assert found(world) == deferred_acceptance(one_place(view(world))), f"seed {seed}"
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [range(100), pytest.param(range(100, 300), marks=pytest.mark.slow)],
-    ids=["some", "more"],
-)
+@pytest.mark.parametrize("seeds", SEEDS)
 def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "help_neediest", tighten_only)
     for seed in seeds:
@@ -112,8 +111,9 @@ def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.Monkey
         assert found(world) == workers, f"seed {seed}"
 
 
-def test_no_blocking_pair_at_quiescence() -> None:
-    for seed in range(100):
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_no_blocking_pair_at_quiescence(seeds: range) -> None:
+    for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(30)
         instance = one_place(view(world), final_limits(world))

@@ -58,7 +58,7 @@ def share(nature: Nature, record: Record) -> float:
 WORLDS = [(50, 8, 0.0), (50, 8, 0.2), (120, 16, 0.2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tenth_of_liars_costs_five_points_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     """In the mean: with other luck one small world alone may lose or gain more."""
     losses = []
@@ -142,11 +142,11 @@ def at_rest(count: int, stages: int, seed: int, *, charged: bool) -> float:
 
 def test_static_quality_of_a_small_swarm() -> None:
     """Like with like .93 to .99; with averaging charged .91 to .97, .94 in the mean."""
-    assert min(at_rest(50, 8, seed, charged=False) for seed in (0, 1, 2)) >= 0.92
-    assert sum(at_rest(50, 8, seed, charged=True) for seed in (0, 1, 2)) / 3 >= 0.92
+    assert min(at_rest(50, 8, seed, charged=False) for seed in (0, 1)) >= 0.92
+    assert sum(at_rest(50, 8, seed, charged=True) for seed in (0, 1)) / 2 >= 0.92
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_static_quality_of_a_large_swarm(capsys: pytest.CaptureFixture[str]) -> None:
     """At 500/32 the .97 of the design are reached (.986); at 500/8 it is .955 and not .97."""
     wide, narrow = (at_rest(500, stages, 0, charged=True) for stages in (32, 8))

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from client.lab.simulate.market.stability import blocking_pairs
-from protocol.ids import PeerId, Stage
+from protocol.ids import Stage
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange import bodies, tally
-from protocol.matching.exchange.verdict import judge
-from protocol.matching.exchange.wishes import Terms
-from tests.support import epoch_planning
-from tests.support.certificates import published
-from tests.support.exchange_world import ExchangeWorld
-from tests.support.exchange_world import swarm as exchange_swarm
-from tests.support.matching_world import CALM, STORMY, member
-from tests.support.uneven_world import uneven_world
+from tests.support.matching_world import STORMY, member
 from tests.support.watched_world import Departure, WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)
@@ -80,7 +69,7 @@ def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[Watc
 
 
 def test_whoever_moves_serves_without_a_gap(worlds: list[WatchedWorld]) -> None:
-    """In full epochs and single moves alike: the old stage is released when the new is served."""
+    """The old stage is released when the new one is served."""
     moves = [(words, gone) for words, gone, _ in departures(worlds) if gone.to is not None]
     assert all(gone.still_served for _, gone in moves), moves
     assert moves
@@ -103,68 +92,7 @@ def test_served_throughput_does_not_drop_at_the_release_of_a_single_move() -> No
     assert watched > 2
 
 
-def test_every_commit_passes_the_projection() -> None:
-    """Anybody can recompute it: the ballots of a COMMIT are one plan, and the rule adopts it."""
-    commits = 0
-    for seed in range(6):
-        world = uneven_world(seed)
-        world.run(60)
-        records = published(world)
-        for _, _, epoch in records:
-            if not isinstance(epoch, bodies.Epoch) or epoch.phase != bodies.COMMIT:
-                continue
-            ballots = frozen_ballots(records, epoch.round)
-            plans = tally.stage_plans(ballots)
-            assert plans is not None, f"seed {seed}"
-            assert len(plans) == world.manifest.stage_count, f"seed {seed}"
-            assert tally.whole_plan(epoch.round, ballots) == epoch.digest, f"seed {seed}"
-            assert judge(plans, epoch.r, world.design).adopted, f"seed {seed}"
-            commits += 1
-    assert commits > 3
-
-
-def frozen_ballots(
-    records: Sequence[tuple[float, PeerId, bodies.Spread]], round_: bodies.Round
-) -> dict[Stage, tuple[PeerId, bodies.Ballot]]:
-    return {
-        Stage(body.stage): (who, body)
-        for _, who, body in records
-        if isinstance(body, bodies.Ballot) and body.round == round_ and body.projection
-    }
-
-
-def test_a_plan_that_the_rule_refuses_is_aborted_and_nobody_moves() -> None:
-    """The other half of the above: epochs do end without a plan that is worth it."""
-    aborted = 0
-    for seed in range(60):
-        world = ExchangeWorld(exchange_swarm(seed, workers=(4, 8)), seed, CALM)
-        world.run(55)
-        if world.last_word and world.last_word.phase == bodies.ABORT:
-            aborted += 1
-            assert world.outcome().quota_percent is None, f"seed {seed}"
-            assert not world.moves(), f"seed {seed}"
-    assert aborted > 3
-
-
 # --- property 3: nobody would rather be elsewhere ---------------------------------------------
-
-
-def test_a_committed_epoch_leaves_no_blocking_pair_of_its_instance() -> None:
-    committed = troubled = 0
-    for seed in range(120):
-        world = ExchangeWorld(exchange_swarm(seed, workers=(4, 9)), seed, STORMY)
-        world.run(55)
-        last, swarm = world.last_word, world.swarm
-        if last is None or last.phase != bodies.COMMIT:
-            continue
-        terms = Terms(last.quota_percent, last.fair, last.r)
-        instance = epoch_planning.instance(swarm.population, swarm.homes, swarm.fetching, terms)
-        placed = {**swarm.homes, **world.moves()}
-        assert blocking_pairs(instance, placed, swarm.fetching) == [], f"seed {seed}"
-        committed += 1
-        troubled += bool(blocking_pairs(instance, swarm.homes, swarm.fetching))
-    assert committed > 60
-    assert troubled > 50, "the audit finds the pairs that the epoch was for"
 
 
 @DESIGNS

@@ -1,4 +1,4 @@
-"""Properties 7 and 10 with the full design: a smaller part neither commits nor moves, and after
+"""Properties 7 and 10 with the full design: a smaller part does not move, and after
 healing there is one matching."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange.exchange import Exchange
-from tests.support.certificates import DETECTED_S, certificates
 from tests.support.watched_world import WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)
 STAGES, SEEDS = 3, 8
+DETECTED_S = 6.5
+"""After a cut everybody has found out within this time."""
 
 
 def minority(world: WatchedWorld) -> set[PeerId]:
@@ -43,7 +43,7 @@ def moves_of(world: WatchedWorld, part: set[PeerId], since: float) -> list[objec
 
 
 @pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
-def test_a_minority_neither_commits_nor_moves(design: Design) -> None:
+def test_a_minority_does_not_move(design: Design) -> None:
     for seed in range(SEEDS):
         world, part, cut_at = cut_off(seed, design)
         assert moves_of(world, part, cut_at + DETECTED_S) == [], f"seed {seed}"
@@ -52,7 +52,7 @@ def test_a_minority_neither_commits_nor_moves(design: Design) -> None:
             for at, who, e in world.log
             if isinstance(e, SendSigned) and who in part and at > cut_at + DETECTED_S
         ]
-        assert not {"transfer", "release", "call", "vote"} & set(asked), f"seed {seed}"
+        assert not {"transfer", "release"} & set(asked), f"seed {seed}"
 
 
 def test_without_the_majority_rule_a_minority_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,6 @@ def test_a_partition_of_the_full_design_heals_into_one_matching(design: Design) 
         for who, machine in world.machines.items():
             at = [stage for stage, places in pools.items() if who in places]
             assert at == [machine.stage], f"seed {seed}"
-        assert all(len(d) == 1 for d in certificates(world).values()), f"seed {seed}"
         assert healed_at > cut_at
 
 
@@ -98,41 +97,3 @@ def test_the_majority_goes_on_moving() -> None:
         world, part, cut_at = cut_off(seed, ALONE)
         moved += bool(moves_of(world, set(world.machines) - part, cut_at))
     assert moved > 2
-
-
-# --- a full epoch and single moves ---------------------------------------------------------------
-
-TEMPTED = 4
-"""A seed with which a single move pays."""
-
-
-def first_transfer(seed: int, until: float | None = None) -> WatchedWorld:
-    """Return a world in which somebody asks for a single move, stopped there or at ``until``."""
-    world = settled(seed, ALONE)
-    for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
-        world.crash(who)
-    end = 300 if until is None else until - world.now
-    world.run(end, until=lambda: until is None and bool(world.letters("transfer")))
-    return world
-
-
-def test_whoever_votes_in_a_full_epoch_does_not_ask_for_a_single_move(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asking = first_transfer(TEMPTED)
-    assert asking.letters("transfer")
-    world = first_transfer(TEMPTED, until=asking.now - 0.001)
-    assert not world.letters("transfer")
-    monkeypatch.setattr(Exchange, "is_voting", property(lambda self: True))
-    world.run(400)
-    assert not world.letters("transfer")
-    assert not world.single_moves()
-
-
-def test_a_permit_that_comes_while_we_vote_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = first_transfer(TEMPTED)
-    monkeypatch.setattr(Exchange, "is_voting", property(lambda self: True))
-    world.run(30)
-    assert world.letters("permit")
-    assert not world.single_moves()
-    assert world.said("staying: a full epoch is about to decide who serves what")

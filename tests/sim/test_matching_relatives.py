@@ -19,7 +19,7 @@ from tests.support.matching_world import (
     peer,
 )
 
-SEEDS = 40
+SEEDS = 24
 EQUAL = 1e9
 STAYING = Design(epochs=False)
 """Incumbents keep their home."""

@@ -14,6 +14,7 @@ from client.lab.simulate.training import TrainingWorld
 from model_zoo.reference import TrainingPlan
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit, Dealing, Message, Opening, Reduced, Segment
+from tests.support.cases import usual
 from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
 
 STEPS = 8
@@ -47,7 +48,7 @@ def far_from_reference(lab: Lab, world: TrainingWorld) -> float:
     )
 
 
-@pytest.mark.parametrize("replicas", [4, 8, 12])
+@pytest.mark.parametrize("replicas", usual(2, [4, 12, 8]))
 def test_without_a_liar_a_run_is_that_of_the_exact_sum(lab: Lab, replicas: int) -> None:
     world = world_of(lab, replicas)
     train(world)
@@ -55,7 +56,7 @@ def test_without_a_liar_a_run_is_that_of_the_exact_sum(lab: Lab, replicas: int) 
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("replicas", "lost"), [(8, 2), (12, 2)])
+@pytest.mark.parametrize(("replicas", "lost"), usual(1, [(8, 2), (12, 2)]))
 def test_members_die_in_a_phase(lab: Lab, phase: type, replicas: int, lost: int) -> None:
     """Of eight seven are left, which have one sum of all."""
     world = world_of(lab, replicas)
@@ -99,6 +100,7 @@ def lied(lab: Lab, rule: str, monkeypatch: pytest.MonkeyPatch) -> float:
     return far_from_reference(lab, world)
 
 
+@pytest.mark.slow
 def test_a_liar_spoils_its_bucket_and_not_the_run(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from client.compute.payload import CodecName
 from client.lab.simulate.training import TrainingWorld
 from protocol.rounds import leader, shards
+from tests.support.cases import pairwise, usual
 from tests.support.tensor_swarms import (
     Lab,
     largest_difference,
@@ -49,10 +50,10 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
         world.after(at, partial(world.kill, victim))
 
 
-@pytest.mark.parametrize("boundary", ["fp32", "s8"])
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize(
+    ("model", "stages", "replicas", "boundary"),
+    pairwise(["gpt", "llama"], [2, 4], [1, 2], ["fp32", "s8"]),
+)
 def test_a_swarm_equals_the_reference(
     lab: Lab, model: str, stages: int, replicas: int, boundary: CodecName
 ) -> None:
@@ -121,7 +122,7 @@ def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "boundary"), [("gpt", "fp32"), ("llama", "s8")])
+@pytest.mark.parametrize(("model", "boundary"), usual(1, [("llama", "s8"), ("gpt", "fp32")]))
 def test_two_hundred_steps(lab: Lab, model: str, boundary: CodecName) -> None:
     plan = plan_for(model, 2, 200)
     losses = train(lab.world(plan, 2, boundary=boundary))
@@ -214,7 +215,7 @@ def test_muon_survives_the_death_of_any_replica(lab: Lab, delayed: bool) -> None
 class TestDelayed:
     """The one-step-delayed update: another run, which one process makes as well."""
 
-    @pytest.mark.parametrize(("replicas", "stages"), [(1, 2), (2, 2), (2, 4), (3, 2)])
+    @pytest.mark.parametrize(("replicas", "stages"), usual(2, [(2, 4), (3, 2), (1, 2), (2, 2)]))
     def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
         plan = plan_for("gpt", stages, STEPS, delayed=True)
         losses = train(lab.world(plan, replicas))
@@ -223,7 +224,7 @@ class TestDelayed:
         synchronous = lab.reference(plan_for("gpt", stages, STEPS))
         assert largest_difference(losses, synchronous) > 10 * CLOSE
 
-    @pytest.mark.parametrize("seed", range(2))
+    @pytest.mark.parametrize("seed", usual(1, range(2)))
     def test_deaths_change_no_loss(self, lab: Lab, seed: int) -> None:
         plan = plan_for("gpt", 2, STEPS, delayed=True)
         world = lab.world(plan, 2, seed=seed)
@@ -269,7 +270,7 @@ def test_segments_change_no_bit(
     assert largest_difference(losses, whole) < close
 
 
-@pytest.mark.parametrize(("boundary", "seed"), [("fp32", 0), ("fp32", 1), ("s8", 2)])
+@pytest.mark.parametrize(("boundary", "seed"), usual(2, [("fp32", 0), ("s8", 2), ("fp32", 1)]))
 def test_deaths_change_no_loss(lab: Lab, boundary: CodecName, seed: int) -> None:
     plan = plan_for("gpt", 2, STEPS)
     calm = train(lab.world(plan, 2, boundary=boundary, seed=seed))
@@ -280,7 +281,7 @@ def test_deaths_change_no_loss(lab: Lab, boundary: CodecName, seed: int) -> None
     assert largest_difference(losses, calm) < CLOSE, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_newcomers_end_bit_identical(lab: Lab, seed: int) -> None:
     """Each stage gets a newcomer and then loses the replica that may have been its donor."""
     plan = plan_for("gpt", 2, STEPS)
@@ -294,7 +295,7 @@ def test_newcomers_end_bit_identical(lab: Lab, seed: int) -> None:
         assert peer.hash == world.hashes[peer.stage, STEPS], f"seed {seed}"
 
 
-@pytest.mark.parametrize("model", ["gpt", "lora", "mixtral"])
+@pytest.mark.parametrize("model", usual(1, ["gpt", "lora", "mixtral"]))
 def test_a_swarm_in_bf16_equals_the_reference_in_bf16(lab: Lab, model: str) -> None:
     """Passes in bf16, parameters and sums in fp32. A sum in another order differs in its last bits,
     and a parameter on the edge is then another number in bf16: so they are less close."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
+from tests.support.cases import usual
 from tests.support.lying_minority import LyingMinority
 
 LIES_FROM = 10
@@ -29,7 +30,7 @@ def world(seed: int, lie: str, stages: int = 1) -> LyingMinority:
 
 
 @pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
+@pytest.mark.parametrize("seed", usual(1, range(1, 5)))
 def test_the_stage_goes_on_and_only_liars_are_out(seed: int, lie: str) -> None:
     made = world(seed, lie)
     while made.versions()[0] < LIES_FROM:

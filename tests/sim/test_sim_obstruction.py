@@ -25,6 +25,7 @@ from protocol.wire.messages import (
     Reduced,
     Segment,
 )
+from tests.support.cases import usual
 from tests.support.obstructed_world import Distort, ObstructedWorld
 
 OF_THE_RATE = 0.8
@@ -88,7 +89,7 @@ def goes_on(made: ObstructedWorld, begin: Callable[[], None]) -> None:
     assert {v.recovery.lineage.era for v in made.volunteers.values() if v.alive} == {0}
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas", usual(1, [2, 3]))
 @pytest.mark.parametrize("name", LIARS)
 def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
     made, (stage, distort) = world(replicas, seed=1), LIARS[name]
@@ -102,7 +103,7 @@ def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
     assert not honest, "honest ones blamed each other for what a third one did"
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
 def test_one_witness_is_enough_for_siblings_that_wait_in_vain_as_well(seed: int) -> None:
     """With three replicas and few microbatches some have nothing out but what the liar keeps."""
     made = world(3, seed)

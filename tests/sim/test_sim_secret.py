@@ -26,6 +26,7 @@ from protocol.wire.messages import (
     Reduced,
     Segment,
 )
+from tests.support.cases import usual
 from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
 
 STEPS = 12
@@ -65,7 +66,7 @@ def losses_are_near(lab: Lab, world: TrainingWorld, stages: int = 1) -> None:
     assert largest_difference(got, expected) < CLOSE
 
 
-@pytest.mark.parametrize(("replicas", "stages"), [(3, 1), (4, 1), (8, 1), (4, 2)])
+@pytest.mark.parametrize(("replicas", "stages"), usual(3, [(3, 1), (8, 1), (4, 2), (4, 1)]))
 def test_a_secret_sum_is_the_sum(lab: Lab, replicas: int, stages: int) -> None:
     world = secret(lab, replicas, stages)
     losses = train(world)
@@ -79,7 +80,7 @@ def test_with_delayed_updates(lab: Lab) -> None:
     losses_are_near(lab, world, 2)
 
 
-@pytest.mark.parametrize(("replicas", "lost"), [(4, 1), (8, 2), (16, 2)])
+@pytest.mark.parametrize(("replicas", "lost"), usual(1, [(8, 2), (4, 1), (16, 2)]))
 @pytest.mark.parametrize("phase", PHASES)
 def test_replicas_die_in_a_phase(lab: Lab, phase: type, replicas: int, lost: int) -> None:
     """The first of them dies before its first message of the kind in step 3, the second one after
@@ -100,7 +101,7 @@ def test_replicas_die_in_a_phase(lab: Lab, phase: type, replicas: int, lost: int
 
 
 @pytest.mark.parametrize("kind", [Commit, Opening])
-@pytest.mark.parametrize("replicas", [3, 4])
+@pytest.mark.parametrize("replicas", usual(1, [3, 4]))
 def test_what_opens_a_sum_is_said_again(lab: Lab, kind: type, replicas: int) -> None:
     """It was lost with a link, or its receiver slept: nobody else can take that one's place."""
     world, lost = secret(lab, replicas), dict[tuple[PeerId, PeerId], Message]()
@@ -120,7 +121,7 @@ def test_what_opens_a_sum_is_said_again(lab: Lab, kind: type, replicas: int) -> 
     losses_are_near(lab, world)
 
 
-@pytest.mark.parametrize("replicas", [4, 8])
+@pytest.mark.parametrize("replicas", usual(1, [4, 8]))
 @pytest.mark.parametrize("told", [1, 2])
 def test_a_leader_dies_when_few_know_its_commit(lab: Lab, told: int, replicas: int) -> None:
     """Those who know it tell the others."""

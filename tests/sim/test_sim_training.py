@@ -8,6 +8,7 @@ import pytest
 
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
+from tests.support.cases import usual
 
 
 def run(world: TrainingWorld) -> TrainingWorld:
@@ -27,7 +28,7 @@ def test_fault_free_run_commits_every_step(stages: int, replicas: int) -> None:
         }
 
 
-@pytest.mark.parametrize("seed", range(75))
+@pytest.mark.parametrize("seed", usual(20, range(75)))
 def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
     config = WorldConfig(stages=3, replicas=2, seed=seed, steps=16)
     world = TrainingWorld(config)
@@ -38,7 +39,7 @@ def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
     run(world)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", usual(15, range(50)))
 def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     config = WorldConfig(stages=2, replicas=2, seed=seed, steps=14)
     world = TrainingWorld(config)
@@ -51,7 +52,7 @@ def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     assert all(p.hash == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", usual(8, range(25)))
 def test_hashes_that_come_later_than_their_versions_lose_nothing(seed: int) -> None:
     config = WorldConfig(stages=2, replicas=2, seed=seed, steps=14)
     world = TrainingWorld(config, partial(MultisetWorker, hashes_later=True))

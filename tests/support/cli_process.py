@@ -44,6 +44,9 @@ class Within:
         self._capsys = capsys
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        code = run(arguments)
+        try:
+            code = run(arguments)
+        except SystemExit as wrong:  # of usage
+            code = int(wrong.code or 0)
         said = self._capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)

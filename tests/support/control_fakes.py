@@ -185,7 +185,7 @@ class FakeProvider:
     def stop(self) -> None:
         self.stops += 1
 
-    def finish(self) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         self.stop()
         return example_snapshot().leaving
 
@@ -195,7 +195,7 @@ class FakeProvider:
     def history(self, points: int) -> list[StepPoint]:
         return [StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:]
 
-    def pause(self, until: float | None, reason: str) -> PauseView:
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         self.paused = PauseView(reason=reason or "you paused it", until=until, since=1.0)
         return self.paused
 
@@ -203,7 +203,7 @@ class FakeProvider:
         was, self.paused = self.paused, None
         return was is not None
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         return example_invite()
 
     def members(self) -> Membership:

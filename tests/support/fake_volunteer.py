@@ -85,7 +85,7 @@ class ScriptedVolunteer:
     def stop(self) -> None:
         self.stopped.set()
 
-    def finish(self) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         self.stop()
         return []
 
@@ -95,13 +95,13 @@ class ScriptedVolunteer:
     def history(self, points: int) -> list[StepPoint]:
         return []
 
-    def pause(self, until: float | None, reason: str) -> PauseView:
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         return PauseView(reason=reason, until=until)
 
     def resume(self) -> bool:
         return False
 
-    def invite(self, *, once: bool = False) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         return example_invite()
 
     def members(self) -> Membership:

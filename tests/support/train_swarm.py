@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,6 +56,10 @@ LIMIT_S = 600.0
 """Virtual seconds that anything may take."""
 PLENTY_BYTES = 2**33
 FOUNDER = Signer(bytes(range(32)))
+
+
+def _virtual_clock(ahead_s: float) -> float:
+    return 1.8e9 + trio.current_time() + ahead_s
 
 
 class RecordingEngine(Engine):
@@ -157,11 +162,13 @@ class TestSwarm:
         starts: bool = False,
         device: str = "cpu",
         inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto",
+        ahead_s: float | None = None,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones; ``inside``: how several share a stage.
+        processes compute, if they are real ones; ``inside``: how several share a stage;
+        ``ahead_s``: its clock goes with the virtual time, and is ahead by so much.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -178,6 +185,8 @@ class TestSwarm:
         engine.handshake = Handshake(
             signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
         )
+        if ahead_s is not None:
+            engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
         disk = self._folder / str(number) / "checkpoints"
         if copies is not None:
@@ -293,9 +302,23 @@ class TestSwarm:
             with open_folder(source, self.manifest.model.context) as imported:
                 start = {name: imported.tensor(name) for name in imported.names}
         expected = train_reference(plan, corpus, threads=1, start=start).losses
+        untold = self._untold()
+        assert len(untold) <= 1, untold
         for step, loss in enumerate(expected):
+            if step in untold:
+                continue
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
+
+    def _untold(self) -> set[int]:
+        """The steps whose loss nobody knows: another leader has completed what one had planned, and
+        the members had told their losses to the first."""
+        last, commits = self.manifest.stage_count - 1, defaultdict[int, list[Committed]](list)
+        for volunteer in [*self.volunteers, *self.dead]:
+            for commit in volunteer.engine.commits:
+                if commit.stage == last:
+                    commits[commit.version - 1].append(commit)
+        return {step for step, of in commits.items() if all(commit.loss is None for commit in of)}
 
     def _terms(self, engine: Engine, number: int, settings: Settings, source: str) -> Terms:
         home = self._folder / str(number)

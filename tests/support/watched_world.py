@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.effects import Publish, SendSigned
+from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
-from protocol.matching.exchange import bodies as exchange_bodies
 from protocol.matching.population import Member, Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import MOVE_REST_S
@@ -86,19 +85,6 @@ class WatchedWorld(World):
                 kept = [s for s in held if (who, s) != without]
                 stages = _with(stages, view, who, kept)
         return effective_levels(stages)
-
-    def epoch_phases(self) -> list[int]:
-        """Return the phases of all that a chair has said."""
-        found = []
-        for _, _, effect in self.log:
-            if (
-                isinstance(effect, Publish)
-                and effect.kind == exchange_bodies.KINDS[exchange_bodies.Epoch]
-            ):
-                body = exchange_bodies.decode(effect.kind, effect.body)
-                assert isinstance(body, exchange_bodies.Epoch)
-                found.append(body.phase)
-        return found
 
     def total_sent(self) -> int:
         """Return the number of letters and records so far."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.machine import Volunteer, find_volunteers
 from client.cli.reach.running import find_socket
 from client.cli.terminal.output import one_line, say
@@ -44,11 +44,11 @@ def attach(
     from client.cli.screen import can_draw, show
 
     if host is None:
-        folders: Folders | None = find_home().folders
+        folders: Folders | None = running_home().folders
         if socket:
             path = Path(socket)
         else:
-            path, folders = _find(find_home().folders, swarm, ask=can_draw())
+            path, folders = _find(running_home().folders, swarm, ask=can_draw())
         return show(path, folders, record, plain=plain)
     from client.cli.reach.remote import ask_for_socket, forwarded
 

@@ -11,7 +11,7 @@ from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, loo
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.passphrase import unlock
-from client.cli.reach.target import find_swarm
+from client.cli.reach.target import as_name, find_swarm
 from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
@@ -125,6 +125,7 @@ def _folders(home: Home, swarm: str | None) -> list[tuple[Path, str]]:
     folders = [(path, names.get(path.name, "")) for path in found if path.is_dir()]
     if swarm is None:
         return folders
+    swarm = as_name(swarm) or swarm
     chosen = [(p, name) for p, name in folders if name == swarm or p.name.startswith(swarm)]
     if not chosen:
         raise UserError(

@@ -11,7 +11,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 from msgspec import UNSET, Struct
@@ -39,6 +39,7 @@ from client.store.texts import TextStore, keep_folder
 from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.precision import Compute
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 SLOW_LINE_BYTES_PER_S = 2.5e6
 """20 Mbit/s, the upload of many homes."""
 SAID_BYTES = 100_000_000
+COMPUTES: Final[dict[Compute, str]] = {
+    "fp32": "",
+    "bf16": "; computes in bf16",
+    "auto": "; computes in bf16 on cards, in fp32 elsewhere",
+}
 """Larger data are announced before they are copied."""
 
 
@@ -292,7 +298,7 @@ def describe(manifest: Manifest) -> str:
         f"{plural(manifest.steps, 'step')} of {batch:,} tokens; "
         f"{manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
-        f"{'; computes in bf16' if manifest.precision == 'bf16' else ''}"
+        f"{COMPUTES[manifest.precision]}"
         f"{_updates(manifest)}"
         f"{_mixture(manifest)}"
         f"{_experts(manifest)}"

@@ -9,7 +9,7 @@ from cyclopts import Parameter, validators
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
-from client.cli.founding.tokenizing import BuildLine, data_errors, say_left_out
+from client.cli.founding.tokenizing import BuildLine, data_errors, say_left_out, say_skipped
 from client.cli.terminal.mixture_text import repeats, shares, times
 from client.cli.terminal.output import human_bytes, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -58,6 +58,10 @@ class DataView(Struct, frozen=True, kw_only=True):
     text_bytes: int
     replaced: int
     """Places where a text was not UTF-8."""
+    skipped: int = 0
+    """Rows that could not be used and were left out."""
+    skipped_rows: tuple[str, ...] = ()
+    """Names of the first hundred of them, and what is wrong with each."""
     damaged: list[int] = []
     """Damaged parts of 256 KiB, by number."""
     parts: list[PartView] = []
@@ -95,6 +99,7 @@ def build(
     chat: Annotated[bool, Parameter(negative=())] = False,
     context: Positive | None = None,
     no_pack: Annotated[bool, Parameter(negative=())] = False,
+    skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
     workers: Positive | None = None,
     json: AsJson = False,
 ) -> None:
@@ -111,15 +116,18 @@ def build(
     field
         Field of JSON lines and column of parquet that has the text.
     chat
-        The sources are JSON lines of conversations, with messages, or with a prompt and a
-        completion; only answers are learned. Messages need a tokenizer's folder with a chat
-        template.
+        The sources are JSON lines of conversations, with messages (or ShareGPT's conversations), or
+        with a prompt and a completion; only answers are learned. Messages need a tokenizer's folder
+        with a chat template.
     context
         With --chat, tokens of the swarm's context (default: 1024): a window. Longer conversations
         are cut.
     no_pack
         With --chat, one conversation in a window, and padding, instead of as many as fit, none of
         which sees another.
+    skip_bad_rows
+        Leave rows out that cannot be used, count them, and list the first hundred. Otherwise one
+        ends the build; the same command with this flag goes on from there.
     workers
         Processes (default: one per core).
     """
@@ -142,6 +150,7 @@ def build(
             field=field,
             context=(context or CHAT_CONTEXT) if chat else None,
             packed=chat and not no_pack,
+            skips=skip_bad_rows,
             workers=workers,
             tell=line.show,
             left_out=say_left_out,
@@ -284,6 +293,7 @@ def _report(folder: Folder, damaged: list[int], as_json: bool) -> None:
     say(describe(folder.index))
     if view.parts:
         _say_parts(folder, view.parts)
+    say_skipped(view.skipped, view.skipped_rows)
     if damaged:
         shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
         more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
@@ -353,6 +363,8 @@ def _view(folder: Folder, damaged: list[int] | None = None) -> DataView:
         texts=index.texts,
         text_bytes=index.text_bytes,
         replaced=index.replaced,
+        skipped=index.skipped,
+        skipped_rows=index.skipped_rows,
         damaged=damaged or [],
         parts=_parts(index),
     )

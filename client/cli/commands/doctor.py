@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,12 +16,15 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.checks_services import check_services
 from client.cli.diagnosis.limit_checks import examine_limits
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, home_with_faults
 from client.cli.reach.machine import find_volunteers
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
-from client.errors import ExitCode
+from client.errors import ConfigError, ExitCode
 from client.store.last_run import RunRecord
+from client.store.paths import Entry
+from client.store.swarms import SwarmStore
+from client.train.transfer.state_size import data_bytes
 
 PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil")
 HEAVY = ("torch", "libp2p")
@@ -49,8 +52,8 @@ def doctor(
     keep_addresses
         Leave network addresses and names of this machine in the bundle.
     """
-    found, home = [], find_home()
-    for check in examine(home):
+    (home, faults), found = home_with_faults(), []
+    for check in examine(home, faults):
         found.append(check)
         if not json:
             print(printable(f"{check.status:<5}{check.name}: {check.words}"), flush=True)
@@ -67,23 +70,31 @@ def doctor(
     return ExitCode.OK if well else ExitCode.RUNTIME
 
 
-def examine(home: Home) -> Iterator[Check]:
-    """Yield the results of all checks, quick ones first."""
+def checkpoints_bytes(home: Home) -> int:
+    """Return the most that checkpoints of one stage of a known swarm take: those that are kept, and
+    the next one, which is complete before the oldest goes."""
+    runs = [swarm.manifest for swarm in SwarmStore(home.folders.swarms).all()]
+    sizes = (data_bytes(run, stage) for run in runs for stage in range(run.stage_count))
+    return (home.settings.checkpoint_keep + 1) * max(sizes, default=0)
+
+
+def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
+    """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
     yield checks.check_python()
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
-    yield checks.check_folder("data folder", home.folders.data)
+    yield from (Check("settings", "fail", fault.message, fault.next_step) for fault in faults)
+    yield checks.check_folder("data folder", home.folders.data, checkpoints_bytes(home))
     yield inside.check_identity(home.folders.data)
     yield from inside.check_lock(home.folders.data)
     yield checks.check_at_rest(home.folders.data)
     yield from inside.check_swarm_files(home.folders.swarms)
-    yield from inside.check_checkpoints(home.folders.data / "checkpoints")
+    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
     yield inside.check_runtime_folder(home.folders.runtime)
     run = RunRecord(home.folders.data).load()
     own = run.pid if run is not None else None
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
-    yield outside.check_clock()
     yield outside.check_descriptors()
     yield check_gpu(home.settings, find_volunteers())
     if (hosts := check_hosts(home.settings, os.environ)) is not None:

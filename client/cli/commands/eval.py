@@ -20,6 +20,8 @@ from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from client.cli.models.model_source import Trained  # which imports torch
 
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
@@ -73,7 +75,7 @@ def eval(
     python
         With --tasks, the interpreter of the environment that has lm_eval (default: this one).
     device
-        With --tasks, where to compute: cpu or cuda:0.
+        Where to compute: cpu, cuda:0 or mps.
     """
     if (text is None) == (tasks is None):
         raise UserError(
@@ -91,10 +93,11 @@ def eval(
 
     from client.cli.models.newest import newest_model
 
+    chosen = _device(device) if text is not None else None
     unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     if text is not None:
-        answer = _on_text(trained, text)
+        answer = _on_text(trained, text, chosen)
     else:
         scores = _on_tasks(trained, harness, names, limit, include, device)
         answer = Evaluated(swarm=trained.swarm, version=trained.version, scores=scores)
@@ -120,15 +123,26 @@ def _lines(answer: Evaluated) -> list[str]:
     return list(aligned(["task", "metric", "value", "standard error"], rows))
 
 
-def _on_text(trained: Trained, path: Path) -> Evaluated:
+def _device(name: str) -> torch.device:
+    from client.compute.device import select_device
+    from client.compute.errors import ShapeError
+
+    try:
+        return select_device(name)
+    except ShapeError as error:
+        raise UserError(str(error), "choose another --device", ExitCode.USAGE) from error
+
+
+def _on_text(trained: Trained, path: Path, device: torch.device | None) -> Evaluated:
     from client.cli.models.model_source import needed_model
     from client.cli.models.newest import needed_tokenizer
     from model_zoo.text_loss import text_loss
 
     chosen = needed_tokenizer(trained)
     tokenizer = None if isinstance(chosen, str) else chosen
+    model = needed_model(trained).to(device)
     with data_errors():
-        found = text_loss(needed_model(trained), path, tokenizer, trained.manifest.model.context)
+        found = text_loss(model, path, tokenizer, trained.manifest.model.context)
     return Evaluated(
         swarm=trained.swarm,
         version=trained.version,

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running
 from client.cli.terminal.levels import LevelName, at_least, with_level
 from client.cli.terminal.output import json_line
@@ -51,7 +51,7 @@ def events(
         Print one JSON document per line.
     """
     earliest = since_time(since) if since is not None else 0.0
-    folders = find_home().folders
+    folders = running_home().folders
     with connect(folders, swarm) as node:
         try:
             _print_all(node, follow, earliest, level, json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -35,7 +35,7 @@ def expel(
     reason
         Why, for all members to read.
     """
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         gone, who = node.expel(member, reason), node.greeting
     if json:
         print_json(Expelled(swarm=who.swarm, swarm_name=who.swarm_name, member=gone))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -42,6 +43,7 @@ FILES = (
     "tokenizer_config.json",
 )
 GGUF = "model.gguf"
+MODELFILE = "Modelfile"
 NO_BASE = "not measured: this machine does not have the frozen weights of every stage"
 NO_TEXT = "not measured: this machine does not have the swarm's text; give it with --data FILE"
 
@@ -93,7 +95,7 @@ def export(
     dtype
         Type of the weights: bf16 and fp16 take half the room.
     gguf
-        Save one file, model.gguf, which llama.cpp loads, and ollama with it.
+        Save one file, model.gguf, which llama.cpp loads, and a Modelfile with which ollama does.
     force
         Replace a model that is there, and its README.md.
     """
@@ -125,12 +127,15 @@ def export(
         print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
         return
     _say(trained, loss, bits)
+    if gguf:
+        say(f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}")
+    say(f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}")
     print(folder)
 
 
 def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
     """Raise ``UserError`` if the folder has a model that is not to be replaced."""
-    there = [name for name in ((GGUF,) if gguf else FILES) if (out / name).exists()]
+    there = [name for name in ((GGUF, MODELFILE) if gguf else FILES) if (out / name).exists()]
     if there and not force:
         problem = f"{out} already has a {' and a '.join(there)}"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
@@ -257,6 +262,8 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
     assert tokenizer is not None  # it was needed
     state, name = needed_model(trained).state_dict(), printable(trained.manifest.name)
     path = export_gguf(spec, state, out / GGUF, tokenizer, dtype, name)
+    modelfile = f"FROM ./{GGUF}\nPARAMETER num_ctx {longest(spec)}\n"
+    write_atomic(out / MODELFILE, modelfile.encode(), 0o644)
     if longest(spec) < spec.longest:
         say(f"note: llama.cpp knows no window: the file says {longest(spec):,} tokens at most")
     if spec.architecture == "gpt" and spec.gelu is UNSET:

@@ -7,7 +7,7 @@ import time
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import print_json, printable, say
@@ -38,6 +38,7 @@ def finish(
     yes: bool = False,
     json: bool = False,
     wait_s: float = 300.0,
+    discard: bool = False,
 ) -> int:
     """Drain every stage: take no new work, close the running step, save, say goodbye.
 
@@ -51,18 +52,19 @@ def finish(
         Print JSON when it is done.
     wait_s
         Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
+    discard
+        Leave also if the disk does not take the last version and nobody else has it.
     """
-    folders = find_home().folders
+    folders = running_home().folders
     with connect(folders, swarm) as node:
         greeting = node.greeting
         try:
             if not yes and not _agreed(node.status().leaving):
                 say("nothing was done")
                 return ExitCode.INTERRUPTED
-            leaving = node.finish().leaving
+            leaving = node.finish(discard=discard).leaving
             left = _wait_until_gone(node, wait_s)
-            if left:
-                wait_for_ending(folders, greeting.pid)  # its socket closes first
+            ending = wait_for_ending(folders, greeting.pid) if left else None
         except NotRunning as error:
             raise not_running(folders, swarm) from error
     if json:
@@ -78,6 +80,9 @@ def finish(
     else:
         for stage in leaving:
             print(printable(stage.words))
+    if ending is not None and ending.failed:
+        code = next((code for code in ExitCode if code == ending.exit_code), ExitCode.RUNTIME)
+        raise UserError(ending.words, ending.next_step, code)
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",

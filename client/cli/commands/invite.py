@@ -16,17 +16,19 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from msgspec import Struct, structs
 
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, running_home
 from client.cli.reach.running import connect
-from client.cli.reach.target import named_swarm
+from client.cli.reach.target import as_name, named_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.when import duration_s
 from client.control.invites import described
 from client.control.snapshot import InviteView
 from client.errors import ExitCode, UserError
-from client.inviting import fresh
+from client.inviting import NEEDS_VOUCHING, fresh
 from client.qr_code import qr_lines
 from client.store.atomic import write_atomic
+from protocol.vouching.ticket import TICKET_LIFE_S
 
 REMEMBERED: Final = (
     "no volunteer of this swarm runs here: these members were met last and may be gone"
@@ -56,6 +58,7 @@ def invite(
     *,
     swarm: str | None = None,
     once: bool = False,
+    expires: str | None = None,
     qr: bool = False,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
@@ -69,6 +72,8 @@ def invite(
         Name or beginning of the id of the swarm, where there are several.
     once
         Make it good for one volunteer only, where members vouch for those they invite.
+    expires
+        Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a swarm.
     qr
         Also draw a QR code, of the invite with fewer members.
     out
@@ -76,10 +81,13 @@ def invite(
     force
         Overwrite that file.
     """
-    home = find_home()
-    found, running = _of_running(home, swarm, once), True
+    home = running_home()
+    life_s = None if expires is None else duration_s(expires, "--expires")
+    if life_s is not None and life_s > TICKET_LIFE_S:
+        raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
+    found, running = _of_running(home, swarm, once, life_s), True
     if found is None:
-        found, running = _remembered(home, swarm, once), False
+        found, running = _remembered(home, swarm, limited=once or life_s is not None), False
     if out is not None:
         _write(out, found.file, force)
     if json:
@@ -104,24 +112,26 @@ def invite(
     print(found.invite)
 
 
-def _of_running(home: Home, swarm: str | None, once: bool) -> InviteView | None:
+def _of_running(
+    home: Home, swarm: str | None, once: bool, life_s: float | None
+) -> InviteView | None:
     """Return the invite of the running volunteer; None: none runs."""
     try:
         with connect(home.folders, swarm) as node:
-            return node.invite(once=once)
+            return node.invite(once=once, life_s=life_s)
     except UserError as error:
         if error.exit_code != ExitCode.NOT_RUNNING:
             raise
         return None
 
 
-def _remembered(home: Home, swarm: str | None, once: bool) -> InviteView:
-    """Return an invite from the files on disk.
+def _remembered(home: Home, swarm: str | None, *, limited: bool) -> InviteView:
+    """Return an invite from the files on disk; ``limited``: for one member, or for a while.
 
     Raises:
         UserError: no such swarm is known, or none of its members.
     """
-    known = named_swarm(home, swarm)
+    known = named_swarm(home, as_name(swarm))
     if known is None:
         named = f"swarm {swarm!r}" if swarm else "swarm"
         what = f"no {named} is known on this machine"
@@ -135,8 +145,8 @@ def _remembered(home: Home, swarm: str | None, once: bool) -> InviteView:
     if known.manifest.policy.vouched is True:
         words = "this swarm's invites are redeemed by the volunteer that makes them, and none runs"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
-    if once:
-        raise UserError("an invite for one member needs a swarm founded with --vouched")
+    if limited:
+        raise UserError(NEEDS_VOUCHING)
     view = described(found)
     return structs.replace(view, notes=[REMEMBERED if others else ALONE, *view.notes])
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.reach.contributors import contributors_of
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.contributors_text import leaderboard_lines
 from client.cli.terminal.output import print_json, printable
@@ -47,7 +47,7 @@ def leaderboard(
     swarm
         Name, id or .swarm file of the swarm (default: the only one known here).
     """
-    home = find_home()
+    home = running_home()
     known = find_swarm(home, swarm)
     if not isinstance(known, SwarmFile):
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)

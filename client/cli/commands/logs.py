@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.terminal.levels import LevelName, at_least, with_level
 from client.cli.terminal.output import json_line
 from client.cli.terminal.when import since as since_time
@@ -49,7 +49,7 @@ def logs(
     json
         Print one JSON document per line.
     """
-    folder = find_home().folders.logs
+    folder = running_home().folders.logs
     if not log_files(folder) and not follow:
         words = f"no log in {folder}"
         raise UserError(words, "it is created by volunteer join", ExitCode.NOT_RUNNING)

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from client.cli.matching.matches_text import records_report, whole_report
 from client.cli.matching.records import check_records
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, running_home
 from client.cli.reach.running import connect, not_running
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_moment
@@ -48,7 +48,7 @@ def matches(
     """
     if records and watch:
         raise UserError("--records and --watch do not go together", exit_code=ExitCode.USAGE)
-    home = find_home()
+    home = running_home()
     if records:
         return _records(home, swarm, json)
     with connect(home.folders, swarm) as node:

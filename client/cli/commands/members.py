@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -12,7 +12,7 @@ from client.control.snapshot import InvitedMember
 
 def members(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """List the members of a swarm that is entered by invitation, each below who invited it."""
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         found, me, names = node.members(), node.greeting.peer, node.status().names
     if json:
         print_json(found)

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -34,6 +34,7 @@ def pause(
     until: str | None = None,
     reason: str = "",
     json: AsJson = False,
+    discard: bool = False,
 ) -> None:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
 
@@ -47,6 +48,8 @@ def pause(
         Go on by itself then, such as 18:00 or "2026-11-22 08:00".
     reason
         The reason, shown in the status.
+    discard
+        Pause also if the disk does not take the last version and nobody else has it.
     """
     if lasting is not None and until is not None:
         raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)
@@ -55,8 +58,8 @@ def pause(
         end = moment(until, "--until", past=False)
         if end <= time.time():
             raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
-    with connect(find_home().folders, swarm) as node:
-        view, who = node.pause(end, reason), node.greeting
+    with connect(running_home().folders, swarm) as node:
+        view, who = node.pause(end, reason, discard=discard), node.greeting
     if json:
         answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)
         print_json(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -60,7 +60,7 @@ def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
 
     Under Trust: how far this volunteer trusts them and why, and who was expelled.
     """
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         found = members(node.status())
     if json:
         print_json(found)

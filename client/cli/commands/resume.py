@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -26,7 +26,7 @@ class Resumed(Struct, frozen=True, kw_only=True):
 
 def resume(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """Take part again: the matching finds a stage for this machine."""
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         resumed, who = node.resume(), node.greeting
         held = node.status().paused
     if json:

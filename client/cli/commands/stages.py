@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -29,7 +29,7 @@ class Stages(Struct, frozen=True, kw_only=True):
 
 def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """List the stages of the model: how many serve each, how fast, and who."""
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         now = node.status()
     if json:
         answer = Stages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, ending_words, not_running, wait_for_ending
 from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm
@@ -29,7 +29,7 @@ def status(
     plain
         One line; with --watch a further one whenever the step or the state changes.
     """
-    folders = find_home().folders
+    folders = running_home().folders
     with connect(folders, swarm) as node:
         try:
             shown = _print(node.status(), json, watch, plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.cli.reach.home import find_home
+from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson, RunningSwarm
@@ -27,7 +27,7 @@ def stop(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     As volunteer finish --yes --wait-s 0, for scripts: finish also says what leaving costs the
     swarm, asks if it is much, and waits until it is done.
     """
-    with connect(find_home().folders, swarm) as node:
+    with connect(running_home().folders, swarm) as node:
         node.stop()
         who = node.greeting
     if json:

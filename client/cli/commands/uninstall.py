@@ -15,31 +15,9 @@ from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.control.sockets import live_sockets
 from client.errors import ExitCode, UserError
+from client.store.atomic import is_temporary
+from client.store.paths import Entry
 
-DATA = (
-    "agreements",
-    "at-rest.key",
-    "bandwidth.json",
-    "capacity.json",
-    "checkpoints",
-    "consent.json",
-    "credit",
-    "curves",
-    "evidence",
-    "identity.key",
-    "identity.lock",
-    "identity.next",
-    "last-run.json",
-    "logs",
-    "paused.json",
-    "sessions.json",
-    "snapshots",
-    "swarms",
-    "texts",
-    "usage.json",
-    "vouches",
-)
-"""The volunteer's entries in its folders; all others are kept."""
 CONFIG = ("config.toml", "swarm", "environment")
 
 
@@ -90,12 +68,17 @@ def _purge(home: Home, removed: list[Path]) -> None:
     folders = home.folders
     sockets = [path.name for path in folders.runtime.glob("*.sock")]
     try:
-        remove_tree(folders.data, DATA, removed.append)
+        remove_tree(folders.data, [*Entry, *_unfinished(folders.data)], removed.append)
         remove_tree(folders.runtime, sockets, removed.append)
         remove_tree(folders.config, CONFIG, removed.append)
     except OSError as error:
         problem = f"cannot remove {error.filename}: {error.strerror}"
         raise UserError(problem, "fix the permissions, then run it again") from error
+
+
+def _unfinished(data: Path) -> list[str]:
+    """Return the names of files whose writing was interrupted."""
+    return [path.name for path in data.glob(".*") if is_temporary(path)]
 
 
 def _how_to_remove() -> str:

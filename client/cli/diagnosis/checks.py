@@ -20,6 +20,7 @@ from typing import Literal
 import psutil
 from msgspec import Struct
 
+from client.cli.terminal.output import human_bytes
 from client.config import EVERYWHERE
 from client.store.paths import create_folders
 from client.store.rest_files import kept_files
@@ -89,8 +90,9 @@ def check_kernel() -> Check:
     return Check("S8 kernel", "warn", "not built; torch does its work, more slowly", remedy)
 
 
-def check_folder(name: str, folder: Path) -> Check:
-    """A folder of ours can be written and has room for checkpoints."""
+def check_folder(name: str, folder: Path, checkpoints_bytes: int = 0) -> Check:
+    """A folder of ours can be written and has room for checkpoints; those of a stage that are kept
+    at a time take ``checkpoints_bytes`` at most."""
     try:
         create_folders(folder)
         free = shutil.disk_usage(folder).free
@@ -102,13 +104,9 @@ def check_folder(name: str, folder: Path) -> Check:
         words = f"{folder}: {error.strerror}"
         return Check(name, "fail", words, _mend_folder(error, folder))
     words = f"{folder}, {free / 1e9:.1f} GB free"
-    if free < MIN_FREE_DISK_BYTES:
-        return Check(
-            name,
-            "warn",
-            words,
-            "free space: a checkpoint needs 12 bytes per parameter, 16 with delayed updates",
-        )
+    if free < max(MIN_FREE_DISK_BYTES, checkpoints_bytes):
+        needed = f": checkpoints of a stage take up to {human_bytes(checkpoints_bytes)}"
+        return Check(name, "warn", words, f"free space{needed if checkpoints_bytes else ''}")
     return Check(name, "ok", words)
 
 

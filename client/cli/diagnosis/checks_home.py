@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from client.cli.diagnosis.checks import Check
+from client.cli.models.checkpoint_files import look
 from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
 from client.errors import UserError
 from client.store.checkpoints import DAMAGED
@@ -95,17 +96,11 @@ def _unusable(path: Path, error: Exception) -> Check:
 
 
 def check_checkpoints(folder: Path) -> Iterator[Check]:
-    """No checkpoint was found damaged when it was read last, and none is empty."""
+    """No checkpoint was found damaged when it was read last, and none has a damaged header."""
     damaged = sorted(folder.glob(f"*/*{DAMAGED}*"))
-    files = sorted(folder.glob("*/stage-*.safetensors"))
-    if found := [*(path for path in files if not _has_content(path)), *damaged]:
+    views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))
+    files = [Path(file.path) for view in views for file in view.files if file.damaged]
+    if found := [*files, *damaged]:
         words = f"{len(found)} checkpoints are damaged and not used, such as {found[0]}"
         step = "check the disk; volunteer checkpoint verify reads the others. Members replace them"
         yield Check("checkpoints", "warn", words, step)
-
-
-def _has_content(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return True  # removed meanwhile, or told by the check of the folder

@@ -1,4 +1,4 @@
-"""Further checks of ``volunteer doctor``: the clock, the way to the swarm, and what runs.
+"""Further checks of ``volunteer doctor``: the way to the swarm, the clock, and what runs.
 
 None sends more than the opening of a connection to remembered members, under a throw-away
 identity, and none raises.
@@ -10,8 +10,9 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from statistics import median_low
 
 import trio
 
@@ -19,16 +20,23 @@ from client.cli.diagnosis.check_hosts import ranks_by_host
 from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
+from client.clock import SET_CLOCK
 from client.config import Settings
 from client.control.client import ControlClient, ControlError
 from client.control.sockets import live_sockets
+from client.errors import UserError
 from client.net.errors import DialError, NetworkError
 from client.net.transport import transport_of
+from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
-from protocol.address import Address
+from protocol.address import Address, by_peer
 from protocol.hosts import is_global, is_loopback
+from protocol.ids import PeerId
 from protocol.invite import SwarmFile
+from protocol.limits import MAX_CLOCK_OFFSET_S
+from protocol.membership.swarm_clock import off_words
+from protocol.wire.envelope import Signer
 
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
@@ -38,10 +46,21 @@ EARLIEST = 1_760_000_000.0
 """A clock before this time (Unix seconds) is wrong: the software is newer."""
 
 
-def check_clock() -> Check:
-    """The clock is right: records of a member whose clock is two minutes off are refused."""
+def check_clock(ahead_s: Collection[float] = ()) -> Check:
+    """The clock is right, by what members say and by what the system knows of it.
+
+    Args:
+        ahead_s: how far it is ahead of each member that was asked.
+    """
     if time.time() < EARLIEST:
-        return Check("clock", "fail", time.ctime(), "set the clock: sudo timedatectl set-ntp true")
+        return Check("clock", "fail", time.ctime(), SET_CLOCK)
+    if ahead_s and min(map(abs, ahead_s)) > MAX_CLOCK_OFFSET_S:
+        whose = f"the {len(ahead_s)} members' that answer"
+        if len(ahead_s) == 1:
+            whose = "the only member's that answers: one of the two is wrong"
+        return Check(
+            "clock", "fail", f"{time.ctime()}, {off_words(median_low(ahead_s))} {whose}", SET_CLOCK
+        )
     if (control := shutil.which("timedatectl")) is None:
         return Check(
             "clock", "ok", f"{time.ctime()}; this system does not report whether it is synchronised"
@@ -53,7 +72,7 @@ def check_clock() -> Check:
         return Check("clock", "ok", time.ctime())
     if done.stdout.strip() == "no":
         words = f"{time.ctime()}, not synchronised with a time server"
-        return Check("clock", "warn", words, "sudo timedatectl set-ntp true")
+        return Check("clock", "warn", words, SET_CLOCK)
     return Check("clock", "ok", time.ctime())
 
 
@@ -92,14 +111,23 @@ def check_reachability(settings: Settings) -> Check:
 
 
 def check_swarms(home: Home) -> Iterator[Check]:
-    """Whether a remembered member of each swarm answers."""
+    """Whether a remembered member of each swarm answers, and whether their clocks are ours."""
     known = SwarmStore(home.folders.swarms).all()
     if not known:
         words = "none joined yet: there is no invite here"
         step = "volunteer join --swarm x.swarm (or an invite), or found one: volunteer create"
         yield Check("swarm", "ok", words, step)
+    own, ahead_s = _own_peer(home), list[float]()
     for swarm in known:
-        yield _check_swarm(swarm)
+        yield _check_swarm(swarm, own, ahead_s)
+    yield check_clock(ahead_s)
+
+
+def _own_peer(home: Home) -> PeerId | None:
+    with suppress(UserError):  # another check tells more
+        seed = load_identity(home.folders.data)
+        return None if seed is None else Signer(seed).peer
+    return None
 
 
 def check_node(home: Home) -> Iterator[Check]:
@@ -142,8 +170,9 @@ def check_node(home: Home) -> Iterator[Check]:
             yield Check(
                 "volunteer",
                 "warn",
-                f"{words}; knows no other member",
-                "start the other volunteers, or ask a member for a fresh invite",
+                f"{words}; is linked with no other member",
+                "if one of the swarm answers (see above), it is dialled within a minute: "
+                "volunteer logs; else start the other volunteers, or ask for a fresh invite",
             )
         else:
             yield Check("volunteer", "ok", words)
@@ -165,52 +194,79 @@ def _check_last_run(record: RunRecord) -> Check:
     return Check("volunteer", "warn" if ending.failed else "ok", words, ending.next_step)
 
 
-def _check_swarm(swarm: SwarmFile) -> Check:
+def _check_swarm(swarm: SwarmFile, own: PeerId | None, ahead_s: list[float]) -> Check:
+    """Check the members of a swarm that are remembered, ourselves left out.
+
+    Args:
+        swarm: the swarm.
+        own: our peer id.
+        ahead_s: gets how far our clock is ahead of those that greet.
+    """
     name = f"swarm {swarm.manifest.name}"
-    peers = list(swarm.peers[:MOST_DIALLED])
-    if not peers:
+    members = [at for peer, at in by_peer(swarm.peers).items() if peer != own][:MOST_DIALLED]
+    if not members:
         return Check(name, "ok", "no member is remembered; others must dial this machine")
-    answering = [peer for peer in peers if trio.run(_answers, peer)]
-    words = f"{len(answering)} of {len(peers)} remembered members answer"
+    answering = [at for at in members if trio.run(_answer, at)]
+    words = f"{len(answering)} of {len(members)} remembered members answer"
     if not answering:
         step = "ask a member for a fresh invite, start the other volunteers, or check the firewall"
-        return Check(name, "warn", f"{words}: {', '.join(map(_shown, peers))}", step)
-    return _check_greetings(name, answering, words)
+        return Check(name, "warn", f"{words}: {', '.join(map(_shown, members))}", step)
+    return _check_greetings(name, answering, words, ahead_s)
 
 
-def _check_greetings(name: str, members: list[Address], words: str) -> Check:
+def _check_greetings(
+    name: str, members: list[list[Address]], words: str, ahead_s: list[float]
+) -> Check:
     """Check that one of the members is who was expected, and speaks our protocol."""
     try:
         from client.node.greeting import OURS, greeting
     except ImportError as error:  # another check tells more
         return Check(name, "warn", f"{words}, but {error}", "see the checks of the packages")
-    trouble = ""
+    trouble, greeted = "", False
     for member in members:
         try:
             hello = trio.run(greeting, member, GREET_TIMEOUT_S)
         except (NetworkError, OSError) as error:
             trouble = trouble or f"{_shown(member)}: {error}"
             continue
-        if hello.protocol == OURS:
-            return Check(name, "ok", words)
-        older = "this program is older: upgrade it" if hello.protocol > OURS else "they are older"
-        return Check(
-            name,
-            "fail",
-            f"{words}, but {hello.client} there speaks protocol {hello.protocol}, and this program "
-            f"{OURS}",
-            f"{older}; all members of a swarm need the same protocol",
-        )
+        if hello.protocol != OURS:
+            older = "they are older"
+            if hello.protocol > OURS:
+                older = "this program is older: upgrade it"
+            return Check(
+                name,
+                "fail",
+                f"{words}, but {hello.client} there speaks protocol {hello.protocol}, and this "
+                f"program {OURS}",
+                f"{older}; all members of a swarm need the same protocol",
+            )
+        greeted = True
+        ahead_s += [time.time() - hello.clock] if hello.clock else []
+        if not ahead_s or abs(ahead_s[-1]) <= MAX_CLOCK_OFFSET_S:
+            break
+    if greeted:
+        return Check(name, "ok", words)
     step = "another program or volunteer has that address now: ask a member for a fresh invite"
     return Check(name, "warn", f"{words}, but none as a member; {trouble}", step)
 
 
-def _shown(peer: Address) -> str:
-    return f"{peer.host}:{peer.port}"
+def _shown(member: Iterable[Address]) -> str:
+    return ", ".join(f"{address.host}:{address.port}" for address in member)
 
 
-async def _answers(peer: Address) -> bool:
-    with trio.move_on_after(DIAL_TIMEOUT_S), suppress(DialError):
-        async with transport_of(peer).dial(peer):
-            return True
-    return False
+async def _answer(member: Iterable[Address]) -> bool:
+    """Whether a connection to one of a member's addresses opens."""
+    answered = False
+
+    async def dial(address: Address) -> None:
+        nonlocal answered
+        with suppress(DialError):
+            async with transport_of(address).dial(address):
+                answered = True
+                nursery.cancel_scope.cancel()
+
+    with trio.move_on_after(DIAL_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            for address in member:
+                nursery.start_soon(dial, address)
+    return answered

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.running import connect
-from client.cli.reach.target import named_swarm
+from client.cli.reach.target import as_name, named_swarm
 from client.cli.terminal.ask import confirmed
 from client.cli.terminal.output import print_json, say
 from client.control.amended import ONLY_THE_FOUNDER, amended
@@ -74,7 +74,7 @@ def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) ->
     except UserError as error:
         if error.exit_code != ExitCode.NOT_RUNNING:
             raise
-    found = named_swarm(home, swarm)
+    found = named_swarm(home, as_name(swarm))
     if found is None:
         named = f"no swarm {swarm!r}" if swarm else "no swarm"
         raise UserError(f"{named} is known on this machine", UNKNOWN, ExitCode.NOT_RUNNING)

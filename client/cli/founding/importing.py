@@ -17,7 +17,6 @@ from model_zoo.datasets.folder import is_data_folder
 from model_zoo.huggingface.config import to_spec
 from model_zoo.huggingface.shards import FolderError, read_json
 from model_zoo.specs.slices import slices
-from model_zoo.specs.tokens import DEFAULT as BYTES
 from protocol.manifest import StageStart
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ def imported_model(run: RunChoices, choices: ModelChoices) -> Iterator[Imported 
     from model_zoo.huggingface.imports import open_folder  # imports torch
 
     folder = run.source.expanduser()
+    context, alone = _context(folder, run, choices), run.stages == 1
     try:
-        context, alone = _context(folder, run, choices), run.stages == 1
         with open_folder(folder, context, tied=alone) as imported:
             yield imported
     except FolderError as error:
@@ -54,15 +53,26 @@ def imported_model(run: RunChoices, choices: ModelChoices) -> Iterator[Imported 
 
 def _context(folder: Path, run: RunChoices, choices: ModelChoices) -> int | None:
     """The longest sequence: as chosen, else the preset's if the model can be trained on less than
-    its own."""
-    if choices.context is not None:
-        return choices.context
+    its own.
+
+    Raises:
+        UserError: the model cannot be trained on what is chosen.
+    """
     try:
-        own = to_spec(read_json(folder / "config.json"))
+        config = read_json(folder / "config.json")
+        own = to_spec(config)
     except (ValueError, TypeError):
         return None  # `open_folder` says what is wrong
-    usual = PRESETS[run.preset].model.context
-    return None if own.architecture == "gpt" else min(own.context, usual)
+    if choices.context is None:
+        usual = PRESETS[run.preset].model.context
+        return None if own.architecture == "gpt" else min(own.context, usual)
+    try:
+        return to_spec(config, choices.context).context
+    except ValueError as error:
+        fits = "leave --context out"
+        if own.architecture != "gpt":
+            fits = f"choose a --context of {own.context} or less, or leave it out"
+        raise UserError(f"{folder}: {error}", fits, ExitCode.USAGE) from error
 
 
 def check_folder(run: RunChoices, choices: ModelChoices) -> None:
@@ -76,9 +86,10 @@ def check_folder(run: RunChoices, choices: ModelChoices) -> None:
 
 
 def with_own_tokenizer(run: RunChoices) -> RunChoices:
-    """Return the choices with the tokenizer of the folder of ``--from``, if it has one and the text
-    is still to be made tokens of."""
-    if run.source is None or run.tokenizer != BYTES or is_data_folder(Path(run.data).expanduser()):
+    """Return the choices with the tokenizer of the folder of ``--from``, if it has one, none is
+    chosen, and the text is still to be made tokens of."""
+    has_tokens = is_data_folder(Path(run.data).expanduser())
+    if run.source is None or run.tokenizer is not None or has_tokens:
         return run
     folder = run.source.expanduser()
     there = (folder / "tokenizer.json").is_file()

@@ -37,6 +37,7 @@ from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
+from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
@@ -63,6 +64,10 @@ UNAUDITED = (
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
+)
+BUSY = (
+    "what was measured of the stages is far from what their operations suggest, perhaps "
+    "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
@@ -163,7 +168,7 @@ def _founding(
         ),
         prompts=checked_prompts(run.prompt),
         delayed_update=True if run.delayed_update else UNSET,
-        compute=UNSET if run.precision == "fp32" else run.precision,
+        compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
         purpose=normal(run.purpose) or UNSET,
         policy=Policy(
             run.redundancy,
@@ -174,9 +179,9 @@ def _founding(
         ),
     )
     checked(manifest)
-    costs, prices = price_stages(spec, run, sequences)
+    costs, prices, busy = price_stages(spec, run, sequences)
     manifest = checked(msgspec.structs.replace(manifest, stages=costs))
-    warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, prices))
+    warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
     return Founding(manifest, warnings, prices, corpus)
 
 
@@ -339,7 +344,7 @@ def open_corpus(source: str, context: int) -> Corpus:
     """Open the training text and check that both its parts hold a sample of ``context`` tokens.
 
     Args:
-        source: ``stdlib``, or the path of a text or ``.jsonl`` file, or of a folder of tokens.
+        source: ``stdlib``, or the path of a file with text, or of a folder of tokens.
         context: longest sequence, tokens.
 
     Raises:
@@ -363,8 +368,8 @@ def read_corpus(source: str) -> Corpus:
         return corpus
     except DataError as error:
         hint = (
-            "give --data a readable .txt or .jsonl file, or a folder of volunteer data build, or "
-            "leave it out"
+            "give --data a file of UTF-8 text, .jsonl or .parquet, or a folder of volunteer data "
+            "build, or leave it out"
         )
         raise UserError(str(error), hint, ExitCode.CONFIG) from error
 
@@ -408,7 +413,7 @@ def describe_data(source: str, corpus: Corpus) -> DataSpec:
 def _kind(source: str) -> Source:
     if source == BUILT_IN:
         return "stdlib"
-    return "jsonl" if source.endswith(".jsonl") else "text"
+    return "jsonl" if is_json_lines(source) else "text"
 
 
 def _unpriced(spec: ModelSpec, stages: int) -> tuple[StageCost, ...]:
@@ -436,9 +441,9 @@ def _unpriced(spec: ModelSpec, stages: int) -> tuple[StageCost, ...]:
 
 def price_stages(
     spec: ModelSpec, run: RunChoices, sequences: int
-) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
+) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
     """Cut the model so that the cost of its most expensive stage is minimal, and price every
-    stage.
+    stage; return a note as well if what was measured is of no use.
 
     Args:
         spec: shape of the model.
@@ -447,12 +452,15 @@ def price_stages(
     """
     from client.cli.founding.pricing import Prices, price  # imports torch
 
-    prices = Prices(spec, sequences) if run.measure else None
+    prices = Prices.measured(spec, sequences) if run.measure else None
     layers = cut(spec, prices.parts if prices else None, run.stages)
+    notes: tuple[str, ...] = ()
+    if prices and not all(map(prices.credible, slices(layers))):
+        prices, layers, notes = None, cut(spec, None, run.stages), (BUSY,)
     priced = price(spec, slices(layers), sequences, prices)
     pairs = zip(slices(layers), priced, strict=True)
     costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
-    return costs, priced
+    return costs, priced, notes
 
 
 def stage_cost(
@@ -488,7 +496,7 @@ def stage_cost(
         averaging_codec=run.sent_codec,
         state=run.state,
         aggregation=run.rule,
-        precision=run.precision,
+        precision=run.compute_dtype,
         reruns_blocks=True,
     )
     return StageCost(

@@ -13,13 +13,12 @@ from client.cli.founding.presets import PRESETS, PresetName
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
-from model_zoo.specs import tokens
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
-from model_zoo.specs.precision import Precision
+from model_zoo.specs.precision import Compute
 from model_zoo.specs.state import StateSpec
 from protocol.manifest import AveragingCodec, Codec
 from protocol.names import normal, purpose_problem
@@ -75,11 +74,12 @@ class RunChoices:
     """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
     weights; the preset then gives the settings of the training alone."""
     data: str = "stdlib"
-    """Training text: stdlib (Python's own source), a text file, a .jsonl with "text" fields, or a
-    folder of volunteer data build."""
-    tokenizer: str = tokens.DEFAULT
+    """Training text: stdlib (Python's own source), a text file, a .jsonl or .parquet with "text"
+    fields, packed as .gz or .zst or not, or a folder of volunteer data build."""
+    tokenizer: str | None = None
     """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
-    one of so many tokens. A folder of volunteer data build brings its own."""
+    one of so many tokens (default: that of --from, else bytes). A folder of volunteer data build
+    brings its own."""
     stages: Count = 2
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None
@@ -102,10 +102,10 @@ class RunChoices:
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
-    compute_dtype: Literal["auto", "bf16", "fp32"] = PRECISION
-    """Type of numbers in which passes compute; all volunteers use it. bf16 is for graphics cards;
-    most processors are several times slower in it than in fp32. auto: bf16 if this machine has a
-    card for it. Parameters stay fp32."""
+    compute_dtype: Compute = PRECISION
+    """Type of numbers in which passes compute. bf16 is for swarms of graphics cards; most
+    processors are several times slower in it than in fp32. auto, where there are no audits: each
+    card computes in bf16, each processor in fp32. Parameters stay fp32."""
     audit: Annotated[int | None, Parameter(converter=_percent, validator=AT_MOST_ALL)] = None
     """Share of the contributions to steps that another volunteer of the stage computes again, such
     as 3%, the default of a public swarm; 0, that of a private one: none. With three or more
@@ -143,16 +143,6 @@ class RunChoices:
     def sent_codec(self) -> AveragingCodec:
         """Wire format of gradients within a stage, which a secret sum decides itself."""
         return "ring16" if RULES[self.rule].secret else self.averaging_codec
-
-    @property
-    def precision(self) -> Precision:
-        """In which passes compute; `auto` looks at this machine."""
-        if self.compute_dtype != "auto":
-            return self.compute_dtype
-        import torch
-
-        has_card = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        return "bf16" if has_card else "fp32"
 
     @property
     def state(self) -> StateSpec:

@@ -7,36 +7,46 @@ machine reaches in the same measurement that volunteers make. A volunteer's FLOP
 cost is then its expected microbatches per second, and the costs of stages are proportional to their
 seconds.
 
-Every distinct kind of stage (embedding end, middle, head end, by number of layers) is run once as a
-whole where that is quick, otherwise added up from its parts. Imports torch; holds nothing.
+Every distinct kind of stage (embedding end, middle, head end, by number of layers) is run as a
+whole where that is quick, otherwise added up from its parts. Seconds are of the processor, and the
+least of several runs, because other programs may run meanwhile. Costs are counted where a layer is
+so large that measuring takes long, which reaches nearly the speed of plain products of matrices;
+and where what was measured is not credible. Imports torch; holds nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
-from time import perf_counter
 
+import msgspec
 import torch
-from torch import Tensor
 
 from client.cli.founding.price_table import StagePrice
-from client.cli.terminal.output import say
 from client.compute.device import probe
 from client.compute.requests import Probe
 from client.train.machine.capacity import PROBE_SIZES
-from model_zoo.cutting import measure_costs
+from model_zoo.cutting import least_seconds, measure_costs
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
-from model_zoo.specs.slices import StageSlice
-from model_zoo.stages import Stage, build_stage, summed_loss
+from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
+from model_zoo.stages import build_stage, summed_loss
 from model_zoo.threads import limited_threads
 
 PART_REPEATS = 3
-LARGE_PARAMETERS = 100_000_000
 STAGE_REPEATS = 5
 WHOLE_UP_TO_S = 1.0
 """Stages that take longer are added up from their parts: their overhead is small."""
+MEASURED_UP_TO_S = 5.0
+"""Costs of models are counted of which a layer and the head take longer."""
+MEASURED_PARAMETERS = 200_000_000
+"""And of those of which they have more parameters, which take long to draw."""
+FAR = 4.0
+"""Factor between the measured and the estimated seconds of a stage beyond which neither this
+machine nor the model explains the difference."""
+OVERHEAD_S = 0.005
+"""What the many small operations of a stage may take."""
+PARAMETER_S = 4e-9
+"""What reading a parameter and writing its gradient may take."""
 
 Kind = tuple[bool, int, bool]
 """Whether it has the embedding, its layers, whether it has the head."""
@@ -45,12 +55,21 @@ Kind = tuple[bool, int, bool]
 class Prices:
     """Seconds of the parts of a model on this machine, and this machine's speed."""
 
-    def __init__(self, spec: ModelSpec, sequences: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, sequences: int, parts: tuple[float, ...], flop_per_s: float
+    ) -> None:
         self._spec, self._sequences = spec, sequences
-        self.parts = part_seconds(spec, sequences)
+        self.parts = parts
         """Of the embedding, every layer and the head."""
-        self.flop_per_s = machine_speed()
+        self.flop_per_s = flop_per_s
         self._seconds: dict[Kind, float] = {}
+
+    @classmethod
+    def measured(cls, spec: ModelSpec, sequences: int) -> Prices | None:
+        """Measure a model's parts; None: they are too large, so costs are counted."""
+        speed = machine_speed()
+        parts = part_seconds(spec, sequences, speed)
+        return None if parts is None else cls(spec, sequences, parts, speed)
 
     def seconds(self, part: StageSlice) -> float:
         """Return the seconds that a stage takes for one microbatch."""
@@ -59,24 +78,37 @@ class Prices:
             self._seconds[kind] = self._measure(part)
         return self._seconds[kind]
 
+    def credible(self, part: StageSlice) -> bool:
+        """Whether a stage's seconds are about what its operations suggest."""
+        counted = flops_per_token(self._spec, part) * self._sequences * self._spec.context
+        least_s = counted / self.flop_per_s
+        most_s = least_s + OVERHEAD_S + PARAMETER_S * stage_parameter_count(self._spec, part)
+        return least_s / FAR <= self.seconds(part) <= FAR * most_s
+
     def _measure(self, part: StageSlice) -> float:
         first, last = 1 + part.first_layer, 1 + part.last_layer
         ends = part.embeds * self.parts[0] + part.has_head * self.parts[-1]
         added = sum(self.parts[first:last]) + ends
-        return added if added > WHOLE_UP_TO_S else stage_seconds(self._spec, part, self._sequences)
+        if added > WHOLE_UP_TO_S:
+            return added
+        return min(added, stage_seconds(self._spec, part, self._sequences))
 
 
-def part_seconds(spec: ModelSpec, sequences: int) -> tuple[float, ...]:
-    """Return the measured seconds of the embedding, every layer and the head, on one thread.
-
-    Where that may take a minute the user is told first.
+def part_seconds(spec: ModelSpec, sequences: int, flop_per_s: float) -> tuple[float, ...] | None:
+    """Return the measured seconds of the embedding, every layer and the head, on one thread; None:
+    they are so large that it would take long.
 
     Args:
         spec: shape of the model.
         sequences: sequences per microbatch.
+        flop_per_s: of this machine, to tell how long it would take.
     """
-    if spec.parameter_count >= LARGE_PARAMETERS:
-        say("measuring a large model's parts, which may take a minute; --no-measure skips it")
+    (one,) = slices((1,))
+    single = msgspec.structs.replace(spec, layers=1)
+    pass_s = flops_per_token(single, one) * sequences * spec.context / flop_per_s
+    large = stage_parameter_count(single, one) > MEASURED_PARAMETERS
+    if large or pass_s > MEASURED_UP_TO_S:
+        return None
     return measure_costs(spec, sequences, repeats=PART_REPEATS)
 
 
@@ -87,7 +119,7 @@ def machine_speed() -> float:
 
 
 def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
-    """Return the median seconds of a stage's forward and backward on one thread.
+    """Return the seconds of a stage's forward and backward on one thread.
 
     Args:
         spec: shape of the model.
@@ -99,9 +131,16 @@ def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
     hidden = torch.randn((sequences, spec.context, spec.width), generator=generator)
     tokens = torch.zeros((sequences, spec.context), dtype=torch.int64)
     source = tokens if part.embeds else hidden.clone().requires_grad_()
+
+    def run() -> None:
+        result = stage(source)
+        if part.has_head:
+            torch.autograd.backward(summed_loss(result, tokens))
+        else:
+            torch.autograd.backward(result, hidden)
+
     with limited_threads(1):
-        taken = [_once(stage, source, tokens, hidden) for _ in range(STAGE_REPEATS + 1)]
-    return median(taken[1:])
+        return least_seconds(run, STAGE_REPEATS)
 
 
 def price(
@@ -128,14 +167,3 @@ def _price(spec: ModelSpec, part: StageSlice, sequences: int, prices: Prices | N
         counted_flops=counted,
         seconds=seconds,
     )
-
-
-def _once(stage: Stage, source: Tensor, tokens: Tensor, hidden: Tensor) -> float:
-    """Seconds of one forward and backward pass; gradients are those of the boundary's shape."""
-    begin = perf_counter()
-    result = stage(source)
-    if stage.part.has_head:
-        torch.autograd.backward(summed_loss(result, tokens))
-    else:
-        torch.autograd.backward(result, hidden)
-    return perf_counter() - begin

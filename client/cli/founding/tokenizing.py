@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from client.cli.founding.options import RunChoices
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress
 
 SHOWN_LEFT_OUT = 3
+PLAIN_EVERY_S = 10.0
+"""Time between lines of progress where there is no terminal."""
 
 
 @contextmanager
@@ -38,29 +40,41 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     Raises:
         UserError: the text or the tokenizer cannot be used.
     """
-    if run.tokenizer == BYTES:
+    from model_zoo.datasets.folder import is_data_folder
+
+    path = Path(run.data).expanduser().absolute()
+    if run.tokenizer is not None and is_data_folder(path):
+        problem = f"{path} has tokens already, and they bring their tokenizer"
+        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
+    if run.tokenizer in (None, BYTES):
         yield run
         return
     from model_zoo.data import BUILT_IN
     from model_zoo.datasets.build import build
     from model_zoo.datasets.choice import parse_tokenizer
-    from model_zoo.datasets.folder import is_data_folder
 
-    path = Path(run.data).expanduser().absolute()
-    if is_data_folder(path):
-        problem = f"{path} has tokens already, and they bring their tokenizer"
-        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
-    with data_errors(), BuildLine() as line:
+    with _room_in(folder), data_errors(), BuildLine() as line:
         tokenizer = parse_tokenizer(run.tokenizer)
-        create_folders(folder)
         if run.data == BUILT_IN:
             path = _built_in_text(folder)
         made = folder / f".tokens-{_named(path, run.tokenizer)}"
         build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
-    yield replace(run, data=str(made), name=run.swarm_name, tokenizer=BYTES)
+    yield replace(run, data=str(made), name=run.swarm_name, tokenizer=None)
     shutil.rmtree(made)
     if run.data == BUILT_IN:
         path.unlink()
+
+
+@contextmanager
+def _room_in(folder: Path) -> Iterator[None]:
+    """Make a folder, and turn errors of its disk into those of the command line."""
+    try:
+        create_folders(folder)
+        yield
+    except OSError as error:
+        problem = f"cannot write to {folder}: {error.strerror}"
+        next_step = "make it writable, or set data_dir to another disk"
+        raise UserError(problem, next_step, ExitCode.CONFIG) from error
 
 
 def _built_in_text(folder: Path) -> Path:
@@ -102,8 +116,20 @@ def say_left_out(files: list[str]) -> None:
         say(f"note: and {len(files) - SHOWN_LEFT_OUT} more")
 
 
+def say_skipped(rows: int, names: Sequence[str]) -> None:
+    """Say which rows could not be used: ``names`` are those of the first."""
+    if not rows:
+        return
+    counted = "one unusable row is" if rows == 1 else f"{rows:,} unusable rows are"
+    say(f"note: {counted} left out:")
+    for name in names:
+        say(f"  {name}")
+    if rows > len(names):
+        say(f"  and {rows - len(names):,} more")
+
+
 class BuildLine:
-    """The progress of a build on one line of a terminal; elsewhere nothing is shown.
+    """The progress of a build on one line of a terminal, and elsewhere on a new one now and then.
 
     Args:
         doing: what is done, in a word.
@@ -113,6 +139,7 @@ class BuildLine:
         self._doing = doing
         self._terminal = sys.stderr.isatty()
         self._begin: tuple[float, int] | None = None
+        self._said = monotonic()
 
     def __enter__(self) -> BuildLine:
         return self
@@ -124,14 +151,18 @@ class BuildLine:
     def show(self, now: Progress) -> None:
         """Show how far the build is."""
         if self._begin is None:
-            self._begin = time.monotonic(), now.done_bytes
-        if not self._terminal:
+            self._begin = monotonic(), now.done_bytes
+        if not self._terminal and monotonic() - self._said < PLAIN_EVERY_S:
             return
+        self._said = monotonic()
         since, before = self._begin
-        rate = (now.done_bytes - before) / max(time.monotonic() - since, 1e-3)
+        rate = (now.done_bytes - before) / max(monotonic() - since, 1e-3)
         text = f"{self._doing} {now.done_bytes / max(now.total_bytes, 1):.0%}"
         if rate:
             left = (now.total_bytes - now.done_bytes) / rate
             text += f", {human_bytes(rate)}/s, {left:.0f} s left"
+        if not self._terminal:
+            say(text)
+            return
         width = shutil.get_terminal_size().columns - 1
         print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)

@@ -90,16 +90,24 @@ class LogFile:
 def append_error(folder: Path, text: str) -> Path | None:
     """Add a traceback to the errors in a log folder; return the file, None if it cannot be
     written."""
-    path, flags = folder / ERRORS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     try:
-        create_folders(folder)
-        with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
-            if file.tell() > MAX_ERROR_BYTES:
-                file.truncate(0)
+        with open_errors(folder) as file:
             file.write(text.encode(errors="replace"))
     except OSError:
         return None
-    return path
+    return folder / ERRORS_NAME
+
+
+def open_errors(folder: Path) -> BinaryIO:
+    """Open the errors in a log folder, to add to what earlier runs have left there; raises
+    ``OSError``."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    create_folders(folder)
+    file = os.fdopen(os.open(folder / ERRORS_NAME, flags, 0o600), "ab")
+    if file.tell() > MAX_ERROR_BYTES:
+        file.truncate(0)
+        file.seek(0)
+    return file
 
 
 def log_files(folder: Path) -> list[Path]:

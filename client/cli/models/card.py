@@ -17,6 +17,7 @@ from client.control.snapshot import AmendmentView, ContributorView
 from client.quantities import plural
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.precision import POSSIBLE
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 
@@ -31,7 +32,6 @@ pipeline_tag: text-generation
 """
 _GGUF = """llama-cli -m model.gguf -p "Once "
 
-echo "FROM ./model.gguf" > Modelfile  # for ollama
 ollama create mine -f Modelfile
 ollama run mine
 """
@@ -144,7 +144,10 @@ def _model(manifest: Manifest) -> Iterator[str]:
         f"{model.parameter_count:,} parameters"
     )
     yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
-    yield "the output projection has weights of its own, not those of the embedding"
+    if model.tied is True:
+        yield "the output projection is the embedding's own matrix"
+    else:
+        yield "the output projection has weights of its own, not those of the embedding"
 
 
 def _training(facts: Facts) -> Iterator[str]:
@@ -167,7 +170,8 @@ def _training(facts: Facts) -> Iterator[str]:
         f"steps of warm-up{', updates one step late' if manifest.delayed else ''}"
     )
     if manifest.precision != "fp32":
-        yield f"passes in {manifest.precision}, parameters and updates in fp32"
+        types = " or ".join(POSSIBLE[manifest.precision])
+        yield f"passes in {types}, parameters and updates in fp32"
     for one in facts.amendments:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from client.at_rest import open_read, writing
 from client.compute.checkpoint import CheckpointInfo, read_info, verify
-from client.compute.errors import CheckpointError
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.store.atomic import replacing
 from client.store.checkpoints import CheckpointFolder
@@ -34,6 +34,8 @@ class FileView(Struct, frozen=True, kw_only=True):
     """Hash of the version, hex; empty for a damaged file."""
     problem: str = ""
     """The reason why it cannot be used; empty: it can."""
+    damaged: bool = False
+    """Whether that is so for good: otherwise the disk or the key fails now."""
 
 
 class SwarmView(Struct, frozen=True, kw_only=True):
@@ -109,6 +111,7 @@ def _look_at(
             size_bytes=size,
             age_s=age,
             problem=problem,
+            damaged=not isinstance(error, CheckpointUnreadable | OSError),
         )
         return view, None
     view = FileView(

@@ -20,7 +20,7 @@ from client.cli.models.held_out import HELD_OUT_BATCHES, HELD_OUT_SEQUENCES
 from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
-from client.compute.samples import find_kept
+from client.compute.samples import find_kept, find_text
 from client.compute.starting import read_start
 from client.control.snapshot import AmendmentView
 from client.errors import ExitCode, UserError
@@ -28,7 +28,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
-from model_zoo.datasets.corpus import LeafCorpus, open_source
+from model_zoo.datasets.corpus import LeafCorpus
 from model_zoo.datasets.folder import checked_tokenizer
 from model_zoo.huggingface.adapters import merge_adapters
 from model_zoo.models.family import State
@@ -208,7 +208,7 @@ def open_corpus(
     if source is None:
         return None
     try:
-        corpus = open_source(source, manifest.data.tokenizer_name)
+        corpus = find_text(source, manifest.data.digest, manifest.data.tokenizer_name)
     except DataError as error:
         raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
     return corpus if corpus.digest == manifest.data.digest else None
@@ -221,7 +221,7 @@ def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
         return kept
     if (origin := store.origin(digest)) is not None:
         with suppress(DataError):
-            corpus = open_source(str(origin), tokenizer)
+            corpus = find_text(str(origin), digest, tokenizer)
             if corpus.digest == digest:
                 return corpus
     return None

@@ -110,7 +110,7 @@ class ModelWorks:
             averaging_codec=self._run.sent_codec,
             state=self._run.state,
             aggregation=self._run.rule,
-            precision=self._run.precision,
+            precision=self._run.compute_dtype,
         )
         need = reckon(graphs_kept=USUAL_GRAPHS)
         away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)
@@ -166,12 +166,15 @@ class ModelWorks:
 
 
 def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:
-    """Return the cost of embedding, layers and head in FLOPs for each microbatch size."""
+    """Return the cost of embedding, layers and head in FLOPs for each microbatch size; empty: they
+    are so large that costs are counted."""
     spec, speed = works._spec, machine_speed()
     found: dict[int, tuple[float, ...]] = {}
     base = seconds = None
     for size in sizes:
         if base is None or seconds is None or seconds[1] * size / base <= MEASURED_UP_TO_S:
-            base, seconds = size, part_seconds(spec, size)
+            base, seconds = size, part_seconds(spec, size, speed) or seconds
+        if seconds is None:
+            return {}
         found[size] = tuple(speed * each * size / base for each in seconds)
     return found

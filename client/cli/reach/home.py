@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from client.cli.terminal.output import say
 from client.config import EVERYWHERE, Resolved, Settings, resolve
-from client.errors import ExitCode, UserError
+from client.errors import ConfigError, ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
@@ -50,6 +51,22 @@ def find_home(flags: Mapping[str, object] | None = None, config: Path | None = N
     """
     user_file = find_folders().config_file
     return home_of(resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE))
+
+
+def running_home() -> Home:
+    """Return the home for a command to what runs already: faults in the settings are told, because
+    they do not concern it."""
+    home, faults = home_with_faults()
+    for fault in faults:
+        say(f"volunteer: {fault}; it counts as not set: {fault.next_step}")
+    return home
+
+
+def home_with_faults() -> tuple[Home, list[ConfigError]]:
+    """Return the home as far as the settings can be used, and what cannot."""
+    user_file, faults = find_folders().config_file, list[ConfigError]()
+    files = None, user_file, SYSTEM_CONFIG_FILE
+    return home_of(resolve({}, os.environ, *files, refuse=faults.append)), faults
 
 
 def home_of(resolved: Resolved) -> Home:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from client.cli.reach.services import installed_services
+from client.cli.reach.target import as_name
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.methods import Greeting
@@ -43,11 +44,12 @@ def connect(folders: Folders, swarm: str | None) -> ControlClient:
 
     Args:
         folders: of this home, with its control sockets and the end of its newest run.
-        swarm: beginning of a swarm's id, or its name; None: the one that runs.
+        swarm: beginning of a swarm's id, its name, invite or .swarm file; None: the one that runs.
 
     Raises:
         UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 75 or 1).
     """
+    swarm = as_name(swarm)
     try:
         return ControlClient(find_socket(folders, swarm))
     except NotRunning as error:
@@ -60,6 +62,7 @@ def find_socket(folders: Folders, swarm: str | None) -> Path:
     Raises:
         UserError: none runs (exit 3), several do (exit 2), or one hangs (exit 75).
     """
+    swarm = as_name(swarm)
     folder, services = folders.runtime, _service_folders(folders.runtime)
     nodes = _fitting(folder, swarm) or [n for each in services for n in _fitting(each, swarm)]
     if not nodes:

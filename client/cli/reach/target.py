@@ -7,9 +7,10 @@ from pathlib import Path
 
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
+from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
-from client.store.swarms import SwarmStore
-from protocol.address import KINDS
+from client.store.swarms import SUFFIX, SwarmStore
+from protocol.address import KINDS, Address
 from protocol.errors import RemoteProtocolError
 from protocol.invite import (
     MAX_SWARM_FILE_CHARS,
@@ -70,10 +71,23 @@ def find_swarm(home: Home, text: str | None) -> Target:
     return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
 
 
+def as_name(text: str | None) -> str | None:
+    """Return what stands for a swarm as a name or a beginning of its id: an invite and a .swarm
+    file are their id.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    if text is None or not (text.startswith(SCHEME) or Path(text).suffix == SUFFIX):
+        return text
+    target = read_target(text)
+    return text if isinstance(target, Address) else target.swarm
+
+
 def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
     """Return the remembered swarm of a name or beginning of an id; None if there is none.
 
-    ``text`` None means the only one remembered.
+    ``text`` None means the one that runs, or else the only one remembered.
 
     Raises:
         UserError: several match.
@@ -81,11 +95,15 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
     known = SwarmStore(home.folders.swarms).all()
     if text is not None:
         known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
+    if len(known) > 1 and text is None:
+        running = {node.swarm for _, node in running_nodes(home.folders.runtime)}
+        known = [one for one in known if one.swarm in running] if len(running) == 1 else known
     if len(known) < 2:
         return known[0] if known else None
     names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
     problem = f"several swarms are known on this machine: {names}"
-    raise UserError(problem, "choose one with --swarm", ExitCode.USAGE)
+    next_step = "choose one with --swarm; volunteer forget SWARM removes one"
+    raise UserError(problem, next_step, ExitCode.USAGE)
 
 
 def _contents(text: str) -> str:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from client.cli.logging.log_file import ERRORS_NAME
+from client.cli.logging.log_file import ERRORS_NAME, open_errors
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.config import Resolved
@@ -36,6 +36,10 @@ LOOK_S = 0.1
 GRACE_S = 60.0
 """Seconds for a start, besides the time for dialling the swarm."""
 MAX_ERROR_BYTES = 4000
+SILENT = (
+    "it said nothing: the machine may have run out of memory; volunteer join --headless starts it "
+    "in this terminal"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,21 @@ class Started:
 
     socket: Path
     greeting: Greeting
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The output of a started process: ``path`` from ``begin`` on, bytes."""
+
+    path: Path
+    begin: int
+
+    def lines(self) -> list[str]:
+        """Return the last lines of it."""
+        with self.path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(self.begin, end - MAX_ERROR_BYTES))
+            return file.read().decode(errors="replace").splitlines()
 
 
 class Handover(Struct, frozen=True, kw_only=True):
@@ -82,12 +101,9 @@ def start(home: Home, handover: Handover) -> Started:
     Raises:
         UserError: it ended, with its reason and exit code, or does not answer.
     """
-    folder = make_private(home.folders.data) / "logs"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    errors = folder / ERRORS_NAME
-    errors.write_bytes(b"")
-    errors.chmod(0o600)
-    with errors.open("ab") as stderr:  # the process itself adds its traceback
+    make_private(home.folders.data)
+    with open_errors(home.folders.logs) as stderr:  # the process itself adds its traceback
+        errors = Errors(home.folders.logs / ERRORS_NAME, stderr.tell())
         process = subprocess.Popen(
             [*COMMAND, *HANDED_OVER],
             stdin=subprocess.PIPE,
@@ -114,7 +130,7 @@ def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
 
 
 def _wait_until_it_takes_part(
-    process: subprocess.Popen[bytes], home: Home, errors: Path
+    process: subprocess.Popen[bytes], home: Home, errors: Errors
 ) -> Started:
     deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
     answers: Started | None = None
@@ -156,17 +172,16 @@ def _status(socket: Path) -> Snapshot | None:
         return None
 
 
-def _ended(code: int, errors: Path) -> UserError:
+def _ended(code: int, errors: Errors) -> UserError:
     """Return the process's own error: its last message and its exit code."""
-    with errors.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - MAX_ERROR_BYTES))
-        said = file.read().decode(errors="replace").splitlines()
+    said = errors.lines()
     start = next((i for i in reversed(range(len(said))) if said[i].startswith("volunteer: ")), None)
     if start is None:
         for line in said[-5:]:
             say(line)
-        return UserError(f"the volunteer ended with {code}", f"read {errors}", _exit_code(code))
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        next_step = f"read {errors.path}" if said else SILENT
+        return UserError(f"the volunteer {how}", next_step, _exit_code(code))
     next_step = " ".join(line.strip() for line in said[start + 1 :])
     return UserError(said[start].removeprefix("volunteer: "), next_step, _exit_code(code))
 

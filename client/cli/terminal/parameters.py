@@ -9,5 +9,5 @@ from cyclopts import Parameter
 AsJson = Annotated[bool, Parameter(help="Print JSON.")]
 RunningSwarm = Annotated[
     str | None,
-    Parameter(help="Name or beginning of the id of the swarm, where several volunteers run."),
+    Parameter(help="Name, id, invite or .swarm file of the swarm, where several volunteers run."),
 ]

@@ -26,6 +26,7 @@ from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.texts import TextStore
 from model_zoo.reference import TrainingPlan, train_reference
+from model_zoo.specs.precision import precision_on
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
@@ -94,7 +95,7 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
         delayed=manifest.delayed,
-        precision=manifest.precision,
+        precision=precision_on(manifest.precision, fast_in_bf16=False),
     )
 
 

@@ -23,6 +23,7 @@ from client.net.transport import ByteStream, Listener, Transport, closing
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
+from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.client import ClientEffect, Moved, RelayClient, Request
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
@@ -115,7 +116,7 @@ class Reaching:
         """Set the members that relay with their addresses, and whether we need any."""
         found = {peer: _dialled_directly(texts) for peer, texts in relays.items()}
         self._candidates = {peer: at for peer, at in found.items() if at and peer != self._me}
-        prefixes = {peer: prefix_of(at[0]) for peer, at in self._candidates.items()}
+        prefixes = {peer: _prefix_of(at[0]) for peer, at in self._candidates.items()}
         self._perform(self.machine.update(prefixes, needed, trio.current_time()))
 
     @property
@@ -200,9 +201,9 @@ class Reaching:
         self._due.set()
 
 
-def prefix_of(address: Destination) -> str:
+def _prefix_of(address: Destination) -> str:
     """Return the prefix of a relay's address: relays in one prefix may fail together."""
-    return address.host if address.kind == "dns4" else address.host.rpartition(".")[0]
+    return address.host if number_of(address.host) is None else prefix_of(address.host)
 
 
 def _dialled_directly(texts: Sequence[str]) -> tuple[Destination, ...]:

@@ -1,8 +1,8 @@
 """The capacity that this volunteer advertises: measured once, saved beside its identity.
 
-The worker measures compute speed and memory at the first start. Bandwidth is the highest rate of
-the transfers so far (saved too), and that of a household before there are any; the owner's limit
-caps it.
+The worker measures compute speed and memory at the first start, and again when the device, its
+driver or torch has changed. Bandwidth is the highest rate of the transfers so far (saved too), and
+that of a household before there are any; the owner's limit caps it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
 from client.store.atomic import write_atomic
-from model_zoo.specs.precision import Precision
+from client.store.paths import Entry
+from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
 
@@ -26,10 +28,9 @@ HOUSEHOLD_BYTES_PER_S = 12.5e6
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""
-FILE_NAME = "capacity.json"
-LINE_FILE_NAME = "bandwidth.json"
+FILE_NAME = Entry.CAPACITY
+LINE_FILE_NAME = Entry.LINE
 MEMORY_SHARE = 0.85
-MEASUREMENT = 1
 
 
 class Capacity(Struct, frozen=True):
@@ -53,17 +54,16 @@ class Capacity(Struct, frozen=True):
     to_host_bytes_per_s: float = 0.0
     peaks: dict[Precision, float] = {}
     """FLOP/s of the best product of matrices in each type of numbers."""
-    measurement: int = 0
-    """What was measured; an earlier measurement has less, and is made again."""
-    hosts: int = 1
-    """Hosts with these devices."""
+    identity: str = ""
+    """Of what was measured, see `Probed`."""
 
-    def peak_flops(self, precision: Precision, threads: int) -> float:
-        """Return the FLOP/s that the device reaches in a type of numbers; 0: not measured.
+    def peak_flops(self, compute: Compute, threads: int) -> float:
+        """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not measured.
 
         On a CPU they are assumed to be proportional to the number of ``threads``.
         """
-        peak = self.peaks.get(precision, 0.0)
+        fast = self.bf16_flops > self.fp32_flops
+        peak = self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
         return peak if self.on_gpu else peak * threads / self.threads
 
     @property
@@ -116,7 +116,7 @@ def _line_rate(reached: float, seconds: float) -> float:
 async def measured_capacity(
     worker: Worker, settings: Settings, folder: Path, threads: int
 ) -> Capacity:
-    """Return the saved measurement if it fits, else measure now, which takes seconds.
+    """Return the saved measurement if it is of this machine, else measure now, which takes seconds.
 
     Args:
         worker: the process that measures.
@@ -126,11 +126,12 @@ async def measured_capacity(
     """
     known = _load(folder / FILE_NAME)
     wanted = (settings.device, threads)
-    measured = known and (known.device, known.threads, known.measurement, known.hosts)
-    if known and measured == (*wanted, MEASUREMENT, settings.hosts):
-        return known
-    request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads)
+    request = Probe(sizes=[], device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
+    measured = known and (known.device, known.threads, known.identity)
+    if known and measured == (*wanted, reply.identity):
+        return known
+    reply, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
     names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
     best = {
         precision: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
@@ -149,8 +150,7 @@ async def measured_capacity(
         to_device_bytes_per_s=reply.to_device_bytes_per_s,
         to_host_bytes_per_s=reply.to_host_bytes_per_s,
         peaks=best,
-        measurement=MEASUREMENT,
-        hosts=settings.hosts,
+        identity=reply.identity,
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity
@@ -221,7 +221,7 @@ def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, li
     """Return the advert of a member that only relays. See ``advert``."""
     nothing = Capacity("cpu", 1, 0.0, 0.0, 0, 0.0)
     own = advert(nothing, settings, addresses, 0, joined, line)
-    return msgspec.structs.replace(own, memory_bytes=0)
+    return replace(own, memory_bytes=0)
 
 
 def _load(path: Path) -> Capacity | None:

@@ -21,10 +21,11 @@ from client.limits.decision import Allowed, Facts, decide
 from client.limits.idle import Idleness, find_idleness
 from client.limits.usage import MAX_FILE_BYTES, DayUse, decode_use, encode_use
 from client.store.atomic import write_atomic
+from client.store.paths import Entry
 
 LOOK_S = 5.0
 SAVE_EVERY_S = 60.0
-FILE_NAME = "usage.json"
+FILE_NAME = Entry.USAGE
 CAUSE = "limits"
 
 

@@ -13,7 +13,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId, short
 from protocol.vouching.chain import Chain
 from protocol.vouching.register import Kept, Register
-from protocol.vouching.ticket import Ticket
+from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 from protocol.wire.messages import ExpulsionList, RotationList, Vouched
 from protocol.wire.parts import Expulsion
 
@@ -243,13 +243,14 @@ class Vouching:
         known = not answer and self.register.is_used_up(self._ticket)
         self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 
-    def draw_ticket(self, secret: bytes, uses: int) -> Ticket:
-        """Return a ticket for a new invite of ours, with 32 random bytes and a number of members.
+    def draw_ticket(self, secret: bytes, uses: int, life_s: float = TICKET_LIFE_S) -> Ticket:
+        """Return a ticket for a new invite of ours, with 32 random bytes, a number of members, and
+        the seconds within which it lets them in.
 
         Raises:
             LocalProtocolError: we may not invite.
         """
-        ticket = self.register.draw_ticket(secret, uses, self._wall())
+        ticket = self.register.draw_ticket(secret, uses, self._wall(), life_s)
         self._save()
         return ticket
 

@@ -146,29 +146,22 @@ async def dial_first(network: Network, peers: Sequence[Address], timeout_s: floa
     Raises:
         UserError: no member answered in time (exit code 69); lists the attempts.
     """
-    tried: dict[str, str] = {}
+    tried: dict[PeerId, str] = {}
     began = trio.current_time()
     with trio.move_on_after(timeout_s) as patience:
         while True:
-            for addresses in by_peer(peers).values():
-                words = [str(address) for address in addresses]
+            for peer, addresses in by_peer(peers).items():
                 try:
-                    return await network.connect(*words)
+                    return await network.connect(*map(str, addresses))
                 except NetworkError as error:
-                    tried[", ".join(words)] = str(error)
+                    tried[peer] = str(error)
                     if isinstance(error, TurnedAway):
                         patience.deadline = max(patience.deadline, began + TURNED_AWAY_S)
             await trio.sleep(RETRY_S)
-    raise unreachable(
-        tried or {str(p): "no answer in time" for p in peers}, trio.current_time() - began
-    )
-
-
-def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
-    """Return the error for a swarm of which no member answers."""
-    attempts = "; ".join(f"{address}: {what}" for address, what in tried.items())
-    return UserError(
-        f"no member of the swarm answered within {timeout_s:.0f} s; tried {attempts}",
+    waited_s = trio.current_time() - began
+    attempts = "; ".join(tried.values()) or ", ".join(map(str, peers))
+    raise UserError(
+        f"no member of the swarm answered within {waited_s:.0f} s; tried {attempts}",
         "check that a member runs and can be reached, or ask for a fresh invite",
         ExitCode.UNREACHABLE,
     )

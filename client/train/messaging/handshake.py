@@ -8,6 +8,7 @@ redeemed that way.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
 author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits,
@@ -25,7 +26,7 @@ author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits
 blob's digests is a chunk. 8: ``RotationList``, rotations in chains, who was audited
 in heartbeats. 9: commitments are signed with their segments, and so are segments; relays and names
 in adverts; ``counted`` records; ``HeldOut``, records of held-out losses; amendments; ``Observed``
-and probes; ``Moving``."""
+and probes; ``Moving``. 10: clocks in ``Hello``."""
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Handshake:
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
     """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
+    clock: Callable[[], float] = time.time
+    """This machine's clock, Unix seconds."""
     early: dict[PeerId, Hello] = field(default_factory=dict)
     """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
     not heard our Hello would wait for it behind that."""
@@ -69,7 +72,8 @@ class Handshake:
             self.ports.send(peer, ManifestReply(self.manifest, self.signature))
 
     def _hello(self, peer: PeerId) -> Hello:
-        return Hello(PROTOCOL, self.swarm, self.client, self.admission.proof(peer))
+        proof = self.admission.proof(peer)
+        return Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
 
     def _hello_from(self, peer: PeerId, protocol: int, swarm: str | None, proof: bytes) -> bool:
         if swarm is None:

@@ -1,8 +1,8 @@
 """The peers that the network keeps dialling: neighbours, and peers that may come back.
 
 A dead neighbour, a partition that heals and a swarm that restarts look alike from here: one side
-has to dial again. So recently lost peers are dialled, and the peers named by the last session or
-the invite until a record of them arrives. The network applies backoff.
+has to dial again. So recently lost peers are dialled, and for ever those that the last session or
+the invite names, and those met since, until a record of them arrives. The network applies backoff.
 """
 
 from __future__ import annotations
@@ -14,26 +14,35 @@ from protocol.address import Address, by_peer
 from protocol.ids import PeerId
 from protocol.membership.roster import Roster
 
-MAX_REMEMBERED: Final = 32
+MAX_MET: Final = 32
 
 
 class KeptLinks:
-    """Addresses by peer, known before the roster knows anybody."""
+    """Addresses by peer, known before the roster knows anybody.
 
-    def __init__(self, remembered: Iterable[Address] = ()) -> None:
-        self._remembered: dict[PeerId, tuple[str, ...]] = {}
-        self.meet(remembered)
+    Args:
+        named: by the last session or the invite.
+    """
+
+    def __init__(self, named: Iterable[Address] = ()) -> None:
+        self._named = by_peer(named)
+        self._met: dict[PeerId, list[Address]] = {}
 
     def meet(self, addresses: Iterable[Address]) -> None:
         """Remember members that answered; those not met for longest are dropped first."""
         for peer, found in by_peer(addresses).items():
-            self._remembered.pop(peer, None)
-            self._remembered[peer] = tuple(map(str, found))
-        for peer in list(self._remembered)[:-MAX_REMEMBERED]:
-            del self._remembered[peer]
+            self._met.pop(peer, None)
+            self._met[peer] = found
+        for peer in list(self._met)[:-MAX_MET]:
+            del self._met[peer]
 
     def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
         """Return the peers to be linked with and their addresses."""
-        called = {peer: at for peer, at in self._remembered.items() if not roster.addresses(peer)}
-        heard_of = (*roster.lost(), *roster.neighbours())
-        return called | {peer: roster.addresses(peer) for peer in heard_of}
+        wanted: dict[PeerId, Sequence[str]] = {}
+        for peer in self._named | self._met:
+            if not roster.addresses(peer):
+                known = (*self._met.get(peer, ()), *self._named.get(peer, ()))
+                wanted[peer] = tuple(dict.fromkeys(map(str, known)))
+        for peer in (*roster.lost(), *roster.neighbours()):
+            wanted[peer] = roster.addresses(peer)
+        return wanted

@@ -27,7 +27,7 @@ from client.train.recovery.history import History
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.transfer.inventory import checked
 from client.train.transfer.state_size import data_bytes, is_plausible
-from protocol.effects import Explain, Penalise
+from protocol.effects import OVER, Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.transfer.blob import Blob
@@ -85,7 +85,8 @@ class Buddies:
         """The version of a stage that a peer offered without being asked."""
         self._not_before: dict[tuple[int, int], float] = {}
         self._handing: dict[tuple[int, int], trio.Event] = {}
-        self._said_full = False
+        self._said_full = ""
+        """The complaint that holds; empty: copies are kept."""
         self._event_sink = trio.Event()
         self.kept = 0
         """Copies placed since the start."""
@@ -220,7 +221,7 @@ class Buddies:
         except OSError as error:
             self._say_disk(f"{error.strerror or error}")
         else:
-            self._said_full = False
+            self._end_complaint()
             return
         self._forget_announced(lambda s, _by, v: (s, v) == (stage, version))
         self._not_before[stage, version] = self._ports.now() + RETRY_S
@@ -299,9 +300,15 @@ class Buddies:
     def _say_disk(self, problem: str) -> None:
         """Report once that there is no room, until there is again."""
         if not self._said_full:
-            self._said_full = True
             words = f"no copies of neighbouring stages are kept: {problem}; free space on the disk"
+            self._said_full = words
             self._ports.perform(Explain("transfer", words, "warning"))
+
+    def _end_complaint(self) -> None:
+        if self._said_full:
+            words = "copies of neighbouring stages are kept again"
+            self._ports.perform(Explain("transfer", words, data={OVER: self._said_full}))
+            self._said_full = ""
 
     # --- being kept --------------------------------------------------------------------------
 

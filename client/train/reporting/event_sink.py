@@ -25,7 +25,7 @@ from client.events import (
     VersionEvaluated,
 )
 from client.train.reporting.curve import Curve
-from protocol.effects import Explain
+from protocol.effects import OVER, Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.held_out import Believed
@@ -120,6 +120,8 @@ class EventSink:
 
     def explain(self, effect: Explain) -> None:
         """Report an explanation of a machine."""
+        if self._error is not None and self._error.event.words == effect.data.get(OVER):
+            self._error = None
         self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
 
     def survived(self, what: str, error: Exception) -> None:

@@ -2,12 +2,14 @@
 
 Every stage is drained: its seat hands its work over and closes the step it has counted for; then
 its worker writes a last checkpoint. The last replica of a stage has a neighbour keep a copy. All of
-it is bounded in time: if it is not finished, the others recover as after a crash.
+it is bounded in time: if it is not finished, the others recover as after a crash. Only a state that
+nobody else has and the disk does not take stays in memory until it does, or the user gives it up.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -19,6 +21,8 @@ from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
 
 LOOK_S = 0.2
+FINISH_S: Final = 240.0
+"""For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 COPY_S = 60.0
 """Longest wait of a stage's last replica for its buddy's copy."""
 
@@ -39,10 +43,14 @@ class DrainAll:
             held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
 
     async def run(self) -> None:
-        """Give up every stage; returns when none is held."""
+        """Give up every stage; returns when none is held, at the latest after ``FINISH_S``, but
+        for a state that would be lost because it cannot be saved."""
+        latest = trio.current_time() + FINISH_S
         for held in list(self._held_stages.held.values()):
             held.drain()
         while self._held_stages.held:
+            if trio.current_time() > latest and not self._held_stages.keeps:
+                return
             if self._held_stages.view.empty_stages():
                 for held in list(self._held_stages.held.values()):
                     held.stand_still()

@@ -53,6 +53,9 @@ s on a machine with seven times as much to do as it has cores."""
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
+UNSAVED_S = 5.0
+"""Seconds after which a disk that has not taken the last checkpoint is tried again."""
+WHEN_UNSAVED = "free space; volunteer finish --discard leaves anyway"
 NO_MEMORY = "close other programs, use --device cpu, or join a swarm with shorter sequences"
 
 DIVERGED = (
@@ -93,7 +96,9 @@ class HeldStageDriver:
         """Era and promise of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
-        self._life = trio.CancelScope()
+        self._life, self._let_go = trio.CancelScope(), trio.Event()
+        self.lost = ""
+        """What went with the stage that nobody has, in words; empty: nothing."""
         self._seat_nursery: trio.Nursery | None = None
         self._copy: Callable[[int], Awaitable[None]] | None = None
         """Has a neighbour keep a copy of the version that was saved last."""
@@ -124,6 +129,25 @@ class HeldStageDriver:
         """
         self._copy = copy
         self.machine.save_when_drained()
+
+    def let_go(self) -> None:
+        """Give the stage up also if its last checkpoint cannot be written."""
+        self._let_go.set()
+        self.machine.let_go()
+
+    def at_stake(self) -> int | None:
+        """Return the version of which nobody else has a copy, and no disk; None: none is."""
+        if self.driver is None or self.saver is None or not self.driver.seat.serving:
+            return None
+        version, me = self.driver.seat.step, self._context.terms.me
+        replicas = (r for r in self._view.serving(self.stage) if r.peer != me and not r.leaving)
+        kept = (one.copies for one in self._context.terms.history.machine.stored_live().values())
+        safe = (
+            version <= max(self.saver.saved_version, 0)
+            or any(replica.version >= version for replica in replicas)
+            or any((c.stage, c.version) == (self.stage, version) for each in kept for c in each)
+        )
+        return None if safe else version
 
     def stand_still(self) -> None:
         """No step closes any more, because a stage of the swarm is empty."""
@@ -229,9 +253,7 @@ class HeldStageDriver:
                 case Do.SAVE if self._seat_nursery is not None:
                     self._seat_nursery.start_soon(self._save)
                 case Do.RELEASE:
-                    self._context.memory_budget.set_draining(self.stage, True)
-                    self._close_seat()
-                    self._life.cancel()
+                    self._release()
                 case Do.COME_BACK:
                     self.again = True
                 case Do.STAY_AWAY:
@@ -254,17 +276,49 @@ class HeldStageDriver:
             self.driver.seat.draining.cancel()
         self._context.owner.seats_changed()
 
+    def _release(self) -> None:
+        if self.machine.leaves and (version := self.at_stake()) is not None:
+            why = (self.saver.problem if self.saver else "") or "it was not written in time"
+            self.lost = f"version {version} of stage {self.stage} could not be saved: {why}"
+            self._context.owner.perform(Explain("transfer", self.lost, "error"))
+        self._context.memory_budget.set_draining(self.stage, True)
+        self._close_seat()
+        self._life.cancel()
+
     async def _save(self) -> None:
-        """Write a last checkpoint and wait until it is on disk, and at a neighbour's."""
+        """Write a last checkpoint and wait until it is on disk, and at a neighbour's.
+
+        One that the disk does not take is written when it does, if nobody else has the state.
+        """
         driver, saver = self.driver, self.saver
         try:
-            if driver is not None and saver is not None:
+            if driver is None or saver is None:
+                return
+            await saver.final(lambda: driver.seat.step)
+            while saver.problem and self.at_stake() is not None and not self._let_go.is_set():
+                self._say_unsaved(saver.problem)
+                with trio.move_on_after(UNSAVED_S):
+                    await self._let_go.wait()
                 await saver.final(lambda: driver.seat.step)
-                if self._copy is not None and saver.saved_version > 0:
-                    self.machine.copies()
-                    await self._copy(saver.saved_version)
+            if saver.problem:
+                self._say_safe(driver.seat.step, saver.problem)
+            elif self._copy is not None and saver.saved_version > 0:
+                self.machine.copies()
+                await self._copy(saver.saved_version)
         finally:
             self._perform(self.machine.saved(self._context.owner.now()))
+
+    def _say_unsaved(self, problem: str) -> None:
+        if not self.machine.keeps:
+            words = f"stage {self.stage} stays in memory, because nobody else has it: {problem}"
+            self._context.owner.perform(Explain("transfer", words, "error"))
+        self.machine.cannot_save(f"{problem}; {WHEN_UNSAVED}")
+
+    def _say_safe(self, version: int, problem: str) -> None:
+        if self.at_stake() is None:
+            words = f"stage {self.stage} is left without a checkpoint of version {version}: "
+            words += f"{problem}; others have it, so nothing is lost"
+            self._context.owner.perform(Explain("transfer", words, "warning"))
 
     # --- running -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import trio
 
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
+from client.store.checkpoints import CheckpointFolder
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
@@ -30,6 +31,7 @@ from client.train.stage.stage_acquisition import (
 )
 from client.train.stage.stage_context import Owner, StageContext
 from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.audit.charges import Charges
@@ -68,6 +70,8 @@ class HeldStages:
         self.workers = WorkerPool(start_worker)
         self.counters = counters or Counters(owner, terms.event_sink)
         self.audit_log = audit_log or AuditLog()
+        self.lost: list[str] = []
+        """What went with stages that were given up and nobody has."""
         self.closed = False
         """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
@@ -107,6 +111,30 @@ class HeldStages:
         """Describe how far the stages are drained."""
         drained = (held.machine.waits_for for held in self.held.values() if held.machine.drains)
         return "; ".join(drained) or ("draining" if self.held else "saying goodbye")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a state stays in memory because it cannot be saved, and nobody else has it."""
+        return any(held.machine.keeps for held in self.held.values())
+
+    def let_go(self) -> None:
+        """Give the stages up also if their last checkpoints cannot be written."""
+        for held in self._all():
+            held.let_go()
+
+    def not_to_be_saved(self, folder: CheckpointFolder) -> str:
+        """Say which states would be lost because the disk does not take them; empty: none would.
+
+        Args:
+            folder: where they would be saved.
+        """
+        at_stake = {held.stage: at for held in self._all() if (at := held.at_stake()) is not None}
+        manifest = self._context.terms.manifest
+        problem = folder.problem(sum(data_bytes(manifest, stage) for stage in at_stake))
+        if not at_stake or not problem:
+            return ""
+        what = ", ".join(f"version {at} of stage {stage}" for stage, at in at_stake.items())
+        return f"cannot save {what}, which nobody else has: {problem}"
 
     # --- input of the engine ------------------------------------------------------------
 
@@ -276,6 +304,7 @@ class HeldStages:
         except UserError as error:
             failure = error
         finally:
+            self.lost += filter(None, [held.lost])
             del self.held[held.stage]
             self._context.owner.seats_changed()
         if failure is not None:

@@ -21,7 +21,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.transfer.blobs import Shelf
-from protocol.effects import Explain
+from protocol.effects import OVER, Explain
 from protocol.transfer.blob import Blob
 
 FINAL_TRIES = 10
@@ -59,12 +59,14 @@ class StateSaver:
         self._shelf, self._ports, self._nursery = shelf, ports, nursery
         self._protect = protect  # stages and versions that must stay on disk now
         self._stored = stored  # told of every durable checkpoint
-        self._busy = self._complained = False
+        self._busy, self._complaint = False, ""
         self._writing = -1  # version that is being written, while one is
         self._idle = trio.Event()
         self._next = -1  # version of the checkpoint to write after the present one
         self.saved_version = -1
         """Newest version in a durable checkpoint of this run."""
+        self.problem = ""
+        """Why the newest durable checkpoint could not be written; empty: it was."""
 
     def snapshot(self, version: int) -> None:
         """Write the current version for newcomers; the file is removed when it is no longer
@@ -76,13 +78,14 @@ class StateSaver:
 
     def checkpoint(self, version: int) -> None:
         """Write the current version durably and forget checkpoints beyond the retention."""
+        self.problem = ""
         self._save(version, self._checkpoints.path(self._stage, version), durable=True)
 
     async def final(self, version: Callable[[], int]) -> None:
         """Write a last checkpoint and wait until it is on disk.
 
         Training goes on meanwhile: the worker may have moved on when it gets to the save, so the
-        version is asked for again each time.
+        version is asked for again each time. If the disk does not take it, ``problem`` says why.
         """
         for _ in range(FINAL_TRIES):
             await self.settled()
@@ -90,7 +93,7 @@ class StateSaver:
             if self.saved_version < wanted:
                 self.checkpoint(wanted)
                 await self.settled()
-            if self.saved_version >= wanted:
+            if self.saved_version >= wanted or self.problem:
                 return
 
     async def settled(self) -> None:
@@ -130,7 +133,7 @@ class StateSaver:
             digests = reply.chunk_digests
             blob = Blob.of("state", self._stage, version, reply.size_bytes, digests)
             self._shelf.put(blob, path, temporary=not durable)
-            self._complained = False
+            self._end_complaint(version)
             if durable:
                 self._retain(version)
         finally:
@@ -153,15 +156,22 @@ class StateSaver:
             self._shelf.withdraw(removed.stage, removed.version)
 
     def _explain_failure(self, version: int, failure: RequestFailed) -> None:
+        if failure.kind == "stale":
+            self._ports.perform(Explain("transfer", f"a newer version replaced {version}", "debug"))
+            return
+        self.problem = failure.message
         words = (
             f"could not save version {version}: {failure}; earlier checkpoints are intact and "
             "training goes on"
         )
-        if failure.kind == "stale":
-            self._ports.perform(Explain("transfer", f"a newer version replaced {version}", "debug"))
-            return
         if failure.kind == "disk":
             words += f"; make room, or make it writable: {self._checkpoints.folder}"
-        level: Literal["debug", "error"] = "debug" if self._complained else "error"
-        self._complained = True
+        level: Literal["debug", "error"] = "debug" if self._complaint else "error"
+        self._complaint = self._complaint or words
         self._ports.perform(Explain("transfer", words, level))
+
+    def _end_complaint(self, version: int) -> None:
+        if self._complaint:
+            words = f"version {version} is saved: the disk takes checkpoints again"
+            self._ports.perform(Explain("transfer", words, data={OVER: self._complaint}))
+            self._complaint = ""

@@ -10,13 +10,11 @@ from functools import lru_cache
 from client.train.swarm.measuring import Measuring
 from protocol.address import parse_address
 from protocol.ids import PeerId, Stage
-from protocol.matching.exchange.registry import CHAIR_STAGE
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.relatives import mark_of_host, mark_of_path
 from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
-from protocol.membership.shared import WHOLE
 from protocol.membership.view import HeldSeat
 from protocol.membership.view import Member as LiveMember
 from protocol.recovery.stored import Lineage
@@ -182,12 +180,11 @@ def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float)
 
     Args:
         matching: ours; None before it starts.
-        subject: a stage in decimal, or ``epoch`` for all stages (stage 0 decides).
+        subject: a stage in decimal.
         peer: the author.
         now: monotonic seconds.
     """
-    stage = CHAIR_STAGE if subject == WHOLE else Stage(int(subject))
-    return matching is not None and matching.may_speak(peer, stage, now)
+    return matching is not None and matching.may_speak(peer, Stage(int(subject)), now)
 
 
 def _marks(member: LiveMember, path: Sequence[PeerId]) -> frozenset[str]:

@@ -114,8 +114,6 @@ def decision_kind(text: str) -> tuple[str, Tone]:
         return "hold", "good"
     if "reject" in start or "refus" in start or "says:" in start:
         return "rejection", "warn"
-    if "full epoch" in start:
-        return "review", "muted"
     if start.startswith(("leaving", "left", "moving", "staying", "second")):
         return "place", "second"
     if "settled" in start or "covered" in start:

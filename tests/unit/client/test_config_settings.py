@@ -82,15 +82,22 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({}, {}, "log_level = 'loud'", "log_level", "correct"),
         ({}, {}, "memory_limit_bytes = 'a lot'", "not a size", "correct"),
         ({}, {}, "boundary_memory_bytes = '1KB'", "boundary_memory_bytes", "correct"),
-        ({"upload_limit_bytes_per_s": "50KB/s"}, {}, "", "at least 100000", "correct"),
-        ({"upload_limit_bytes_per_s": "fast"}, {}, "", "not a rate", "correct"),
-        ({"vram_share": "0%"}, {}, "", "vram_share", "correct"),
+        ({"upload_limit_bytes_per_s": "50KB/s"}, {}, "", "at least 100000", "--upload-limit"),
+        ({"upload_limit_bytes_per_s": "fast"}, {}, "", "--upload-limit: not a", "--upload-limit"),
+        ({"upload_limit_bytes_per_s": "2"}, {}, "", "did you mean 2MB/s?", "--upload-limit"),
+        ({"memory_limit_bytes": "4"}, {}, "", "--memory-limit: 4 bytes are too few", "correct"),
+        ({}, {}, "daily_quota_bytes = 50", "did you mean 50GB?", "correct daily_quota_bytes in"),
+        ({"checkpoint_keep": "0"}, {}, "", "--checkpoint-keep: ", "correct --checkpoint-keep"),
+        ({"vram_share": "0%"}, {}, "", "--vram-share: ", "correct"),
         ({"vram_share": "half"}, {}, "", "not a percentage", "correct"),
         ({"power_limit_w": "150 hp"}, {}, "", "not a power", "correct"),
-        ({}, {"VOLUNTEER_SCHEDULE": "nights"}, "", "not a window", "correct schedule"),
-        ({}, {"VOLUNTEER_ONLY_WHEN_IDLE": "perhaps"}, "", "only_when_idle", "correct"),
+        ({}, {"VOLUNTEER_SCHEDULE": "nights"}, "", "not a window", "correct VOLUNTEER_SCHEDULE"),
+        ({}, {"VOLUNTEER_ONLY_WHEN_IDLE": "perhaps"}, "", "ONLY_WHEN_IDLE", "correct"),
         ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
         ({}, {}, "announce = ['203.0.113.7:4001']", "announce", "correct"),
+        ({}, {}, "announce = ['/ip4/0.0.0.0/tcp/4001']", "nobody can dial 0.0.0.0", "correct"),
+        ({}, {}, "announce = ['/ip6/::/tcp/4001']", "nobody can dial ::", "correct"),
+        ({}, {}, "announce = ['/ip4/224.0.0.1/tcp/1']", "nobody can dial 224.0.0.1", "correct"),
         ({}, {}, "dial_timeout_s = nan", "dial_timeout_s", "correct"),
         ({}, {}, "threads = ", "not TOML", "correct"),
         ({}, {"VOLUNTEER_DIAL_TIMEOUT_S": "nan"}, "", "VOLUNTEER_DIAL_TIMEOUT_S", "correct"),
@@ -117,6 +124,37 @@ def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ConfigError):
             resolve({}, {}, path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xef\xbb\xbfthreads = 3\n")
+    assert resolve({}, {}, path).settings.threads == 3
+
+
+def test_an_empty_variable_is_not_set_unless_empty_is_a_value(tmp_path: Path) -> None:
+    file = toml(
+        tmp_path, "config.toml", "threads = 3\nnot_on_battery = true\nschedule = '1:00-2:00'"
+    )
+    names = ("THREADS", "NOT_ON_BATTERY", "UPLOAD_LIMIT_BYTES_PER_S", "DEVICE", "SCHEDULE")
+    resolved = resolve({}, {f"VOLUNTEER_{name}": "" for name in names}, file)
+    found = resolved.settings
+    assert (found.threads, found.not_on_battery, found.upload_limit_bytes_per_s) == (3, True, 0)
+    assert (found.device, found.schedule) == ("auto", "")
+    assert resolved.origins["threads"] == str(file)
+
+
+def test_what_is_wrong_may_be_told_and_left_out(tmp_path: Path) -> None:
+    text = "thread = 2\nlisten_port = 5\nmax_links = 'many'"
+    faults = list[ConfigError]()
+    environ = {"VOLUNTEER_SEATS": "x", "VOLUNTEER_SEAT": "1", "VOLUNTEER_HOSTS": "2"}
+    file = toml(tmp_path, "config.toml", text)
+    found = resolve({"thread": 1}, environ, file, refuse=faults.append).settings
+    assert found == Settings(listen_port=5, hosts=2)
+    assert len(faults) == 5
+    broken = toml(tmp_path, "broken.toml", "threads = ")
+    assert resolve({}, {}, broken, refuse=faults.append).settings == Settings()
+    assert "not TOML" in str(faults[-1])
 
 
 def test_variables_of_other_parts_are_left_alone() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import segno
 
-from client.inviting import MAX_ADDRESSES, fresh, notes, reach, short
+from client.inviting import MAX_ADDRESSES, fresh, notes, reach, short, ticket_note
 from client.qr_code import QUIET, qr_lines
 from protocol.address import Address
 from protocol.invite import SwarmFile, parse_target
+from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 from tests.support.protocol_examples import manifest, peer, signer
 
 
@@ -94,3 +95,11 @@ def test_a_code_in_characters_is_the_code(text: str, light_on_dark: bool) -> Non
     margin = [*dark[:QUIET], *dark[QUIET + size :]]
     assert not any(any(row) for row in margin)
     assert all(len(line) == size + 2 * QUIET for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("life_s", "words"),
+    [(TICKET_LIFE_S, "7 days"), (5400.0, "90 minutes"), (36 * 3600.0, "36 hours"), (1.0, "1 sec")],
+)
+def test_the_note_of_a_ticket_says_for_how_long_it_is_good(life_s: float, words: str) -> None:
+    assert f"one volunteer within {words}" in ticket_note(Ticket(bytes(32), 1, 1), life_s)

@@ -43,7 +43,7 @@ def configure(folder: Path, **changes: Any) -> None:
     [
         ({"model_type": "qwen3_next"}, r"'qwen3_next' is unknown; the nearest is qwen3"),
         ({"model_type": "olmo3"}, "the nearest is olmo2"),
-        ({"model_type": "gemma3_text"}, "is unknown; the nearest is"),
+        ({"model_type": "gemma3_text"}, "'gemma3_text' is unknown; known are gpt2"),
         ({"model_type": None}, "is unknown"),
         ({"hidden_size": None}, "hidden_size should be an integer"),
         ({"hidden_size": 1 << 40}, "width must be"),

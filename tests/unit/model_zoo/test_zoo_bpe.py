@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,18 @@ import pytest
 
 from model_zoo.data import DataError
 from model_zoo.datasets.choice import parse_tokenizer
-from model_zoo.specs.tokens import MAX_TOKENIZER_BYTES
-from model_zoo.tokenizers.bpe import END_OF_TEXT, BadTokenizer, Bpe, train
+from model_zoo.huggingface.tokenizer import write_tokenizer
+from model_zoo.specs.tokens import MAX_TOKENIZER_BYTES, ChatFormat
+from model_zoo.tokenizers.bpe import (
+    END_OF_TEXT,
+    BadTokenizer,
+    Bpe,
+    byte_tokenizer,
+    end_token,
+    train,
+)
 
-pytest.importorskip("tokenizers")
+tokenizers = pytest.importorskip("tokenizers")
 TEXT = "the quick brown fox, über «40» lazy dogs\n\tand 日本\r\n" * 9
 
 
@@ -102,7 +112,18 @@ def _nested(depth: int) -> Any:
         (b"[" * 100_000, "no tokenizer.json"),
         (b"\xff\xfe", "no tokenizer.json"),
         (b"{}", "no tokenizer.json"),
-        (_model(type="Unigram"), "only BPE"),
+        (
+            b'{"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}',
+            "by Unigram, and only",
+        ),
+        (
+            b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}',
+            "by WordPiece, and only",
+        ),
+        (b"version https://git-lfs.github.com/spec/v1\nsize 9\n", "a pointer of Git LFS"),
+        (_model(merges=["never seen"]), "needs the word 'never', which is not in its vocabulary"),
+        (_model(merges=[["a", "\u0100"]]), "needs the word 'aĀ', which is not"),
+        (_model(merges=["a"]), "needs the word '', which is not"),
         (_model(vocab={"a": 0, "b": 2**20}), "not below"),
         (_model(vocab={"a": -1, "b": 1}), "not below"),
         (_model(vocab={"a": 5, "b": 5}), "two words"),
@@ -126,10 +147,58 @@ def test_a_file_that_is_too_large_is_not_parsed() -> None:
         Bpe(b" " * (MAX_TOKENIZER_BYTES + 1))
 
 
-def test_what_the_library_refuses_is_an_error_with_words() -> None:
-    data = _model(merges=["never seen"])
+PATTERN = [{"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}]
+
+
+def test_what_the_library_refuses_is_an_error_with_words(tmp_path: Path) -> None:
+    data = _changed(pre_tokenizer={"type": "Sequence", "pretokenizers": PATTERN})
     with pytest.raises(BadTokenizer, match="refuses it"):
         Bpe(data).encode(np.frombuffer(b"a", np.uint8))
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"tokenizer\.json: .* refuses it"):
+        parse_tokenizer(str(path))
+
+
+def test_a_byte_order_mark_before_a_tokenizer_changes_nothing(tmp_path: Path) -> None:
+    for name, text in (
+        ("tokenizer.json", _trained().data.decode()),
+        ("tokenizer_config.json", '{"eos_token": "</s>"}'),
+        ("chat_template.jinja", "{{ messages }}"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    found = parse_tokenizer(str(tmp_path))
+    assert isinstance(found, Bpe)
+    assert found.data == _trained().data
+    assert found.chat == ChatFormat("{{ messages }}", eos="</s>")
+
+
+ADDED = [
+    {"<|endoftext|>": 310, "<|im_end|>": 305},
+    {"<|endoftext|>": 299, "<|im_end|>": 1000},
+    {"<|im_end|>": 300, "<|endoftext|>": 299},
+]
+
+
+@pytest.mark.parametrize("ids", ADDED)
+def test_the_numbers_of_a_file_hold_whatever_gaps_they_leave(
+    ids: dict[str, int], tmp_path: Path
+) -> None:
+    """The library alone would number these words from 256 on."""
+    how = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": n, "content": word, "special": True} | how for word, n in ids.items()]
+    file = json.loads(byte_tokenizer().data) | {"added_tokens": added}
+    chat = ChatFormat("{{ messages }}", eos="<|im_end|>")
+    tokenizer = Bpe(json.dumps(file).encode(), chat)
+    (tokens, _), *_ = tokenizer.encode_marked(["a<|im_end|><|endoftext|>"])
+    assert tokens.tolist() == [97, ids["<|im_end|>"], ids["<|endoftext|>"]]
+    (plain,) = tokenizer.encode_all(["<|im_end|>"])
+    assert bytes(plain.tolist()) == b"<|im_end|>"
+    write_tokenizer(tokenizer, tmp_path, 16)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert {word: theirs.token_to_id(word) for word in ids} == ids
+    assert end_token(tokenizer) == ids["<|im_end|>"]
+    assert tokenizer.digest == blake2b(tokenizer.data, digest_size=32).hexdigest()
 
 
 @pytest.mark.parametrize("vocab", [0, 256, 2**20 + 1])

@@ -198,17 +198,69 @@ def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path
 BAD_ROWS = [
     ("not json", "line 3, is not JSON"),
     ([1], "line 3, is no JSON object"),
-    ({"text": "x"}, 'line 3, has neither "messages" nor'),
+    ({"text": "x"}, 'line 3, has neither "messages" or'),
     ({"prompt": "x", "completion": ""}, "there is no answer to learn"),
     ({"messages": []}, 'has no messages in "messages"'),
     ({"messages": [{"role": "user", "content": "x"}]}, "has no answer"),
     ({"messages": [*TALK[:2], {"role": "assistant", "content": " "}]}, "has no answer"),
     ({"messages": [{"role": "user"}]}, "a message 1 without a role and a content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content that is text"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "a part that is no text"),
+    ({"messages": TALK[:3], "tools": "{"}, '"tools" that are not JSON'),
+    ({"messages": TALK[:3], "tools": {"name": "x"}}, '"tools" that are no list'),
+    ({"messages": TALK[:3], "tools": [{"name": "<|im_end|>"}]}, "has <|im_end|> in its"),
+    ({"conversations": [{"from": "gpt", "content": "x"}]}, "a message 1 without a role and a"),
     ({"messages": [{"role": "user", "content": "<|im_end|>"}, TALK[2]]}, "has <|im_end|> in its"),
     ({"prompt": "x", "completion": "<|im_start|>"}, "stands for a special token"),
     ('{"prompt": "x", "completion": "\\ud800"}', "line 3"),
 ]
+
+
+CALLING = CHATML.replace(
+    "{{ m['content'] }}<|im_end|>\n{% endgeneration %}",
+    "{{ m['content'] }}{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
+    "<|im_end|>\n{% endgeneration %}",
+).replace("{{ bos_token }}", "{% if tools %}{{ tools | tojson }}\n{% endif %}")
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+
+
+def test_content_in_parts_tool_calls_and_share_gpt_are_read_as_templates_do(
+    model: Path, tmp_path: Path
+) -> None:
+    tools = [{"name": "add"}]
+    asked = {"role": "user", "content": [{"type": "text", "text": "1"}, "+1", {"text": "?"}]}
+    called = {"role": "assistant", "content": None, "tool_calls": [CALL], "name": None}
+    told = [{"role": "tool", "content": "2", "tool_calls": None}, TALK[4]]
+    old = [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "two"}]
+    path = written(
+        tmp_path / "a.jsonl",
+        {"messages": [asked, called, *told], "tools": tools},
+        {"messages": [asked, TALK[4]], "tools": json.dumps(tools)},
+        {"conversations": old, "tools": ""},
+    )
+    tokenizer = Bpe(chosen(model).data, ChatFormat(CALLING))
+    folder = build([path], tmp_path / "out", tokenizer=tokenizer, context=400)
+    assert learned_texts(folder) == [
+        f"{json.dumps(CALL['function'])}<E>\nja<E>\n",
+        "ja<E>\n",
+        "two<E>\n",
+    ]
+    tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")[:-1].reshape(3, 400)
+    texts = [TokenCorpus.from_folder(folder).text_of(row) for row in tokens]
+    assert all(text.startswith('[{"name": "add"}]\nuser\n1+1?\n') for text in texts[:2])
+    assert texts[2].startswith("user\n1+1?\n")
+
+
+def test_rows_that_are_no_conversations_can_be_left_out(model: Path, tmp_path: Path) -> None:
+    rows = [row for row, _ in BAD_ROWS]
+    path = written(tmp_path / "a.jsonl", {"messages": TALK}, *rows, {"messages": TALK[1:3]})
+    folder = build([path], tmp_path / "out", tokenizer=chosen(model), context=160, skips=True)
+    assert learned_texts(folder) == ["sehr gut, «danke»<E>\nja<E>\n", "sehr gut, «danke»<E>\n"]
+    assert folder.index.skipped == len(BAD_ROWS)
+    for number, (name, (_, words)) in enumerate(
+        zip(folder.index.skipped_rows, BAD_ROWS, strict=True), start=2
+    ):
+        assert name.startswith(f"{path}, line {number}, ")
+        assert words.removeprefix("line 3, ").removeprefix("line 3") in name
 
 
 @pytest.mark.parametrize(("row", "words"), BAD_ROWS)

@@ -10,7 +10,9 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import pytest
 from model_zoo.data import DataError
 from model_zoo.datasets import assembly, sources
 from model_zoo.datasets.assembly import Progress, is_unfinished
-from model_zoo.datasets.build import build
+from model_zoo.datasets.build import build, processes, tokens_of
 from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -135,11 +137,58 @@ def test_a_full_disk_loses_nothing(
 def test_a_complete_folder_is_not_built_again(book: Path, tmp_path: Path) -> None:
     before = build([book], tmp_path / "out").index
     assert build([book], tmp_path / "out").index == before
-    with pytest.raises(DataError, match="begun with other files"):
+    with pytest.raises(DataError, match="is made of other data"):
         build([book], tmp_path / "out", tokenizer=400)
     book.write_text("changed")
-    with pytest.raises(DataError, match="begun with other files"):
+    with pytest.raises(DataError, match="is made of other data"):
         build([book], tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_said(book: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot write .*book\.txt/out: .*choose another folder"):
+        build([book], book / "out")
+
+
+def test_a_build_that_failed_can_be_corrected(tmp_path: Path, small_pieces: None) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"body": f"row {n}"}) + "\n" for n in range(4000)))
+    with pytest.raises(DataError, match="name it with --field"):
+        build([rows], tmp_path / "out", tokenizer=280, workers=1)
+    folder = build([rows], tmp_path / "out", tokenizer=300, field="body", workers=1)
+    assert folder.index.texts == 4000
+    assert folder.tokenizer is not None
+    assert folder.tokenizer.vocab > 280
+
+
+def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pieces: None) -> None:
+    good = [json.dumps({"text": f"row {n}"}) for n in range(4000)]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join([*good, '{"text": 5}', "{", *good, '{"txt": ""}']) + "\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 4001, .*--skip-bad-rows"):
+        build([rows], tmp_path / "out", workers=1)
+    told: list[Progress] = []
+    folder = build([rows], tmp_path / "out", workers=1, skips=True, tell=told.append)
+    assert told[0].done_bytes > 0
+    assert (folder.index.texts, folder.index.skipped) == (8000, 3)
+    assert [name.split(", ")[1] for name in folder.index.skipped_rows] == [
+        "line 4001",
+        "line 4002",
+        "line 8003",
+    ]
+    assert open_folder(tmp_path / "out").index == folder.index
+    (tmp_path / "bad.jsonl").write_text('{"text": 5}\n' * 999)
+    with pytest.raises(DataError, match=r"no text at all and 999 rows .* line 1, has no string"):
+        build([tmp_path / "bad.jsonl"], tmp_path / "none", skips=True)
+
+
+def test_nobody_who_stops_a_build_waits_for_its_processes() -> None:
+    def stopped() -> None:
+        with processes(1) as pool:
+            pool.submit(time.sleep, 600)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
 
 
 def test_a_folder_with_other_files_is_left_alone(book: Path, tmp_path: Path) -> None:
@@ -168,6 +217,100 @@ def test_a_folder_of_many_kinds(tmp_path: Path) -> None:
         "empty.txt is empty",
         "picture.png is binary: it is no text",
     ]
+
+
+WORDS = b"text and more text\n" * 9000
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
+NO_TEXT = [
+    ("a.pdf", b"%PDF-1.7\n" + WORDS, "is a PDF"),
+    ("a", b"PAR1" + WORDS, "is parquet: its name has to end with .parquet"),
+    ("a.txt", gzip.compress(WORDS), "is packed with gzip"),
+    ("a.gzip", gzip.compress(WORDS), "is packed with gzip"),
+    ("a.docx", b"PK\3\4" + WORDS, "is a zip archive"),
+    ("a.tar", b"a.txt".ljust(257) + b"ustar" + WORDS, "is a tar archive: unpack it"),
+    ("a.tar.gz", gzip.compress(b"a.txt".ljust(257) + b"ustar" + WORDS), "is a tar archive"),
+    ("a.txt", WORDS.decode().encode("utf-16"), "is UTF-16: make UTF-8 of it"),
+    ("a.jsonl", '{"text": "x"}\n'.encode("utf-16"), "is UTF-16: make UTF-8 of it"),
+    ("a.json", b'\xef\xbb\xbf \n[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
+    ("a.jsonl", b'[{"text": "x"}]', "is a JSON array: make JSON lines of it"),
+    ("a.txt", WORDS + b"\0" * 20_000, "is binary from byte 1"),
+    ("a.txt", WORDS + bytes(range(128, 256)) * 200, "is binary from byte 1"),
+    (
+        "a.txt",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n",
+        "is a pointer of Git LFS",
+    ),
+    ("a.parquet", LFS, "is a pointer of Git LFS"),
+    ("a.txt.gz", LFS, "is a pointer of Git LFS"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"), NO_TEXT, ids=[f"{name} {words}" for name, _, words in NO_TEXT]
+)
+def test_what_is_no_text_is_refused_by_every_reader(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    (path := tmp_path / name).write_bytes(data)
+    for read in (
+        lambda: build([path], tmp_path / "out"),
+        lambda: open_source(str(path)),
+        lambda: tokens_of(path, None),
+    ):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert str(caught.value).startswith(f"{path} {words}")
+
+
+ODD_ROWS = (
+    b'\xef\xbb\xbf{"text": "a mark before it"}\n'
+    b'{"text": "beside it", "score": NaN}\n'
+    b'{"text": "half \\ud800a character"}\n'
+    b'{"text": null}\n'
+    b'{"text": ""}\n'
+    b'{"text": "ends with a line\\n"}\n'
+)
+ODD_TEXT = "a mark before it\nbeside it\nhalf a character\nends with a line\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.jsonl", ODD_ROWS),
+        ("a.JSONL", ODD_ROWS),
+        ("a.ndjson.GZ", gzip.compress(ODD_ROWS)),
+        ("a.txt", ODD_TEXT.encode()),
+        ("a.txt.gz", gzip.compress(ODD_TEXT.encode())),
+    ],
+)
+def test_every_reader_reads_the_same_text(tmp_path: Path, name: str, data: bytes) -> None:
+    (path := tmp_path / name).write_bytes(data)
+    _check_same_text(path, tmp_path / "out", ODD_TEXT)
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    made = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    column = made if kind == "dictionary" else getattr(pyarrow, kind)()
+    texts = pyarrow.array(["one", None, "two", "one"]).cast(column)
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "rows.parquet")
+    _check_same_text(tmp_path / "rows.parquet", tmp_path / "out", "one\ntwo\none\n")
+
+
+def _check_same_text(path: Path, out: Path, text: str) -> None:
+    assert _text(build([path], out)) == text
+    assert open_source(str(path)).read(0, 1000).decode() == text
+    assert tokens_of(path, None).astype(np.uint8).tobytes().decode() == text
+
+
+def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
+    """Its digest is in the manifests of runs: no byte may change."""
+    data = b"\xef\xbb\xbfa mark, \r\n a stray \xff byte" + b" and words" * 90
+    (path := tmp_path / "book").write_bytes(data)
+    corpus = open_source(str(path))
+    assert corpus.digest == blake2b(data, digest_size=32).hexdigest()
 
 
 def test_lines_are_read_once_wherever_pieces_end(

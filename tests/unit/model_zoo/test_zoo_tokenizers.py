@@ -9,7 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from model_zoo.data import Corpus, DataError
+from model_zoo.data import DataError
+from model_zoo.datasets.corpus import open_source
 from model_zoo.sample import generate
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes, token_dtype
@@ -63,7 +64,7 @@ def test_only_registered_tokenizers_are_imported() -> None:
 def test_samples_are_tokens_of_the_text(tmp_path: Path, capitals: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(TEXT)
-    plain, other = Corpus.open(str(path)), Corpus.open(str(path), capitals)
+    plain, other = open_source(str(path)), open_source(str(path), capitals)
     assert other.digest == plain.digest
     assert other.read(0, len(TEXT)) == TEXT
     sample = plain.sample(3, 2, 8, seed=1)

@@ -1,4 +1,4 @@
-"""The tables of liars and of honest audits: what is missed, measured next, shown."""
+"""The table of liars: what is missed, measured next, shown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.audit.record import TOLERANCE, Grade
-from tests.bench import attacks, honest_audits
+from tests.bench import attacks
 from tests.bench.attacks import HONEST, LAYOUTS, STEPS, Row, misses, missing, now, todo, wanted
-from tests.bench.honest_audits import Seen
 from tests.bench.machines import this_machine
 from tests.hostile.attack import attack_named
-from tests.support.audited_stage import Audited
 
 BEFORE = Row(
     attack=HONEST,
@@ -80,39 +77,3 @@ def test_the_page_shows_the_newest_run_of_each_attack(tmp_path: Path) -> None:
     assert "12 steps, 1" in page
     assert "9.0000" not in page
     assert "+0.80%" in page
-
-
-def test_honest_audits_are_counted_by_their_distance() -> None:
-    seen = Seen("width 8", "s8", "s8", 1)
-    seen.note(Audited(grade=Grade.AGREES))
-    seen.note(Audited(grade=Grade.DOUBTFUL, boundary=2e-3))
-    assert (seen.audits, seen.nearest) == (2, 2.0)
-    assert (seen.near[0], seen.near[-1]) == (1, 1)
-    assert "2 audits, 1 of which do not agree" in honest_audits.markdown([seen])
-
-
-def test_the_page_says_what_the_rule_makes_of_doubts() -> None:
-    before = Seen("width 8", "s8", "s8", 1, audits=1000, grades={"AGREES": 999, "DOUBTFUL": 1})
-    before.version = honest_audits.BEFORE_THE_MENDS[0]
-    now = Seen("width 8", "s8", "s8", 1, audits=5, grades={"AGREES": 5})
-    page = honest_audits.markdown([before, now])
-    assert "5 audits, 0 of which do not agree" in page
-    assert "Before the mends: 1,000, 1 doubtful and 0 lies" in page
-    assert honest_audits.charged_every(1e-3) == pytest.approx(1 / (1e-3 * 49 * 48 / 2 * 1e-6))
-    assert "once in 850,340 audits" in page
-
-
-def test_the_tail_of_honest_distances_is_that_of_the_power_law_they_follow() -> None:
-    """A share (1e-3 / x)^2 is further than x: 1e-6 further than what is tolerated."""
-    seen = Seen("width 8", "s8", "s8", 1)
-    assert seen.beyond(1) is None, "too few to say"
-    for rank in range(1, 10_001):
-        far = 1e-3 * (rank / 10_000) ** -0.5 * TOLERANCE
-        seen.note(Audited(boundary=far, grade=Grade.AGREES))
-    for distance, share in ((1, 1e-6), (10, 1e-8)):
-        assert seen.beyond(distance) == pytest.approx(share, rel=0.5)
-
-
-def test_lines_of_one_setting_become_one() -> None:
-    lines = [Seen("width 8", "s8", "s8", n % 2, audits=1, fine={-3: 2}) for n in range(4)]
-    assert [(one.audits, one.fine) for one in honest_audits.summed(lines)] == [(2, {-3: 4})] * 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import delayed, state_transfer, wan
+from tests.bench import delayed, wan
 
 WAN = wan.Result(
     *(50.0, 0.0, "s8", 64),
@@ -32,7 +32,6 @@ WAN = wan.Result(
 )
 LATE = delayed.Result(50.0, 20.0, "delayed", 4.0, 3.9, 4.1, 6, 3.5, 1.0, 0.2, 1.0, 2)
 USUAL = replace(LATE, kind="synchronous", median_s=8.0)
-STATE = state_transfer.Result(2, 20.0, 100.0, 20.0, 80.0, 40.0, 6.0, 9.0, 12.0, 44.0, 1.0, 2)
 
 Page = Callable[[list[Any]], str]
 PAGES = [
@@ -41,10 +40,6 @@ PAGES = [
         *(delayed.markdown, [USUAL, LATE], {"median_s": 2.0}),
         *("| 4.00 (3.90 to 4.10) |", "| 2.00 (3.90 to 4.10) |"),
         id="delayed",
-    ),
-    pytest.param(
-        *(state_transfer.markdown, [STATE], {"seconds": 20.0}, "| 40.0 |", "| 20.0 |"),
-        id="state transfer",
     ),
 ]
 
@@ -74,9 +69,9 @@ def test_runs_of_one_machine_are_taken_together(
     assert "Not shown" not in text
 
 
-@pytest.mark.parametrize("bench", [wan, delayed, state_transfer])
+@pytest.mark.parametrize("bench", [wan, delayed])
 def test_lines_that_name_no_machine_can_be_read(bench: Any, tmp_path: Path) -> None:
-    given: Any = {wan: WAN, delayed: LATE, state_transfer: STATE}[bench]
+    given: Any = {wan: WAN, delayed: LATE}[bench]
     old = {name: value for name, value in asdict(given).items() if name != "machine"}
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(old) + "\n")

@@ -1,4 +1,4 @@
-"""The lanes of ``make test``: all simulations run beside the rest, at the lowest priority."""
+"""The lanes of ``make test``: what only computes runs beside the rest, at the lowest priority."""
 
 from __future__ import annotations
 

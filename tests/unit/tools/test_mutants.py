@@ -1,16 +1,30 @@
-"""Mutants: the same for the same seed, each one change that still is a program."""
+"""Mutants: the same for the same seed, each one change that still is a program, and no file of the
+product is touched."""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import Copy, Mutant, Trials, mutants, page, read, stages, unit_tests_of
+from tests.mutant_hook.sitecustomize import changed
+from tests.mutants import (
+    PACKAGES,
+    REPOSITORY,
+    Mutant,
+    Trials,
+    mutants,
+    nearest_tests,
+    read,
+    summary,
+)
 
 SOURCE = """def first(given, limit):
     if given.size < limit and limit is not None:  # näher
@@ -25,19 +39,48 @@ def second(given):
     if given or limit:
         return no(f"not {given or limit}")
     raise ValueError
+
+
+def third(size):
+    return size + 1
+"""
+NOT_DRAWN = """if TYPE_CHECKING:
+    use(1)
+
+
+def first(given: int | None = None) -> str:
+    assert given is not None and given > 3
+    assert_never(given)
+    return "a" + given + f"{given + 1}"
+
+
+def __repr__(self):
+    return self.name or "nobody"
+
+
+if sys.platform == "another":
+    call()
 """
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    (tmp_path / "protocol").mkdir()
-    (tmp_path / "protocol" / "example.py").write_text(SOURCE)
-    return tmp_path
+def made_of(tree: Path, source: str) -> set[str]:
+    (tree / "protocol").mkdir(exist_ok=True)
+    (tree / "protocol" / "example.py").write_text(source)
+    return {
+        changed(source.encode(), start=m.start, end=m.end, before=m.before, after=m.after).decode()
+        for m in mutants(tree, PACKAGES, 0)
+    }
 
 
-def test_each_is_one_change_that_still_is_a_program(tree: Path) -> None:
-    made = {m.applied(SOURCE.encode()).decode() for m in mutants(tree, 0)}
-    changed = {
+def at_the_end(file: Path, code: str) -> Mutant:
+    """Return a mutant that runs some code at the end of a module of the product."""
+    size = file.stat().st_size
+    return Mutant(str(file.relative_to(REPOSITORY)), 1, "call", "", code, size, size)
+
+
+def test_each_is_one_change_that_still_is_a_program(tmp_path: Path) -> None:
+    made = made_of(tmp_path, SOURCE)
+    assert made == {
         SOURCE.replace("given.size < limit", "(given.size >= limit)"),
         SOURCE.replace("limit is not None", "(limit is None)"),
         SOURCE.replace("given.size < limit and limit is not None", "True"),
@@ -54,71 +97,88 @@ def test_each_is_one_change_that_still_is_a_program(tree: Path) -> None:
         SOURCE.replace("if given or limit", "if (given and limit)"),
         SOURCE.replace('return no(f"not {given or limit}")', "pass"),
         SOURCE.replace("raise ValueError", "pass"),
+        SOURCE.replace("size + 1", "(size - 1)"),
     }
-    assert made == changed
     for text in made:
         ast.parse(text)
 
 
+def test_what_no_test_is_to_notice_is_not_drawn(tmp_path: Path) -> None:
+    assert made_of(tmp_path, NOT_DRAWN) == set()
+    here = NOT_DRAWN.replace('"another"', repr(sys.platform))
+    assert made_of(tmp_path, here) == {here.replace("call()", "pass")}
+
+
 def test_the_same_seed_makes_the_same() -> None:
-    root = Path(__file__).parents[3]
-    first, again, other = (list(itertools.islice(mutants(root, seed), 30)) for seed in (0, 0, 1))
+    first, again, other = (
+        list(itertools.islice(mutants(REPOSITORY, ["client/net"], seed), 30)) for seed in (0, 0, 1)
+    )
     assert first == again
     assert first != other
-    kinds = {mutant.kind for mutant in first[:5]}
-    assert kinds == {"branch", "call", "comparison", "junction", "refusal"}
+    kinds = {mutant.kind for mutant in first[:6]}
+    assert kinds == {"arithmetic", "branch", "call", "comparison", "junction", "refusal"}
+    assert {m.path for m in first} == {m.path for m in first if m.path.startswith("client/net/")}
 
 
-def test_the_tests_that_name_its_file_come_first() -> None:
-    mutant = Mutant("protocol/rounds/leader.py", 1, "call", "x()", "pass", 0, 3)
-    names = [name for name, _ in stages(mutant, Trials(5))]
-    assert names == ["unit", "chaos", "unit", "simulation"]
-    quick = [name for name, _ in stages(mutant, Trials(5, quick=True))]
-    assert quick == ["unit", "chaos"]
-    named = unit_tests_of("protocol/rounds/leader.py")
-    assert named[0].startswith("tests/unit/protocol/rounds/")
-    assert "tests/unit/protocol/rounds/test_rounds_leader.py" in named
-    assert "tests/unit/protocol/transfer/test_transfer_fetch.py" not in named
-    (_, first), (_, rest) = (stage for stage in stages(mutant, Trials(5)) if stage[0] == "unit")
-    assert set(named) < set(first)
-    assert {f"--ignore={path}" for path in named} < set(rest)
+def test_the_nearest_tests_come_first() -> None:
+    mutant = Mutant("protocol/rounds/leader.py", 1, "call", "", "", 0, 0)
+    found = nearest_tests(REPOSITORY, mutant)
+    assert found[0] == "tests/unit/protocol/rounds/test_rounds_leader.py"
+    through_others = found.index("tests/unit/client/train/test_train_engine.py")
+    assert found.index("tests/unit/protocol/rounds/test_rounds_quorum.py") < through_others
+    found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/door.py"))
+    assert found[0] == "tests/net/test_net_door.py"
 
 
-def test_what_was_tried_is_read_again_and_stands_on_the_page(tmp_path: Path) -> None:
+def test_tests_that_name_what_is_changed_come_before_others() -> None:
+    words = "self.expulsions.contradicted(held, other)"
+    mutant = Mutant("client/train/engine.py", 1, "call", words, "pass", 0, 0)
+    found = nearest_tests(REPOSITORY, mutant)
+    assert "tests/unit/client/train/swarm/test_train_expulsions.py" in found[:3]
+
+
+def test_what_was_tried_is_read_again_and_summed_up(tmp_path: Path) -> None:
     survived = Mutant("protocol/a.py", 7, "junction", "a or b", "(a and b)", 0, 6)
-    survived = replace(survived, remark="equivalent: a implies b")
-    noticed = replace(survived, before="a | b", noticed="chaos", test="liar seed 3", remark="")
+    killed = replace(survived, path="client/net/a.py", killed_by="test_a.py::test_it")
     file = tmp_path / "out.jsonl"
     assert read(file) == []
-    file.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (noticed, survived)))
-    assert read(file) == [noticed, survived]
-    text = page(read(file))
-    assert "2 mutants: 1 noticed (1 by chaos), 1 not." in text
-    rows = [line for line in text.splitlines() if line.startswith("| protocol")]
-    assert rows == [
-        "| protocol/a.py:7 | junction | a or b -> (a and b) | **none** | equivalent: a implies b |",
-        "| protocol/a.py:7 | junction | a \\| b -> (a and b) | liar seed 3 |  |",
+    file.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (killed, survived)))
+    assert read(file) == [killed, survived]
+    assert str(survived) == "protocol/a.py:7 junction: a or b -> (a and b) | SURVIVED"
+    assert summary(read(file)).splitlines() == [
+        "client/net: 1 of 1 killed (100%)",
+        "protocol: 0 of 1 killed (0%)",
+        "all: 1 of 2 killed (50%)",
     ]
 
 
-def test_a_mutant_of_another_text_is_not_applied(tree: Path) -> None:
-    mutant = Mutant("protocol/example.py", 1, "call", "def", "pass", 0, 3)
-    assert mutant.fits(tree)
-    assert not replace(mutant, start=1, end=4).fits(tree)
-    assert mutant.applied(b"def\n") == b"pass\n"
+def test_a_mutant_of_another_text_is_not_applied(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def\n")
+    mutant = Mutant("a.py", 1, "call", "def", "pass", 0, 3)
+    assert mutant.fits(tmp_path)
+    assert not replace(mutant, start=1, end=4).fits(tmp_path)
     with pytest.raises(ValueError, match="has changed"):
-        mutant.applied(b"y()\n")
+        changed(b"y()\n", start=0, end=3, before="def", after="pass")
+
+
+def test_every_process_imports_the_mutant_and_no_file_is_changed() -> None:
+    file = REPOSITORY / "protocol" / "names.py"
+    sound = file.read_bytes()
+    mutant = at_the_end(file, "raise KeyError('mutant')")
+    done = subprocess.run(
+        [sys.executable, "-c", "import protocol.names"],
+        env=os.environ | mutant.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert "KeyError: 'mutant'" in done.stderr
+    assert file.read_bytes() == sound
 
 
 @pytest.mark.slow
-def test_a_mutant_is_noticed_and_its_copy_is_as_before(tmp_path: Path) -> None:
-    copy = Copy(tmp_path / "copy")
-    file = tmp_path / "copy" / "protocol" / "rounds" / "patience.py"
-    sound = file.read_bytes()
-    useless = Mutant("protocol/rounds/patience.py", 1, "call", "", "raise ValueError\n", 0, 0)
-    by_tests = copy.tried(useless, Trials(chaos=0))
-    assert by_tests.noticed == "unit"
-    assert by_tests.test.startswith("test_rounds_")
-    by_seeds = copy.tried(useless, Trials(chaos=1, only="chaos"))
-    assert by_seeds.noticed == "chaos", "the copy's protocol is what runs"
-    assert file.read_bytes() == sound
+def test_a_mutant_is_killed_by_the_first_test_that_fails() -> None:
+    trials = Trials(60.0)
+    useless = at_the_end(REPOSITORY / "protocol" / "names.py", "raise ValueError")
+    assert trials.tried(useless).killed_by.startswith("tests/unit/protocol/")
+    harmless = replace(useless, after="pass")
+    assert Trials(1.0).tried(harmless).killed_by == ""

@@ -37,9 +37,8 @@ DESIGNS: dict[str, Design] = {
     "ours-no-dual": Design(dual_homing=False),
     "ours-no-urgency": Design(urgency=False),
     "ours-no-advantage": Design(advantage=False),
-    "ours-no-commit-rule": Design(commit_rule=False),
     "ours-no-hysteresis": Design(hysteresis=False),
-    "ours-no-epochs": Design(epochs=False),
+    "ours-no-moves": Design(moves=False),
 }
 POLICIES = (*DESIGNS, *BASELINES)
 

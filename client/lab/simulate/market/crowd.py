@@ -38,7 +38,6 @@ WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
 BOARD_S = 0.25
 """Interval at which shared records are passed on."""
-VOTERS_LOOK_S = 2.0
 SHARED_FROM = 0
 """Larger crowds share their records."""
 AUDIT_S = 600.0
@@ -73,12 +72,9 @@ class Crowd:
         self._measured: set[int] = set()
         self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
         self._common = Common.of_many(self._manifest, WALL_S, design) if self._shared else None
-        self._revision = (-1, -1)
-        self._voters_looked_at = 0.0
+        self._revision = -1
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
-        self._voters: set[int] = set()
-        """Who votes: a lost letter shows in the records, which they look at now and then."""
         self._waits: dict[int, Stage] = {}
         self._waiting: dict[Stage, set[int]] = {}
         """Who waits for the word of a stage's steward: it matters to them alone."""
@@ -136,14 +132,13 @@ class Crowd:
     def _hand_on_records(self) -> None:
         """Wake the machines that new shared records may affect."""
         assert self._common is not None
-        revision = (self._common.board.revision, self._common.registry.revision)
-        if revision == self._revision:
+        if self._common.board.revision == self._revision:
             return
         for volunteer in self._concerned():
             machine = self._alive(volunteer)
             if machine is not None and not self._show(volunteer):
                 self._perform(volunteer, machine.records_changed(self._agenda.now))
-        self._revision = (self._common.board.revision, self._common.registry.revision)
+        self._revision = self._common.board.revision
 
     def _concerned(self) -> list[int]:
         """Return the machines that must see a change now; others see it when they next act.
@@ -156,9 +151,6 @@ class Crowd:
         board = self._common.board
         now = self._agenda.now
         found = set(self._restless)
-        if now - self._voters_looked_at >= VOTERS_LOOK_S:
-            self._voters_looked_at = now
-            found |= self._voters
         notices = board.notices(now)
         for stage, notice in notices.items():
             if self._notices.get(stage) is not notice:
@@ -293,10 +285,8 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        busy = machine.stewardships or machine.waits_for_records
-        self._voters.add(volunteer) if machine.is_voting else self._voters.discard(volunteer)
         self._note_wait(volunteer, machine.waits_at)
-        if machine.state is not State.FREE and not busy:
+        if machine.state is not State.FREE and not machine.stewardships:
             self._restless.discard(volunteer)
         else:
             self._restless.add(volunteer)
@@ -346,7 +336,6 @@ class Crowd:
         self._seen.pop(volunteer, None)
         self._alarms.pop(volunteer, None)
         self._restless.discard(volunteer)
-        self._voters.discard(volunteer)
         self._note_wait(volunteer, None)
 
 

@@ -41,6 +41,14 @@ def renamed(facts: Facts, **changes: object) -> Facts:
     return msgspec.structs.replace(facts, manifest=manifest)
 
 
+def test_it_says_whose_the_output_projection_is(facts: Facts) -> None:
+    assert "the output projection has weights of its own" in card(facts)
+    tied = msgspec.structs.replace(facts.manifest.model, tied=True)
+    text = card(renamed(facts, model=tied))
+    assert "the output projection is the embedding's own matrix" in text
+    assert "weights of its own" not in text
+
+
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
     text = card(msgspec.structs.replace(facts, has_tokenizer=True))
     manifest = facts.manifest

@@ -33,7 +33,7 @@ from client.store.audits import KeptAudits, save_audits
 from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
-from client.store.paths import home_folders, make_private
+from client.store.paths import Entry, home_folders, make_private
 from client.store.vouches import save_vouches
 from protocol.address import Address
 from protocol.vouching.register import Kept
@@ -338,6 +338,9 @@ def test_purge_leaves_what_is_not_ours(
     CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
     save_audits(home_folders(home).audits("ab" * 32), KeptAudits(date(2026, 3, 2)))
     save_vouches(home_folders(home).vouches("ab" * 32), Kept())
+    for entry in Entry:
+        (data / entry).exists() or (data / entry).mkdir()
+    (data / ".identity.key.1.tmp").touch()
     with node_of(home, FakeProvider()):
         assert within("uninstall", "--purge", "--yes").returncode == ExitCode.TEMPORARY
     answer = json.loads(within("uninstall", "--purge", "--yes", "--json").stdout)
@@ -388,7 +391,7 @@ def test_doctor_writes_a_bundle(
     home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fine = Check("x", "ok", "at 203.0.113.9")
-    monkeypatch.setattr("client.cli.commands.doctor.examine", lambda home: iter([fine]))
+    monkeypatch.setattr("client.cli.commands.doctor.examine", lambda home, faults: iter([fine]))
     path = tmp_path / "report.zip"
     with node_of(home, FakeProvider()):
         assert within("doctor", "--bundle", str(path)).returncode == 0
@@ -406,7 +409,7 @@ def test_members_that_listen_answer_the_doctor() -> None:
         bound.bind(("127.0.0.1", 0))
         for where, answers in ((listening, True), (bound, False)):
             address = Address("ip4", "127.0.0.1", where.getsockname()[1])
-            assert trio.run(checks_outside._answers, address) is answers
+            assert trio.run(checks_outside._answer, [address]) is answers
 
 
 def test_the_outside_is_looked_at_without_raising(
@@ -423,7 +426,7 @@ def test_the_outside_is_looked_at_without_raising(
     assert checks_outside.check_reachability(Settings()).status == "fail"
     monkeypatch.setattr(checks_outside.time, "time", lambda: 1000.0)
     assert checks_outside.check_clock().status == "fail"
-    assert [c.status for c in checks_outside.check_swarms(find_home())] == ["ok"]
+    assert [c.status for c in checks_outside.check_swarms(find_home())] == ["ok", "fail"]
     with node_of(home, FakeProvider()):
         assert [c.status for c in checks_outside.check_node(find_home())] == ["ok"]
 

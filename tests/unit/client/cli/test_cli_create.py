@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import msgspec
 import psutil
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from client.cli.founding.presets import PRESETS, PresetName
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.precision import Precision
+from model_zoo.specs.precision import Compute
 from protocol.ids import PeerId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
 from protocol.manifest import decode_manifest, encode_manifest
@@ -82,23 +81,29 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     assert (b"delayed_update" in encoded) is chosen
 
 
-@pytest.mark.parametrize("chosen", ["fp32", "bf16"])
-def test_the_manifest_says_in_what_passes_compute(chosen: Precision) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ("fp32", ""),
+        ("bf16", "; computes in bf16\n"),
+        ("auto", "; computes in bf16 on cards, in fp32 elsewhere\n"),
+    ],
+)
+def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -> None:
+    """`auto` is every machine's own choice, not the founder's."""
     run = RunChoices(measure=False, compute_dtype=chosen)
     manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
     encoded = encode_manifest(manifest)
     assert decode_manifest(encoded).precision == chosen
-    assert (b'"compute"' in encoded) is (chosen == "bf16")
-    assert ("computes in bf16" in describe(manifest)) is (chosen == "bf16")
+    assert (b'"compute"' in encoded) is (chosen != "fp32")
+    assert words in describe(manifest)
+    assert ("computes in" in describe(manifest)) is (chosen != "fp32")
 
 
-@pytest.mark.parametrize(("card", "chosen"), [(True, "bf16"), (False, "fp32")])
-def test_auto_computes_in_what_the_card_is_fast_in(
-    card: bool, chosen: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: card)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    assert RunChoices(compute_dtype="auto").precision == chosen
+def test_audits_need_one_type_of_numbers() -> None:
+    run = RunChoices(measure=False, compute_dtype="auto", audit=3)
+    with pytest.raises(UserError, match="with audits all volunteers compute in bf16, or all in"):
+        found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
 
 
 @pytest.mark.parametrize("name", RULES)

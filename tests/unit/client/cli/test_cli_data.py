@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from client.cli.founding import tokenizing
 from client.errors import ExitCode
+from model_zoo.datasets.assembly import Progress
 from tests.support.cli_process import Within
 
 pytest.importorskip("tokenizers")
@@ -73,6 +75,49 @@ def test_conversations_are_packed_shown_and_founded(within: Within, tmp_path: Pa
     swarm = ("--data", str(out), "--stages", "2", "--no-measure")
     founded = within("create", *swarm, "--out", str(tmp_path / "s.swarm"))
     assert founded.returncode == 0, founded.stderr
+
+
+def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
+    rows.write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
+    failed = within("data", "build", str(rows), "--out", out)
+    assert failed.returncode == ExitCode.CONFIG
+    assert 'rows.jsonl, line 2, has no string field "text"' in failed.stderr
+    assert "--skip-bad-rows leaves such rows out" in failed.stderr
+    done = within("data", "build", str(rows), "--skip-bad-rows", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "note: one unusable row is left out:" in done.stderr
+    assert 'rows.jsonl, line 2, has no string field "text"' in done.stderr
+    verified = json.loads(within("data", "verify", out, "--json").stdout)
+    assert (verified["texts"], verified["skipped"]) == (10, 1)
+    (name,) = verified["skipped_rows"]
+    assert name.startswith(f"{rows}, line 2, ")
+
+
+def test_a_build_that_failed_for_want_of_chat_is_corrected_by_adding_it(
+    within: Within, tmp_path: Path
+) -> None:
+    rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
+    rows.write_text('{"prompt": "1+1=", "completion": "2"}\n' * 9)
+    failed = within("data", "build", str(rows), "--out", out)
+    assert failed.returncode == ExitCode.CONFIG
+    assert "it has a conversation, which volunteer data build --chat reads" in failed.stderr
+    done = within("data", "build", str(rows), "--chat", "--out", out)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_terminal_progress_comes_in_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tokenizing, "monotonic", lambda: now[0])
+    with tokenizing.BuildLine() as line:
+        for second in range(26):
+            now[0] = float(second)
+            line.show(Progress(second, 100))
+    assert capsys.readouterr().err == (
+        "tokenizing 10%, 1 B/s, 90 s left\ntokenizing 20%, 1 B/s, 80 s left\n"
+    )
 
 
 def _build(within: Within, path: Path, line: str, count: int) -> None:

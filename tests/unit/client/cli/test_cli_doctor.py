@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from client.cli.diagnosis import checks, checks_gpu, checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.reach import machine, services
-from client.cli.reach.home import find_home
+from client.cli.reach.home import home_with_faults
 from client.cli.reach.machine import Volunteer
 from client.cli.reach.target import read_target
 from client.config import Settings
@@ -131,7 +132,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def examined() -> list[Check]:
-    return list(doctor.examine(find_home()))
+    return list(doctor.examine(*home_with_faults()))
 
 
 def test_nothing_is_wrong_with_a_sound_home(scene: Scene) -> None:
@@ -211,6 +212,34 @@ def empty_checkpoint(scene: Scene) -> None:
     folder = scene.data / "checkpoints" / ("ab" * 32)
     folder.mkdir(parents=True)
     (folder / "stage-0-v7.safetensors").touch()
+
+
+@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+def checkpoint_with_a_damaged_header(scene: Scene) -> None:
+    """As ``checkpoint ls`` sees it; encrypted ones, whose key is not at hand, may be sound."""
+    folder = scene.data / "checkpoints" / ("ab" * 32)
+    folder.mkdir(parents=True)
+    (folder / "stage-0-v7.safetensors").write_bytes(b"weights" * 100)
+    at_rest.use(bytes(32))
+    try:
+        with (folder / "stage-0-v8.safetensors").open("wb") as file, at_rest.writing(file) as out:
+            out.write(b"weights" * 100)
+    finally:
+        at_rest.use(None)
+
+
+@case("settings", "fail", "unknown setting 'thread' in .*config.toml", "did you mean threads")
+def unknown_setting(scene: Scene) -> None:
+    scene.set("thread = 2")
+
+
+@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.0 MB")
+def disk_too_small_for_what_is_kept(scene: Scene) -> None:
+    scene.remember()
+    scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
+    scene.patch.setattr(checks, "MIN_FREE_DISK_BYTES", 0)
+    few = SimpleNamespace(free=2_900_000)
+    scene.patch.setattr(shutil, "disk_usage", lambda folder: few)
 
 
 @case("at rest", "fail", "1 files are encrypted, and their key .* is missing", "from a backup")
@@ -322,9 +351,27 @@ def members_of_our_protocol(scene: Scene) -> None:
     scene.remember(scene.exit.enter_context(a_member(OURS)))
 
 
+@case("swarm little", "ok", "no member is remembered", "")
+def nobody_but_this_volunteer(scene: Scene) -> None:
+    own = ensure_identity(scene.data).peer
+    scene.remember(Address("ip4", "127.0.0.1", 9, own))
+
+
+@case("clock", "fail", "600 s ahead of the only member's that answers", "timedatectl set-ntp true")
+def clock_that_is_ahead_of_a_members(scene: Scene) -> None:
+    scene.remember(scene.exit.enter_context(a_member(OURS, clock=time.time() - 600)))
+
+
+@case("clock", "ok", "", "")
+def clock_that_is_right_by_one_of_two_members(scene: Scene) -> None:
+    scene.program("timedatectl", "echo yes")
+    members = [a_member(OURS, clock=time.time() + off_s) for off_s in (600, 0)]
+    scene.remember(*map(scene.exit.enter_context, members))
+
+
 @contextmanager
-def a_member(protocol: int) -> Iterator[Address]:
-    """A member on loopback that greets with this protocol."""
+def a_member(protocol: int, clock: float = 0.0) -> Iterator[Address]:
+    """A member on loopback that greets with this protocol and clock."""
     up, stop, where = threading.Event(), threading.Event(), list[Address]()
 
     async def serve() -> None:
@@ -340,7 +387,7 @@ def a_member(protocol: int) -> Iterator[Address]:
     async def greet(network: Any) -> None:
         async for event in network.events:
             if isinstance(event, PeerUp):
-                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9"))
+                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9", b"", clock))
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()

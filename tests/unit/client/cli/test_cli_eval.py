@@ -107,6 +107,8 @@ def test_a_text_on_the_command_line(within: Within, source: list[str], text: Pat
         ((), "give one of --text and --tasks", ExitCode.USAGE),
         (("--text", "a", "--tasks", "b"), "give one of", ExitCode.USAGE),
         (("--text", "a", "--limit", "3"), "are for --tasks", ExitCode.USAGE),
+        (("--text", "a", "--device", "cuda:99"), "has no device 'cuda:99'", ExitCode.USAGE),
+        (("--text", "a", "--device", "gpu"), "device 'gpu'", ExitCode.USAGE),
         (("--tasks", " ,"), "names no task", ExitCode.USAGE),
         (("--text", "nowhere.txt"), "nowhere.txt does not exist", ExitCode.CONFIG),
         (("--tasks", "arc", "--python", "nowhere"), "cannot run nowhere", ExitCode.RUNTIME),

@@ -1,4 +1,4 @@
-"""Errors and their exit codes: a table of command lines, each its own process."""
+"""Errors and their exit codes: a table of command lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ FAILURES = [
     (["join", "--swarm", f"volunteer:{SWARM_ID}?peer=/ip4/1.2.3.4/tcp/1"], 2, "/p2p/PEER-ID"),
     (["join", "--swarm", f"/ip4/1.2.3.4/tcp/70000/p2p/{PEER}"], 2, "not a TCP port"),
     (["join", "--swarm", "no-such-file.swarm"], 2, "No such file"),
-    (["join", "--swarm", "-"], 2, "not an invite"),
     (["join", "--swarm", "x", "--listen-port", "70000"], 78, "listen_port"),
     (["join", "--swarm", "x", "--config", "no-such.toml"], 78, "no-such.toml"),
     (["join", "--swarm", "x", "--threads", "1024"], 78, "1024 threads are more than the"),
@@ -53,13 +52,22 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), FAILURES)
-def test_exit_code_and_reason(
-    volunteer: Volunteer, arguments: list[str], code: int, words: str
-) -> None:
-    done = volunteer(*arguments)
+def test_exit_code_and_reason(within: Within, arguments: list[str], code: int, words: str) -> None:
+    done = within(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_ends_with_its_code(volunteer: Volunteer) -> None:
+    for arguments, code, words in (
+        (["join", "--swarm", "-"], 2, "not an invite"),
+        (["nonsense"], 2, "nonsense"),
+        (["status"], 3, "no volunteer runs"),
+    ):
+        done = volunteer(*arguments)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert words in done.stderr
 
 
 def test_a_volunteer_that_hangs_is_not_taken_for_none(

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from client.control.methods import Impossible
 from client.control.server import serve_control
 from client.control.snapshot import DrainCostView, Snapshot
 from client.control.sockets import socket_path
 from client.errors import ExitCode
+from client.store.last_run import RunRecord
 from client.store.paths import runtime_folder
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -28,7 +30,7 @@ class LastReplica(FakeProvider):
     def snapshot(self) -> Snapshot:
         return example_snapshot(leaving=[LAST])
 
-    def finish(self) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         self.stop()
         return [LAST]
 
@@ -121,3 +123,38 @@ async def test_who_may_only_look_is_refused_as_such(
         done = await trio.to_thread.run_sync(within, "finish", "--yes")
     assert (done.returncode, provider.stops) == (ExitCode.REFUSED, 0)
     assert "use sudo" in done.stderr
+
+
+class Loses(FakeProvider):
+    """Its disk does not take the last version; ``late``: it turns out while it leaves."""
+
+    def __init__(self, home: Path, *, late: bool) -> None:
+        super().__init__()
+        self._record, self._late = RunRecord(home / "data"), late
+        self.discarded: list[bool] = []
+
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+        self.discarded.append(discard)
+        if not self._late and not discard:
+            raise Impossible("cannot save version 65 of stage 0; --discard leaves anyway")
+        if self._late:
+            self._record.end("version 65 of stage 0 could not be saved", "free space", 1)
+        return super().finish()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_version_that_cannot_be_saved_is_told_and_the_exit_code_is_1(
+    home: Path, within: Within, late: bool
+) -> None:
+    (home / "data").mkdir(mode=0o700)
+    provider = Loses(home, late=late)
+    code, _, err = await run(home, within, provider, "--yes")
+    assert code == ExitCode.RUNTIME
+    assert "version 65 of stage 0" in err
+    assert provider.stops == late
+
+
+async def test_discard_leaves_all_the_same(home: Path, within: Within) -> None:
+    provider = Loses(home, late=False)
+    code, _, _ = await run(home, within, provider, "--yes", "--discard")
+    assert (code, provider.discarded) == (ExitCode.OK, [True])

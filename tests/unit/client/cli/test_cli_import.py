@@ -15,7 +15,7 @@ from client.cli.consent import introduction
 from client.cli.founding.importing import check_vocabulary, with_own_tokenizer
 from client.cli.founding.manifest import Founding, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.errors import UserError
+from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
@@ -157,9 +157,36 @@ def test_the_folders_own_tokenizer_is_taken_unless_another_is_chosen(folder: Pat
     assert with_own_tokenizer(bare) == bare
     (folder / "tokenizer.json").write_text("{}")
     assert with_own_tokenizer(bare).tokenizer == str(folder)
-    chosen = RunChoices(source=folder, tokenizer="train:300")
-    assert with_own_tokenizer(chosen) == chosen
+    for tokenizer in ("train:300", "bytes"):
+        chosen = RunChoices(source=folder, tokenizer=tokenizer)
+        assert with_own_tokenizer(chosen) == chosen
     assert with_own_tokenizer(RunChoices()) == RunChoices()
+
+
+@pytest.mark.parametrize(
+    ("spec", "context", "words"),
+    [(GPT2, 16, "its context is 24 and no other"), (OLMO2, 128, "above the model's 64")],
+)
+def test_a_context_that_the_model_cannot_have_is_the_flags_fault(
+    spec: ModelSpec, context: int, words: str, tmp_path: Path
+) -> None:
+    """Another folder would not help."""
+    source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "model")
+    with pytest.raises(UserError, match=words) as caught:
+        found(source, tmp_path / "store", ModelChoices(context=context))
+    assert "--context" in caught.value.next_step
+    assert "--from" not in caught.value.next_step
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_a_pointer_of_git_lfs_is_no_damage(folder: Path, tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
+    (folder / "model.safetensors").write_bytes(pointer)
+    with pytest.raises(UserError, match=r"model\.safetensors is a pointer of Git LFS .* git lfs"):
+        found(folder, tmp_path / "store")
+    (folder / "config.json").write_bytes(pointer)
+    with pytest.raises(UserError, match=r"config\.json is a pointer of Git LFS"):
+        found(folder, tmp_path / "store")
 
 
 def test_an_embedding_may_have_rows_to_spare_but_none_too_few(folder: Path) -> None:

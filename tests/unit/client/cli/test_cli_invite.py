@@ -135,8 +135,29 @@ def test_an_older_volunteer_is_said_to_be_one(
 
 def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
     class Private(FakeProvider):
-        def invite(self, *, once: bool = False) -> InviteView:
+        def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
             return example_invite(notes=["it has the swarm's secret: whoever has it may join"])
 
     with node_of(home, Private()):
         assert "whoever has it may join" in within("invite").stderr
+
+
+def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:
+    class Vouched(FakeProvider):
+        def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
+            return example_invite(notes=[f"after {life_s} s"])
+
+    with node_of(home, Vouched()):
+        assert "after 5400.0 s" in within("invite", "--expires", "1h30m").stderr
+        assert "after None s" in within("invite").stderr
+        refused = within("invite", "--expires", "8d")
+    assert refused.returncode == ExitCode.USAGE
+    assert "7 days at most" in refused.stderr
+
+
+def test_only_an_invite_that_is_vouched_for_expires(
+    home: Path, within: Within, founded: SwarmFile
+) -> None:
+    SwarmStore(find_home().folders.swarms).remember(founded)
+    for flag in ("--once", "--expires=2h"):
+        assert "founded with --vouched" in within("invite", flag).stderr

@@ -328,6 +328,13 @@ def test_a_crash_in_the_background_shows_its_last_lines(
     assert "ZeroDivisionError: x" in capsys.readouterr().err
     errors = find_home().folders.logs / "errors.log"
     assert stat.S_IMODE(errors.stat().st_mode) == 0o600
+    killed = "import os; os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", killed))
+    with pytest.raises(UserError, match="killed by signal 9") as caught:
+        daemon.start(find_home(), daemon.Handover(swarm="words", resolved=find_home().resolved))
+    assert "errors.log" not in caught.value.next_step, "there is nothing of this start in it"
+    assert "ZeroDivisionError: x" in errors.read_text(), "the earlier traceback is still there"
+    assert "ZeroDivisionError" not in capsys.readouterr().err
 
 
 def test_headless_and_detach_exclude_each_other(within: Within) -> None:

@@ -247,7 +247,12 @@ class TestGguf:
         path = tmp_path / "model" / "model.gguf"
         assert done.stdout == f"{path}\n"
         assert "GELU is by a tangent" in done.stderr
-        assert {one.name for one in path.parent.iterdir()} == {"model.gguf", "README.md"}
+        names = {"model.gguf", "Modelfile", "README.md"}
+        assert {one.name for one in path.parent.iterdir()} == names
+        modelfile = (path.parent / "Modelfile").read_text()
+        assert modelfile.splitlines()[0] == "FROM ./model.gguf"
+        assert f"ollama create NAME -f {path.parent}/Modelfile" in done.stderr
+        assert f"hf upload USER/NAME {path.parent}" in done.stderr
         reader = gguf.GGUFReader(path)
         assert reader.fields["general.name"].contents() == "little"
         assert reader.fields["general.architecture"].contents() == "gpt2"
@@ -258,7 +263,7 @@ class TestGguf:
         assert "library_name: gguf" in card
         again = within(*export)
         assert again.returncode == ExitCode.USAGE
-        assert "already has a model.gguf" in again.stderr
+        assert "already has a model.gguf and a Modelfile" in again.stderr
         assert within(*export, "--force").returncode == 0
 
     def test_the_missing_package_is_named_before_anything_is_done(

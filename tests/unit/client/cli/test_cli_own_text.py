@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,33 @@ def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> N
     assert Path(_create(within, lines, tmp_path / "x.swarm")["text"]).read_text() == WORDS
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
+def test_what_is_no_text_is_refused_with_every_tokenizer(
+    within: Within, tmp_path: Path, tokenizer: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n" + WORDS.encode())
+    command = ("create", "--data", str(tmp_path / "a.pdf"), "--tokenizer", tokenizer)
+    done = within(*command, "--no-measure", "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == ExitCode.CONFIG
+    assert "a.pdf is a PDF: make text of it" in done.stderr
+    assert not (tmp_path / "x.swarm").exists()
+
+
+def test_a_file_with_the_bytes_of_a_swarms_text_is_its_text_whatever_it_seems(
+    tmp_path: Path,
+) -> None:
+    """Earlier releases trained on such files."""
+    data = b"%PDF-1.7\n\0" + WORDS.encode()
+    (tmp_path / "old.pdf").write_bytes(data)
+    digest = blake2b(data, digest_size=32).hexdigest()
+    copy = tmp_path / "copy.bin"
+    prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest=digest, path=str(copy)))
+    assert copy.read_bytes() == data
+    with pytest.raises(WrongData, match="is a PDF"):
+        prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest="0" * 64, path="x"))
+
+
 def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
     copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
     assert within("cache", "prune", "--yes").returncode == 0
@@ -186,6 +214,23 @@ def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_p
     assert "cannot keep a copy of the text" in done.stderr
 
 
+@pytest.mark.parametrize("data", ["stdlib", "book.txt"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
+def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
+    within: Within, book: Path, tmp_path: Path, tokenizer: str, data: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    texts = home_folders(tmp_path / "home").texts
+    texts.parent.mkdir(mode=0o700, parents=True)
+    texts.write_text("a file where a folder should be")
+    source = data if data == "stdlib" else str(book)
+    command = ("create", "--data", source, "--tokenizer", tokenizer, "--no-measure")
+    done = within(*command, "--context", "16", "--out", str(tmp_path / "x.swarm"))
+    assert done.returncode == ExitCode.CONFIG
+    assert f"{texts}: " in done.stderr
+    assert "set data_dir to another disk" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".x"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(
     within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -207,8 +252,8 @@ def test_a_missing_text_and_a_short_one_have_different_next_steps(
 ) -> None:
     missing = within("create", "--data", str(tmp_path / "none.txt"), "--no-measure")
     assert missing.returncode == ExitCode.CONFIG
-    assert "cannot read" in missing.stderr
-    assert "readable .txt or .jsonl file" in missing.stderr
+    assert "none.txt does not exist" in missing.stderr
+    assert "a file of UTF-8 text, .jsonl or .parquet" in missing.stderr
     assert "--context" not in missing.stderr
     (tmp_path / "short.txt").write_text("short")
     short = within("create", "--data", str(tmp_path / "short.txt"), "--no-measure")

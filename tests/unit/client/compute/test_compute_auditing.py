@@ -11,6 +11,7 @@ from client.compute.requests import CompareContribution, KeepVersion, Load, Reco
 from model_zoo.specs.model import ModelSpec
 from protocol.audit.record import Grade
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
+from tests.support.cases import usual
 from tests.support.other_process import OtherProcess
 
 SHARES = [(4, 4), (1, 7), (3, 3, 3)]
@@ -32,8 +33,10 @@ def test_honest_replicas_agree(stage, averaging, shares):
         assert audited.grade is Grade.AGREES
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("boundary", ["fp32", "s8"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "boundary"), usual(2, [(0, "s8"), (1, "fp32"), (0, "fp32"), (1, "s8")])
+)
 def test_other_threads_stay_far_below_the_tolerance(stage, boundary):
     swarm = AuditedStage(stage, averaging="fp32", boundary=boundary, threads=(1, 2))
     swarm.train(2)

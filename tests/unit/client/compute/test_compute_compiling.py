@@ -304,7 +304,7 @@ def test_a_good_verdict_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
     """With what torch really compiles: recomputed equals kept, an audit finds nothing, and a second

@@ -116,3 +116,27 @@ def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
     assert [isinstance(reply, Failed) for _, reply, _ in answers] == [False, True, True]
     assert not answers[1][2]
     assert set(worker.replica.slots[0].graphs) == {0}
+
+
+def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, answers = _opened(departs=True), Answers()
+
+    def breaks() -> None:
+        raise RuntimeError("the copy from the GPU failed")
+
+    with monkeypatch.context() as broken:
+        _held_up(broken, breaks)
+        for number in range(2):
+            forward = Forward(step=0, microbatch=number)
+            _execute(worker, answers, f"{number}", forward, tokens_of(number))
+        _execute(worker, answers, "drop", Drop(microbatches=[0]))
+    _execute(worker, answers, "good", Forward(step=0, microbatch=2), tokens_of(2))
+    worker.executor.close()
+    assert [name for name, _, _ in answers] == ["0", "1", "drop", "good"]
+    for _, reply, payloads in answers[:2]:
+        assert isinstance(reply, Failed)
+        assert "the copy from the GPU failed" in reply.message
+        assert not payloads
+    assert not any(isinstance(reply, Failed) for _, reply, _ in answers[2:])

@@ -177,6 +177,13 @@ def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
     assert probed.to_device_bytes_per_s == probed.to_host_bytes_per_s == probed.copy_bytes_per_s
 
 
+def test_a_probe_without_sizes_only_says_what_the_device_is() -> None:
+    described = device.probe(Probe(sizes=[], device="cpu"))
+    assert (described.rates, described.copy_bytes_per_s) == ([], 0.0)
+    total, _ = device.memory_bytes(CPU)
+    assert described.identity.endswith(f"{total} bytes, torch {torch.__version__}")
+
+
 def test_only_a_gpu_with_room_multiplies_large_matrices() -> None:
     assert device._large_sizes(CPU, 1 << 40) == []
     assert device._large_sizes(CUDA, 80 << 30) == [4096, 8192]
@@ -192,5 +199,5 @@ def test_a_slow_product_is_not_timed_over_and_over() -> None:
     ran: list[float] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "_now", lambda of: next(clock))
-        assert device._median_seconds(run, CPU) == 10.0
+        assert device._least_seconds(run, CPU) == 10.0
     assert len(ran) == 2

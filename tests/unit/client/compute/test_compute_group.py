@@ -40,6 +40,7 @@ from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.specs.slices import slices
 from model_zoo.whole import build_whole
+from tests.support.cases import usual
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -80,8 +81,9 @@ def numbers(shard: bytes, size: int) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("count", "delayed"), usual(1, [(2, True), (2, False), (4, False), (4, True)])
+)
 async def test_a_group_makes_the_versions_of_one_process(
     count: int, delayed: bool, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ async def test_a_group_makes_the_versions_of_one_process(
         np.testing.assert_allclose(kept[name], right[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
     async with ranks(3) as worker:
         opening, _ = await worker.call(open_request(0, [4]))
@@ -127,6 +130,7 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
     assert torch.equal(numbers(sent, opening.parameters), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rule", "buckets"), [("secure", [0] * 4), ("secure-clipping", [0] * 4 + [1] * 4)]
 )
@@ -190,6 +194,7 @@ async def test_a_group_takes_part_in_secret_sums(rule: str, buckets: list[int]) 
     assert made.grad_norm == pytest.approx(norm, rel=1e-2)
 
 
+@pytest.mark.long
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
     first, last = opened(0, [2, 2]), opened(1, [2, 2])
     async with ranks(2) as worker:
@@ -224,6 +229,7 @@ def gradient_of(last: LocalWorker, boundary: bytes, microbatch: int) -> bytes:
     return last.call(request, boundary)[1][0]
 
 
+@pytest.mark.long
 async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> None:
     async with ranks(2) as worker:
         opening, _ = await worker.call(open_request(0, [4]))
@@ -249,6 +255,7 @@ async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> N
     assert torch.allclose(numbers(sent, opening.parameters), own, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 async def test_a_loaded_version_is_that_of_all_ranks(tmp_path: Path) -> None:
     alone = opened(0, [4])
     path = str(tmp_path / "version")
@@ -270,7 +277,7 @@ async def test_a_loaded_version_is_that_of_all_ranks(tmp_path: Path) -> None:
         assert caught.value.kind == "checkpoint"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", usual(1, [1, 0]))
 async def test_a_killed_rank_is_the_death_of_the_worker(victim: int) -> None:
     async with ranks(2) as worker:
         await worker.call(open_request(0, [4]))
@@ -283,6 +290,7 @@ async def test_a_killed_rank_is_the_death_of_the_worker(victim: int) -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@pytest.mark.long
 async def test_a_rank_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ranks(2) as worker:
         await worker.call(open_request(0, [4]))
@@ -314,6 +322,7 @@ async def test_ranks_listen_on_loopback_and_meet_in_a_private_folder() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.long
 async def test_all_ranks_are_measured_and_told() -> None:
     async with ranks(2) as worker:
         probed, _ = await worker.call(Probe(sizes=[64], threads=2))
@@ -335,6 +344,7 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
     def one(device: str, flops: float, memory: int) -> Probed:
         return Probed(
             device=device,
+            identity=f"card of {memory} bytes",
             rates=[MatmulRate(64, "float32", flops)],
             memory_total_bytes=memory,
             memory_available_bytes=memory,
@@ -343,10 +353,12 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
 
     cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)], 2)
     assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
+    assert cards.identity == "card of 800 bytes; card of 600 bytes"
     processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)], 2)
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
 
 
+@pytest.mark.long
 async def test_every_rank_has_what_is_frozen_beside_adapters(tmp_path: Path) -> None:
     state = build_whole(MODELS["llama"], seed=99).state_dict()
     with open_folder(export_hf(MODELS["llama"], state, tmp_path / "model", dtype="bf16")) as found:

@@ -94,6 +94,7 @@ async def test_two_hosts_make_the_versions_of_one_process(
     assert ended(other)[0] == ExitCode.OK
 
 
+@pytest.mark.long
 async def test_a_killed_host_is_a_death_and_the_group_forms_anew() -> None:
     place, said = job(), list[str]()
     other = follow(place)

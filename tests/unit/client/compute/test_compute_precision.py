@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from client.compute import replica
 from client.compute.requests import Backward, Forward, ForwardBackward
 from protocol.audit.record import Grade, judge
 from tests.support.compute_stages import opened, tokens_of
@@ -50,3 +51,19 @@ def test_audits_allow_what_unlike_machines_round_in_bf16() -> None:
     assert judge(4.6e-3, 4.6e-3, 4.6e-3, coarse=True, mixed=True) is Grade.AGREES
     assert judge(4.6e-3, 4.6e-3, 4.6e-3, coarse=False) is not Grade.AGREES
     assert judge(0.0, 2.1e-1, 2.1e-1, coarse=True, mixed=True) is Grade.LIES
+
+
+@pytest.mark.parametrize(
+    ("card", "compute", "expected"),
+    [
+        (True, "auto", "bf16"),
+        (False, "auto", "fp32"),
+        (True, "fp32", "fp32"),
+        (False, "bf16", "bf16"),
+    ],
+)
+def test_a_worker_computes_in_what_its_own_device_is_fast_in(
+    card: bool, compute: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "_is_fast", lambda _: card)
+    assert opened(0, [4], precision=compute).replica.module.precision == expected

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from client.errors import UserError
 from client.limits.battery import on_battery
-from client.limits.idle import LOGIND, Idleness, ask, look, parse_logind, parse_xprintidle
+from client.limits.idle import (
+    IOREG,
+    LOGIND,
+    MAX_ANSWER_BYTES,
+    Idleness,
+    ask,
+    look,
+    parse_ioreg,
+    parse_logind,
+    parse_xprintidle,
+)
 from client.limits.power import PowerCap
 from client.limits.sensors import Reading, read_sensors
 
@@ -47,7 +57,22 @@ def test_idleness(
     def run(command: Sequence[str]) -> str | None:
         return logind if command == LOGIND else xprintidle
 
-    found = look(300, run, environ, NOW)
+    found = look(300, run, environ, NOW, "linux")
+    assert found.idle is idle
+    assert bool(found.unknown) == (idle is None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "idle"),
+    [
+        ('+-o IOHIDSystem\n    {\n      "HIDIdleTime" = 600000000000\n    }\n', True),
+        ('      "HIDIdleTime" = 1000000000\n', False),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_idleness_of_a_mac(answer: str | None, idle: bool | None) -> None:
+    found = look(300, lambda command: answer if command == IOREG else None, X11, NOW, "darwin")
     assert found.idle is idle
     assert bool(found.unknown) == (idle is None)
 
@@ -56,6 +81,7 @@ def test_idleness(
 def test_no_answer_of_a_program_crashes(answer: str) -> None:
     parse_logind(answer, NOW)
     parse_xprintidle(answer)
+    parse_ioreg(answer)
     assert isinstance(look(300, lambda command: answer, X11, NOW), Idleness)
 
 
@@ -73,7 +99,7 @@ def test_a_program_that_is_not_there_or_fails_gives_no_answer(command: Sequence[
 def test_a_program_that_talks_too_much_is_cut_short() -> None:
     answer = ask((sys.executable, "-c", "print('x' * 10**6)"))
     assert answer is not None
-    assert len(answer) == 4096
+    assert len(answer) == MAX_ANSWER_BYTES
 
 
 def fails() -> Any:

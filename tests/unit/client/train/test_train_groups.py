@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from client.node.status import take_snapshot
+from tests.support.cases import usual
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 pytestmark = pytest.mark.slow
@@ -54,14 +55,17 @@ def counted(volunteer: Volunteer, stage: int) -> int:
 
 @pytest.mark.parametrize(
     ("stage", "ranks", "inside"),
-    [
-        (0, 2, "replicas"),
-        pytest.param(1, 4, "replicas", marks=pytest.mark.long),
-        (1, 2, "fsdp"),
-        pytest.param(0, 4, "fsdp", marks=pytest.mark.long),
-        (0, 2, "tp"),
-        pytest.param(1, 4, "tp", marks=pytest.mark.long),
-    ],
+    usual(
+        1,
+        [
+            (0, 2, "replicas"),
+            (1, 4, "replicas"),
+            (1, 2, "fsdp"),
+            (0, 4, "fsdp"),
+            (0, 2, "tp"),
+            (1, 4, "tp"),
+        ],
+    ),
 )
 async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int, inside: Inside) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
@@ -85,13 +89,10 @@ async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int, insid
 
 @pytest.mark.parametrize(
     ("stage", "ranks", "inside"),
-    [
-        pytest.param(0, 4, "replicas", marks=pytest.mark.long),
-        (1, 2, "replicas"),
-        (0, 2, "fsdp"),
-        pytest.param(1, 4, "fsdp", marks=pytest.mark.long),
-        pytest.param(1, 2, "tp", marks=pytest.mark.long),
-    ],
+    usual(
+        1,
+        [(1, 2, "replicas"), (0, 4, "replicas"), (0, 2, "fsdp"), (1, 4, "fsdp"), (1, 2, "tp")],
+    ),
 )
 async def test_a_killed_rank_loses_nothing(
     tmp_path: Path, stage: int, ranks: int, inside: Inside
@@ -106,9 +107,8 @@ async def test_a_killed_rank_loses_nothing(
         swarm.assert_exact()
 
 
-@pytest.mark.parametrize(
-    "inside", ["replicas", *(pytest.param(way, marks=pytest.mark.long) for way in ("fsdp", "tp"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("inside", ["replicas", "fsdp", "tp"])
 async def test_a_killed_group_loses_nothing(tmp_path: Path, inside: Inside) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         grouped = await two_by_two(swarm, 0, 2, inside)
@@ -119,6 +119,7 @@ async def test_a_killed_group_loses_nothing(tmp_path: Path, inside: Inside) -> N
         swarm.assert_exact()
 
 
+@pytest.mark.long
 async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         grouped = await two_by_two(swarm, 1, 2)
@@ -127,6 +128,7 @@ async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: 
         swarm.assert_exact()
 
 
+@pytest.mark.long
 async def test_a_group_applies_updates_that_are_delayed(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, delayed_update=True, **CHOICES) as swarm:
         await two_by_two(swarm, 0, 2)

@@ -139,6 +139,18 @@ def test_draining_and_saving_are_bounded() -> None:
     assert held.state is State.GONE
 
 
+def test_what_cannot_be_saved_is_kept_until_it_is_let_go() -> None:
+    held = brought_to(State.SAVING)
+    held.cannot_save("No space left on device")
+    assert held.keeps
+    assert held.next_deadline() is None
+    assert held.look(4.0 + 9 * SAVE_S, drained=True) == ()
+    assert held.waits_for == "saving stage 3: No space left on device"
+    held.let_go()
+    assert not held.keeps
+    assert held.look(4.0 + 9 * SAVE_S, drained=True) == (Do.RELEASE,)
+
+
 def test_a_stage_that_stays_and_drains_later_is_told_of_again() -> None:
     held = brought_to(State.DRAINING)
     held.look(3.0 + TOLD_S, drained=False)

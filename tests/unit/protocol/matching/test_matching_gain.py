@@ -10,7 +10,7 @@ from protocol.matching.board import stage_levels
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.gain import Move
 from protocol.matching.sharing import effective_levels
-from tests.support.matching_examples import WALL_S
+from tests.support.matching_examples import WALL_S, member, peer, population
 
 MICRO = 1_000_000
 MANDATE = Mandate(int(WALL_S // 600), 1)
@@ -56,3 +56,17 @@ def test_coverage_comes_before_redundancy_before_throughput() -> None:
     postings = [posting(0, 9, 3), posting(1, 9, 1)]
     move = Move(Stage(0), Stage(1), 9 * MICRO, 1)
     assert objection(postings, move) is None, "redundancy comes before throughput"
+
+
+def test_a_move_leads_from_a_home_to_another_stage() -> None:
+    view = population([member(1, held=[0]), member(2)])
+    move = Move.of(peer(1), Stage(1), view)
+    assert move is not None
+    assert (move.home, move.to) == (Stage(0), Stage(1))
+    assert (move.rate_home, move.rate_there) == (
+        view.rate(peer(1), Stage(0)),
+        view.rate(peer(1), Stage(1)),
+    )
+    assert Move.of(peer(1), Stage(0), view) is None, "it is there"
+    assert Move.of(peer(2), Stage(1), view) is None, "it has no home"
+    assert Move.of(peer(3), Stage(1), view) is None, "nobody knows it"

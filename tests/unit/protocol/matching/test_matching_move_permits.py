@@ -49,7 +49,9 @@ def test_a_second_replica_waits_until_the_first_ones_permit_is_over() -> None:
     refused = ask(made, 3, NOW + 1)
     assert not refused.granted
     assert "another replica is moving" in refused.reason
-    assert not made.permits(peer(3))
+    assert not made.permits(peer(3), NOW + 1)
+    assert made.permits(peer(2), NOW + PERMIT_S - 1)
+    assert not made.permits(peer(2), NOW + PERMIT_S), "though nobody has asked since"
     assert ask(made, 3, NOW + PERMIT_S + 1).granted
 
 

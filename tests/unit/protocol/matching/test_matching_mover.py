@@ -44,7 +44,7 @@ def mover(said: tuple[int, int], seen: tuple[int, int]) -> Mover:
     found = Mover(context)
     found.home_changed(HOME, NOW)
     found.look(NOW)
-    asked = found.tick(HOME, 0.0, False, found.next_deadline())
+    asked = found.tick(HOME, 0.0, found.next_deadline())
     assert any(isinstance(effect, SendSigned) for effect in asked) == (found.step is Step.ASKING)
     return found
 
@@ -56,7 +56,7 @@ def test_for_a_stage_that_is_served_it_asks_only_when_a_move_pays_twice_in_a_row
     then = found.next_deadline()
     for stage, replicas in enumerate((1, 3)):
         found._context.board.pin(peer(1), posting(stage, replicas, 2), then - 1)
-    asked = found.tick(HOME, 0.0, False, then)
+    asked = found.tick(HOME, 0.0, then)
     assert any(isinstance(effect, SendSigned) for effect in asked)
     assert found.step is Step.ASKING
 

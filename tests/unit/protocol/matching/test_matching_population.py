@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from protocol.matching.member import Member
 from protocol.matching.pool import Pool
 from protocol.matching.population import Column, Population, coarse
 from protocol.matching.stewards import BEACONS_KEPT, by_rank
-from tests.support.matching_examples import WALL_S, costs, peer
+from tests.support.matching_examples import WALL_S, costs, member, peer
 
 STAGES = 3
 COSTS = costs([1e9, 2e9, 2e9])
@@ -155,3 +156,10 @@ def test_lists_of_candidates_do_not_pile_up_over_the_beacons() -> None:
         lists = lists.after([peer(7)], everybody)
     assert len(lists._lists) <= BEACONS_KEPT
     assert lists.first(everybody, Stage(0), BEACON) == by_rank().first(everybody, Stage(0), BEACON)
+
+
+@pytest.mark.parametrize(("memory", "fits"), [(2e9, True), (2e9 - 1, False)])
+def test_memory_for_two_stages_is_that_of_both_together(memory: float, fits: bool) -> None:
+    view = Population([member(1, memory_bytes=memory)], costs([1e9, 1e9]), 2)
+    assert {stage.memory_bytes for stage in view.costs} == {1e9}
+    assert view.fits_both(peer(1), Stage(0), Stage(1)) is fits

@@ -11,6 +11,7 @@ from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.choice import SEED, holders, newest_whole
+from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
@@ -408,6 +409,20 @@ class TestResume:
         assert lineage is not None
         assert lineage.version == 30
         assert made.open
+
+    @pytest.mark.parametrize(
+        ("made", "words"), [(30, "no step is lost"), (92, "62 steps are done again")]
+    )
+    def test_steps_that_no_disk_took_are_not_said_to_be_there(self, made: int, words: str) -> None:
+        before = Evidence()
+        for version in range(made - 1, made + 1):
+            before.closed(0, version, digest(0, version), (), float(version))
+        back = Recovery(PEERS[0], 2, EVERY, evidence=before)
+        back.set_copies(copies((0, 30), (1, 30)), 0.0)
+        back.update(context(None, None, live=PEERS[:1]), 0.2)
+        adopt = next(e for e in back.tick(0.2 + SETTLE_S) if isinstance(e, Adopt))
+        assert adopt.lineage.version == 30
+        assert adopt.reason == f"the swarm was shut down; {words}"
 
     def test_whoever_has_it_all_is_believed_while_nobody_has_seen_it_trained(self) -> None:
         made = machine(PEERS[0], (0, 20), (1, 20))

@@ -26,7 +26,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import Broadcast
 from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
-from protocol.seat.effects import Audited, CommitTo, SignCharge
+from protocol.seat.effects import Audited, CommitTo, Contributions, SignCharge
 from protocol.seat.showing import AGAIN
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
@@ -67,6 +67,14 @@ def test_a_segment_without_elements_is_not_signed(auditing: Auditing) -> None:
     assert commit.peers == (SIBLING,)
     first, *rest = (PayloadKey(STEP, "segment", i, ATTEMPT, ME) for i in range(4))
     assert commit.segments == (first, None, None, rest[-1])
+
+
+def test_a_step_counts_the_contributions_of_others_only(auditing: Auditing) -> None:
+    """Ours is not one of those that a lie may be found in, and THIRD has done nothing."""
+    ids = {ME: b"\x01", SIBLING: b"\x0c", peer(4): b"\x02", THIRD: b"\x00"}
+    members = [PlanMember(member, held) for member, held in ids.items()]
+    plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192, 256], [])
+    assert auditing.closing(plan, 1.0)[0] == Contributions(2)
 
 
 def charged_by(author: int, auditing: Auditing, root: bytes, reason: str = "lies") -> list[object]:

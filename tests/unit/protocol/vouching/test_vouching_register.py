@@ -67,10 +67,11 @@ class TestInvites:
         assert not chain
         assert "used already" in other.reason
 
-    def test_it_expires(self) -> None:
+    @pytest.mark.parametrize("life_s", [60.0, TICKET_LIFE_S])
+    def test_it_expires(self, life_s: float) -> None:
         founder = register(FOUNDER)
-        secret, late = bytes(32), NOW + TICKET_LIFE_S
-        founder.draw_ticket(secret, 8, NOW)
+        secret, late = bytes(32), NOW + life_s
+        founder.draw_ticket(secret, 8, NOW, life_s)
         shown = show_ticket(secret, SWARM, peer(2), founder.me)
         assert "expired" in founder.admit(peer(2), shown, late)[0].reason
 

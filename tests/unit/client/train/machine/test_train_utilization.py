@@ -68,9 +68,10 @@ class Measures:
     """A worker that answers a probe."""
 
     def __init__(self, device: str) -> None:
-        self.asked = 0
-        self._reply = Probed(
+        self.measured = 0
+        self.reply = Probed(
             device=device,
+            identity="H100, driver 550, torch 2.9",
             rates=[
                 MatmulRate(8, "float32", 2e9),
                 MatmulRate(16, "float32", 4e9),
@@ -84,8 +85,8 @@ class Measures:
         )
 
     async def call(self, request: Any) -> tuple[Probed, list[bytes]]:
-        self.asked += 1
-        return self._reply, []
+        self.measured += bool(request.sizes)
+        return self.reply, []
 
 
 @pytest.mark.parametrize(("device", "advertised"), [("cpu", 0.0), ("cuda", 1e9)])
@@ -98,8 +99,18 @@ async def test_the_peak_is_the_best_product_of_each_type(
     assert (found.to_device_bytes_per_s, found.to_host_bytes_per_s) == (5.0, 6.0)
     assert found.bf16_flops == advertised
     assert found.peak_flops("bf16", 1) == (1e9 if device == "cuda" else 0.5e9)
+    assert found.peak_flops("auto", 2) == 4e9  # no card that is faster in bf16
     again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
-    assert (again, worker.asked) == (found, 1)
+    assert (again, worker.measured) == (found, 1)
+
+
+async def test_another_machine_is_measured_again(tmp_path: Path) -> None:
+    """A home is copied to a machine with another card, or its driver or torch is replaced."""
+    worker = Measures("cuda")
+    await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    worker.reply = msgspec.structs.replace(worker.reply, identity="RTX 3060, driver 550, torch 2.9")
+    again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    assert (again.identity, worker.measured) == (worker.reply.identity, 2)
 
 
 async def test_what_an_earlier_program_has_measured_is_measured_again(tmp_path: Path) -> None:
@@ -107,8 +118,8 @@ async def test_what_an_earlier_program_has_measured_is_measured_again(tmp_path: 
     found = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
     kept = tmp_path / capacity.FILE_NAME
     earlier = msgspec.json.decode(kept.read_bytes())
-    for name in ("peaks", "measurement", "to_device_bytes_per_s", "to_host_bytes_per_s"):
+    for name in ("peaks", "identity", "to_device_bytes_per_s", "to_host_bytes_per_s"):
         del earlier[name]
     kept.write_bytes(msgspec.json.encode(earlier))
     again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
-    assert (again, worker.asked) == (found, 2)
+    assert (again, worker.measured) == (found, 2)

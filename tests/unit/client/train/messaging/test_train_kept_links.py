@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from client.train.messaging.kept_links import MAX_REMEMBERED, KeptLinks
+from client.train.messaging.kept_links import MAX_MET, KeptLinks
 from protocol.address import Address
 from protocol.membership.roster import Roster
 from tests.support.protocol_examples import advert, peer
 
 
-def at(number: int) -> Address:
-    return Address("ip4", "192.0.2.1", 1000 + number, peer(number))
+def at(number: int, host: str = "192.0.2.1") -> Address:
+    return Address("ip4", host, 1000 + number, peer(number))
 
 
 def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
@@ -23,19 +23,33 @@ def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
     }
 
 
-def test_who_died_is_called_and_who_left_is_not() -> None:
+def test_who_died_is_called_and_who_left_is_not_until_its_goodbye_is_old() -> None:
     roster, known = Roster(peer(0)), KeptLinks([at(1), at(2)])
     for number in (1, 2):
         roster.advertise(peer(number), advert(leaving=number == 2), 1)
         roster.link_up(peer(number))
         roster.link_down(peer(number), "reset", crashed=True)
     assert list(known.wanted(roster)) == [peer(1)]
+    for number in (1, 2):
+        roster.withdraw(peer(number), "its advert expired")
+    assert known.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
 
 
-def test_whom_it_met_long_ago_is_forgotten_first() -> None:
-    known = KeptLinks(at(number) for number in range(1, MAX_REMEMBERED + 1))
-    known.meet([at(1), at(MAX_REMEMBERED + 1)])
+def test_of_those_met_since_the_start_whom_it_met_long_ago_is_forgotten_first() -> None:
+    known = KeptLinks()
+    known.meet(at(number) for number in range(1, MAX_MET + 1))
+    known.meet([at(1), at(MAX_MET + 1)])
     wanted = known.wanted(Roster(peer(0)))
-    assert len(wanted) == MAX_REMEMBERED
+    assert len(wanted) == MAX_MET
     assert peer(1) in wanted
     assert peer(2) not in wanted
+
+
+def test_an_address_of_the_invite_is_never_forgotten() -> None:
+    known = KeptLinks([at(1)])
+    known.meet([at(1, "192.0.2.2")])
+    known.meet(at(number) for number in range(2, MAX_MET + 2))
+    assert known.wanted(Roster(peer(0)))[peer(1)] == (str(at(1)),)
+    known.meet([at(1, "192.0.2.2")])
+    both = (str(at(1, "192.0.2.2")), str(at(1)))
+    assert known.wanted(Roster(peer(0)))[peer(1)] == both

@@ -8,7 +8,7 @@ import pytest
 
 from client.events import Event, EventLog, PeerChanged
 from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace
-from protocol.effects import Explain
+from protocol.effects import OVER, Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress
 
@@ -72,6 +72,14 @@ class TestLastError:
         event_sink.assigned(1, "held", "the matching says so")
         assert event_sink.last_error is not None
         event_sink.assigned(1, "serving", "serving stage 1")
+        assert event_sink.last_error is None
+
+    def test_one_that_is_said_to_be_over_is_none(self, event_sink: EventSink) -> None:
+        event_sink.explain(Explain("transfer", "could not save version 7: disk full", "error"))
+        event_sink.explain(Explain("transfer", "saved", data={OVER: "something else"}))
+        assert event_sink.last_error is not None
+        over = {OVER: "could not save version 7: disk full"}
+        event_sink.explain(Explain("transfer", "version 8 is saved", data=over))
         assert event_sink.last_error is None
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from client.compute import saving
 from client.compute.checkpoint import verify
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
-from client.train.stage.drain_all import DrainAll
+from client.train.stage.drain_all import FINISH_S, DrainAll
 from client.train.stage.saver import StateSaver
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -163,3 +167,99 @@ async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(
         await finish(first)
         assert trio.current_time() - began < 30
         assert newest(first, 0) >= 3
+
+
+class Disk:
+    """A disk that takes no checkpoints while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self._write = saving._write
+        monkeypatch.setattr(saving, "_write", self._written)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0 if self.full else 2**40))
+
+    def _written(self, path: Path, *arguments: Any, **more: Any) -> list[bytes]:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._write(path, *arguments, **more)
+
+
+class Usage(NamedTuple):
+    free: int
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
+    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=200) as swarm, trio.open_nursery() as nursery:
+        alone = await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: alone.step(0) >= 3)
+        disk.full = True
+        nursery.start_soon(finish, alone)
+        await swarm.until(lambda: alone.held_stages.keeps)
+        await trio.sleep(2 * FINISH_S)
+        now = take_snapshot(alone.engine, alone.held_stages, 0.0, stopping=True)
+        assert "No space left on device" in now.reason
+        assert "--discard" in now.reason
+        assert "stage 0 stays in memory" in now.last_error
+        at = alone.step(0)
+        disk.full = False
+        await swarm.until(lambda: not alone.held_stages.held)
+        assert newest(alone, 0) == at
+        assert alone.held_stages.lost == []
+
+
+async def test_what_is_given_up_unsaved_is_told(
+    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
+        alone = await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: alone.step(0) >= 3)
+        disk.full = True
+        alone.held_stages.let_go()
+        await finish(alone)
+        assert not alone.held_stages.held
+        (said,) = alone.held_stages.lost
+        assert said.startswith("version ")
+        assert "of stage 0 could not be saved" in said
+        assert "No space left on device" in said
+
+
+async def test_what_others_have_is_not_lost_on_a_full_disk(
+    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
+        _, leaver = await swarm.add(0), await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: leaver.step(0) >= 3)
+        disk.full = True
+        assert leaver.held_stages.not_to_be_saved(CheckpointFolder(leaver.disk)) == ""
+        await finish(leaver)
+        assert newest(leaver, 0) == -1
+        assert leaver.held_stages.lost == []
+        words = [one.event.words for one in leaver.engine.event_sink.log.since(0).entries]
+        assert any("others have it, so nothing is lost" in one for one in words), words
+
+
+async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
+    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
+        alone = await swarm.add(0)
+        folder = CheckpointFolder(alone.disk)
+        disk.full = True
+        assert alone.held_stages.not_to_be_saved(folder) == "", "it has nothing yet"
+        swarm.start()
+        await swarm.until(lambda: alone.step(0) >= 3)
+        said = alone.held_stages.not_to_be_saved(folder)
+        assert said.startswith(f"cannot save version {alone.step(0)} of stage 0")
+        assert "0.0 MB free" in said
+        disk.full = False
+        assert alone.held_stages.not_to_be_saved(folder) == ""

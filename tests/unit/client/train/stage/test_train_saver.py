@@ -1,4 +1,4 @@
-"""A snapshot for a newcomer while the worker writes something else."""
+"""Saving: a newcomer that must wait, and a disk that fails and then works again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from client.compute.replies import Saved
+from client.compute.process import RequestFailed
+from client.compute.replies import Failed, Saved
 from client.compute.requests import Save
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
-from protocol.effects import Effect
+from protocol.effects import OVER, Effect, Explain
 from protocol.ids import PeerId
 from protocol.wire.messages import BlobOffer, BlobQuery, Message, NoBlob
 from tests.support.protocol_examples import peer
@@ -26,6 +27,7 @@ class Ports:
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
+        self.said: list[Explain] = []
 
     def now(self) -> float:
         return trio.current_time()
@@ -34,7 +36,8 @@ class Ports:
         self.sent.append(message)
 
     def perform(self, effect: Effect) -> None:
-        pass
+        if isinstance(effect, Explain):
+            self.said.append(effect)
 
 
 class Writer:
@@ -45,6 +48,7 @@ class Writer:
     def __init__(self) -> None:
         self.asked: list[Save] = []
         self.go = trio.Event()
+        self.full = False
 
     def submit(self, request: Save) -> Any:
         self.asked.append(request)
@@ -52,6 +56,8 @@ class Writer:
 
     async def wait(self) -> tuple[Saved, list[bytes]]:
         await self.go.wait()
+        if self.full:
+            raise RequestFailed(Failed(kind="disk", message="No space left on device"))
         of = self.asked[-1]
         saved = Saved(
             version=of.version, path=of.path, hash="", size_bytes=7, chunk_digests=[b"d" * 32]
@@ -77,3 +83,18 @@ async def test_a_newcomer_is_told_if_it_is_not_written(
         await saver.settled()
         shelf.query(ASKER, BlobQuery("state", 0, 4))
         assert isinstance(ports.sent[-1], BlobOffer)
+
+
+async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Path) -> None:
+    ports, worker = Ports(), Writer()
+    worker.go.set()
+    async with trio.open_nursery() as nursery:
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        saver = StateSaver(worker, 0, folder, tmp_path, Shelf(ports), ports, nursery)  # type: ignore[arg-type]
+        for version, worker.full in ((5, True), (10, True), (15, False), (20, False)):
+            saver.checkpoint(version)
+            await saver.settled()
+            assert bool(saver.problem) == worker.full
+    complaint, _, over = ports.said
+    assert complaint.words.startswith("could not save version 5: disk: No space left")
+    assert over.data == {OVER: complaint.words}

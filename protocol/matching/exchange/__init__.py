@@ -1,1 +1,0 @@
-"""Full epochs: serving volunteers are matched again, all or nothing, if a plan pays."""

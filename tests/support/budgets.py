@@ -1,0 +1,98 @@
+"""What every test keeps to: five seconds of the processor, and no skip that nobody expects.
+
+Processor seconds, not the clock's: on a busy machine a test waits, and is hardly dearer. Fixtures
+are not held against a test, because the tests of a module share them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+
+import pytest
+
+from tests.support.cpu_seconds import cpu_seconds
+
+MOST_S = 5.0
+"""Of a test that is marked neither ``slow`` nor ``long``, with the processes that it starts."""
+MUST_RUN = "TESTS_MUST_RUN"
+"""The variable that makes unexpected skips fail, as in ``.ci/run``."""
+EXPECTED_SKIPS = (
+    "root may write anywhere",
+    "root's notice may name a process of root",
+    "only root can become",
+    "needs root",
+    "run it as root",
+    "no namespaces here",
+    "/dev/net/tun is not there or may not be used",
+    "newer versions of torch have it",
+    "peft is not installed",
+    "wandb is not installed",
+    "trackio is not installed",
+    "TEST_LM_EVAL_PYTHON names no interpreter",
+    "TEST_LLAMA_CPP_PYTHON names no interpreter",
+    "this machine has no IPv6",
+    "npm's registry cannot be reached",
+)
+"""Parts of reasons that no package of the system mends: who runs the tests and what a container may
+do, the version of torch, large libraries that tests only compare with, the network."""
+SHOWN = 12
+
+since = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[since] = cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note the seconds of each phase; fail a test that took too many, or skips unexpectedly."""
+    report = yield
+    now = cpu_seconds()
+    used = now - item.stash[since]
+    item.stash[since] = now
+    report.cpu_s = used
+    marked = {mark.name for mark in item.iter_markers()}
+    if report.passed and report.when == "call" and used > MOST_S and not marked & {"slow", "long"}:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{used:.1f} processor seconds, and {MOST_S:.0f} are allowed: "
+            "make it smaller, or mark it slow, or leave it to make long"
+        )
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a module that skips unexpectedly."""
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of a skip, unless its reason is expected or ``MUST_RUN`` is not set."""
+    if not (report.skipped and os.environ.get(MUST_RUN)) or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(part in reason for part in EXPECTED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"{MUST_RUN} is set, and this would skip. {reason}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what all tests took, and which took most."""
+    used: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            used[getattr(report, "nodeid", "")] += getattr(report, "cpu_s", 0.0)
+    terminalreporter.write_sep("=", f"{sum(used.values()):.0f} processor seconds")
+    for name, seconds in used.most_common(SHOWN):
+        if seconds > 1.0:
+            terminalreporter.write_line(f"{seconds:6.1f} {name}")

@@ -1,0 +1,165 @@
+"""The swarms that a home knows: which one is meant, by which names, and how one is forgotten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as with_changes
+
+from client.cli.commands.create import sign
+from client.cli.reach.home import find_home
+from client.cli.reach.target import find_swarm
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode, UserError
+from client.store.paths import Folders, home_folders
+from client.store.swarms import SwarmStore
+from client.store.texts import TextStore
+from protocol.invite import SwarmFile
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.nodes import node_of
+from tests.support.saved_swarms import SIGNER, little_swarm
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> list[SwarmFile]:
+    """Two swarms of one text: one that trains, and one that was founded in vain."""
+    text = tmp_path_factory.mktemp("text") / "text"
+    text.write_text("to be or not to be " * 100)
+    made = little_swarm(text)
+    named = (with_changes(made.manifest, name=name) for name in ("trains", "vain"))
+    return [sign(manifest, SIGNER, made.peers) for manifest in named]
+
+
+@pytest.fixture
+def folders(home: Path, founded: list[SwarmFile]) -> Folders:
+    found = home_folders(home)
+    for swarm in founded:
+        SwarmStore(found.swarms).remember(swarm)
+    return found
+
+
+class Running(FakeProvider):
+    """A volunteer of this swarm."""
+
+    def __init__(self, swarm: SwarmFile) -> None:
+        super().__init__()
+        self._swarm = swarm
+
+    def snapshot(self) -> Snapshot:
+        return example_snapshot(swarm=self._swarm.swarm, swarm_name=self._swarm.manifest.name)
+
+
+def test_the_running_one_is_meant_where_none_is_named(
+    home: Path, folders: Folders, founded: list[SwarmFile]
+) -> None:
+    with pytest.raises(UserError, match="several swarms are known") as caught:
+        find_swarm(find_home(), None)
+    assert "volunteer forget" in caught.value.next_step
+    with node_of(home, Running(founded[0])):
+        assert find_swarm(find_home(), None) == founded[0]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda swarm: swarm.manifest.name,
+        lambda swarm: swarm.swarm[:16],
+        lambda swarm: str(swarm.invite),
+        None,
+    ],
+)
+def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
+    home: Path,
+    folders: Folders,
+    founded: list[SwarmFile],
+    within: Within,
+    named: Callable[[SwarmFile], str] | None,
+) -> None:
+    file = home / "x.swarm"
+    file.write_text(str(founded[0]))
+    text = str(file) if named is None else named(founded[0])
+    (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
+    with node_of(home, Running(founded[0])):
+        for command in (["status"], ["pause"], ["peers"], ["checkpoint", "ls"], ["invite"]):
+            done = within(*command, "--swarm", text)
+            assert done.returncode == 0, (command, done.stderr)
+    other = str(founded[1].invite)
+    with node_of(home, Running(founded[0])):
+        assert within("status", "--swarm", other).returncode == ExitCode.NOT_RUNNING
+
+
+def kept_of(folders: Folders, swarm: SwarmFile) -> list[Path]:
+    """One file of every kind that is kept of a swarm."""
+    of = swarm.swarm
+    return [
+        folders.swarms / f"{of}.swarm",
+        folders.credit(of),
+        folders.contributions(of),
+        folders.held_out(of),
+        folders.amendments(of),
+        folders.waypoints(of),
+    ]
+
+
+def test_an_abandoned_swarm_is_forgotten_with_all_that_is_kept_of_it(
+    home: Path, folders: Folders, founded: list[SwarmFile], within: Within
+) -> None:
+    texts = TextStore(folders.texts)
+    shared = texts.path(founded[0].manifest.data.digest)
+    for path in (*kept_of(folders, founded[0]), *kept_of(folders, founded[1]), shared):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.exists() or path.touch()
+    done = within("forget", "vain", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(json.loads(done.stdout)["removed"]) == sorted(
+        map(str, kept_of(folders, founded[1]))
+    )
+    assert not any(path.exists() for path in kept_of(folders, founded[1]))
+    assert all(path.exists() for path in kept_of(folders, founded[0]))
+    assert shared.exists(), "the other swarm trains on it"
+    assert find_swarm(find_home(), None) == founded[0]
+    assert within("forget", "trains").returncode == 0
+    assert not shared.exists()
+    assert within("forget", "trains").returncode == ExitCode.USAGE
+
+
+def test_what_would_be_lost_is_asked_for(
+    home: Path, folders: Folders, founded: list[SwarmFile], within: Within
+) -> None:
+    checkpoint = folders.checkpoints(founded[1].swarm) / "stage-0-v5.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    done = within("forget", "vain")
+    assert (done.returncode, checkpoint.exists()) == (ExitCode.USAGE, True)
+    assert "1 checkpoints" in done.stderr
+    assert within("forget", "vain", "--yes").returncode == 0
+    assert not checkpoint.parent.exists()
+
+
+def test_a_running_one_is_not_forgotten(
+    home: Path, folders: Folders, founded: list[SwarmFile], within: Within
+) -> None:
+    with node_of(home, Running(founded[0])):
+        assert within("forget", "trains", "--yes").returncode == ExitCode.TEMPORARY
+        assert within("forget", "vain", "--yes").returncode == 0
+    assert [one.swarm for one in SwarmStore(folders.swarms).all()] == [founded[0].swarm]
+
+
+@pytest.mark.parametrize("text", ["thread = 2", "threads = ", "threads = 'many'"])
+def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
+    home: Path, founded: list[SwarmFile], within: Within, text: str
+) -> None:
+    (home / "config.toml").write_text(text)
+    with node_of(home, Running(founded[0])):
+        for command in ("status", "pause", "resume", "stop", "peers"):
+            done = within(command)
+            assert done.returncode == 0, (command, done.stderr)
+            assert "config.toml" in done.stderr
+            assert "it counts as not set" in done.stderr
+    done = within("join", "--swarm", str(founded[0].invite), "--yes")
+    assert done.returncode == ExitCode.CONFIG
+    assert "config.toml" in done.stderr

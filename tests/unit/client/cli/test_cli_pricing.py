@@ -1,0 +1,69 @@
+"""What ``create`` and ``plan`` measure: nothing large, nothing that a busy machine falsifies."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.cli.founding import manifest, pricing
+from client.cli.founding.options import RunChoices
+from client.cli.founding.presets import PRESETS
+from client.cli.planning.work import ModelWorks
+from model_zoo import cutting
+
+TINY = PRESETS["tiny"].model
+LARGE = PRESETS["llama-3.1-8b"].model
+SPEED = 1e11
+
+
+def _parts(monkeypatch: pytest.MonkeyPatch, embedding_s: float) -> None:
+    parts = (embedding_s, *[0.01] * TINY.layers, 0.002)
+    monkeypatch.setattr(pricing, "machine_speed", lambda: SPEED)
+    monkeypatch.setattr(pricing, "measure_costs", lambda *_, **__: parts)
+    monkeypatch.setattr(
+        pricing, "stage_seconds", lambda _, part, __: 0.01 * (part.last_layer - part.first_layer)
+    )
+
+
+def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was busy while the first part ran, and one layer would be cut off for it."""
+    _parts(monkeypatch, embedding_s=2.0)
+    costs, prices, notes = manifest.price_stages(TINY, RunChoices(stages=2), 8)
+    assert [cost.layers for cost in costs] == [2, 2]
+    assert [price.flops for price in prices] == [price.counted_flops for price in prices]
+    assert notes == (manifest.BUSY,)
+
+
+def test_what_is_measured_near_the_estimate_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _parts(monkeypatch, embedding_s=0.001)
+    costs, prices, notes = manifest.price_stages(TINY, RunChoices(stages=2), 8)
+    assert [price.seconds for price in prices] == [0.02, 0.02]
+    assert [cost.flops for cost in costs] == [0.02 * SPEED] * 2
+    assert notes == ()
+
+
+def test_the_least_of_several_runs_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([1.5, 0.3, 0.1, 0.2])
+    clock = [0.0]
+    monkeypatch.setattr(cutting, "process_time", lambda: clock[0])
+
+    def run() -> None:
+        clock[0] += next(took)
+
+    assert cutting.least_seconds(run, 3) == pytest.approx(0.1)
+
+
+def test_a_large_model_is_counted_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running a layer and the head of 8B parameters takes minutes."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(pricing, "measure_costs", fail)
+    monkeypatch.setattr("client.cli.planning.work.machine_speed", lambda: SPEED)
+    assert pricing.part_seconds(LARGE, 1, SPEED) is None
+    works = ModelWorks(LARGE, RunChoices(), [1, 2])
+    stages = works(32, 1)
+    assert stages is not None
+    assert sum(stage.cost.flops for stage in stages) == pytest.approx(
+        works.flops_per_token(1) * LARGE.context
+    )

@@ -1,0 +1,69 @@
+"""A volunteer whose clock is wrong does not train, says why, and begins once it is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import trio
+import trio.testing
+
+from client.config import Settings
+from client.store.checkpoints import CheckpointFolder
+from client.train.machine.pausing import Pauses
+from client.train.recovery.history import History
+from client.train.training import Site, Training
+from tests.support.train_swarm import TestSwarm, Volunteer, one_thread, open_swarm
+
+
+def training_of(volunteer: Volunteer, folder: Path) -> Training:
+    engine, own = volunteer.engine, folder / "own"
+    settings, copies = Settings(threads=1, device="cpu"), CheckpointFolder(volunteer.disk)
+    site = Site(settings, None, own, copies, list, one_thread(folder))
+    pauses = Pauses(folder, lambda said: None)
+    history = cast(History, engine.history)
+    return Training(engine, engine.event_sink, history, site, pauses)
+
+
+def said_by(volunteer: Volunteer) -> str:
+    entries = volunteer.engine.event_sink.log.since(0).entries
+    return "\n".join(f"{entry.event.level} {entry.event.words}" for entry in entries)
+
+
+async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:
+    await swarm.until(lambda: b.engine.signer.peer in a.engine.handshake.admitted)
+    await swarm.until(lambda: a.engine.signer.peer in b.engine.handshake.admitted)
+
+
+async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        member = await swarm.add(ahead_s=0.0)
+        wrong = await swarm.add(ahead_s=600.0)
+        training = training_of(wrong, tmp_path)
+        await linked(swarm, member, wrong)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(training.clock_agrees)
+            await trio.sleep(20)
+            assert "clock is 600 s ahead of that of the only member" in training.phase
+            assert "timedatectl" in training.phase
+            assert said_by(wrong).count("error this machine's clock is 600 s ahead") == 1
+            assert "warning our clock is 600 s behind" in said_by(member)
+            wrong.engine.own_clock = member.engine.own_clock
+        assert "the clocks agree now" in said_by(wrong)
+
+
+async def test_a_clock_that_is_a_little_off_goes_by_the_members(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        member = await swarm.add(ahead_s=0.0)
+        other = await swarm.add(ahead_s=30.0)
+        await linked(swarm, member, other)
+        await training_of(other, tmp_path).clock_agrees()
+        assert abs(other.engine.wall() - member.engine.own_clock()) < 1
+        swarm.start()
+        swarm.vanish(member)
+        await trio.sleep(10)
+        assert abs(other.engine.wall() - member.engine.own_clock()) < 1, "for as long as it runs"
