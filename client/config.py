@@ -383,9 +383,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             zero="none",
         ),
     ] = 0
-    metrics_port: Annotated[
-        Port, About("Port for Prometheus metrics on loopback; 0: none.", zero="none")
-    ] = 0
+    metrics_port: Annotated[Port, About("Port for Prometheus metrics; 0: none.", zero="none")] = 0
+    metrics_host: Annotated[
+        str,
+        Meta(min_length=1, max_length=64),
+        About(
+            "Address of this machine to serve the metrics on, to whoever reaches it, without a "
+            "password; loopback is for this machine alone."
+        ),
+    ] = "127.0.0.1"
     log_dir: Annotated[
         str,
         Meta(max_length=4096),

@@ -93,3 +93,8 @@ def _whole(text: str, unit: str, problem: str, example: str) -> int:
     if _WHOLE.fullmatch(number) is None:
         raise ValueError(f"{problem}: {text[:40]!r} (write {example})")
     return int(number)
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """Return ``1 replica``, ``2,000 replicas``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -17,7 +17,7 @@ from cyclopts import App
 DATE = "November 21, 2026"
 WIDTH = 78
 OPENING = (".Sh", ".Ss", ".Pp")
-SETTINGS = "Settings"
+SETTINGS = "Settings: "
 HEADING = re.compile(r"##+ (?P<command>volunteer .+)")
 GROUP = re.compile(r"\*\*(?P<title>.+)\*\*:")
 ITEM = re.compile(r"\* `(?P<term>[^`]+)`:\s*(?P<words>.*)")
@@ -49,11 +49,13 @@ def man_page(app: App) -> str:
         *_text(epilogue.split("\n\n")[0]),
         ".Sh COMMANDS",
     ]
-    settings: list[str] = []
+    settings: dict[str, list[str]] = {}
     for command, block in _commands(lines):
         page += [f".Ss {_escaped(command)}", *_command(block, settings)]
         page += _examples(app, command, epilogue)
-    page += [".Sh SETTINGS", *_text("Flags of the commands that say so above."), *settings]
+    page += [".Sh SETTINGS", *_text("Flags of the commands that say so above.")]
+    for title, flags in settings.items():
+        page += [".Pp", *_text(f"{title.capitalize()}:"), *flags]
     page += [".Sh ENVIRONMENT", *_list((f".It Ev {k}", v) for k, v in ENVIRONMENT.items())]
     codes = EXIT_CODE.findall(epilogue.split("Exit codes:")[-1])
     page += [".Sh EXIT STATUS", *_list((f".It {code}", f"{words}.") for code, words in codes)]
@@ -98,8 +100,8 @@ def _commands(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     yield command, block
 
 
-def _command(block: list[str], settings: list[str]) -> Iterator[str]:
-    """Yield a command's words and flags; its settings go to ``settings`` if none are there yet."""
+def _command(block: list[str], settings: dict[str, list[str]]) -> Iterator[str]:
+    """Yield a command's words and flags; its settings go to ``settings``, by their title."""
     groups: list[tuple[str, list[tuple[str, str]]]] = []
     for line in block:
         group, item = GROUP.fullmatch(line), ITEM.fullmatch(line)
@@ -115,12 +117,13 @@ def _command(block: list[str], settings: list[str]) -> Iterator[str]:
         if title == "Commands":
             continue
         if title.startswith(SETTINGS):
-            settings[:] = settings or _list(items)
-            yield from (".Pp", *_text("Takes all settings as flags, too."))
+            settings.setdefault(title.removeprefix(SETTINGS), _list(items))
         else:
             plain = title in ("Parameters", "Arguments")
             yield from () if plain else (".Pp", *_text(f"{title}:"))
             yield from _list(items)
+    if any(title.startswith(SETTINGS) for title, _ in groups):
+        yield from (".Pp", *_text("Takes all settings as flags, too."))
 
 
 def _examples(app: App, command: str, epilogue: str) -> Iterator[str]:

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from cyclopts import App, Group
 
-from client.cli.command_table import COMMANDS, EPILOGUE, GROUP_NAMES, PARAMETER
+from client.cli.command_table import (
+    COMMANDS,
+    EPILOGUE,
+    FIRST,
+    FIRST_GROUP,
+    GROUP_NAMES,
+    PARAMETER,
+)
 from client.cli.software import software_version
 
 HELP = (
@@ -35,6 +42,8 @@ def build_app() -> App:
     for position, (name, command) in enumerate(COMMANDS.items()):
         code = f"{command.module(name)}:{'app' if command.nested else name}"
         own = {} if command.nested else {"help_epilogue": command.epilogue}
-        group = GROUPS[command.group]
-        app.command(code, name=name, help=command.summary, group=group, sort_key=position, **own)
+        group, place = GROUPS[command.group], position
+        if name in FIRST:
+            group, place = GROUPS[FIRST_GROUP], FIRST.index(name)
+        app.command(code, name=name, help=command.summary, group=group, sort_key=place, **own)
     return app

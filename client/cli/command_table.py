@@ -7,12 +7,26 @@ from typing import Any, Final
 
 from cyclopts import App, Parameter
 
-TAKE_PART: Final = "Take part"
-WATCH: Final = "Watch"
-USE: Final = "The model"
-MACHINE: Final = "This machine"
-TRY: Final = "Try and measure"
-GROUP_NAMES: Final = (TAKE_PART, WATCH, USE, MACHINE, TRY)
+FIRST_GROUP: Final = "First"
+FIRST: Final = (
+    "join",
+    "attach",
+    "status",
+    "pause",
+    "resume",
+    "finish",
+    "logs",
+    "doctor",
+    "invite",
+    "sample",
+)
+"""What a volunteer needs, in the order in which the help lists it before all else."""
+TAKE_PART: Final = "More: the swarm"
+WATCH: Final = "More: watch"
+USE: Final = "More: the model"
+MACHINE: Final = "More: this machine"
+TRY: Final = "More: try and measure"
+GROUP_NAMES: Final = (FIRST_GROUP, TAKE_PART, WATCH, USE, MACHINE, TRY)
 
 EPILOGUE: Final = (
     "Every command takes --help, and --debug, which shows tracebacks. Settings come from flags, "
@@ -369,6 +383,7 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
+            ("service install --system --dry-run", "print the unit and what would be done"),
             (
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
@@ -424,7 +439,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
         "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
     ),
-    "version": Command(MACHINE, "Print the versions that matter in a report."),
+    "version": Command(
+        MACHINE,
+        "Print the versions that matter in a report.",
+        note="To go to a newer one in a checkout: volunteer finish, git pull, make install, "
+        "volunteer join. The home and what it has learned stay. Nothing asks the network whether "
+        "there is one.",
+    ),
     "demo": Command(
         TRY,
         "Train with four volunteers on this machine, kill one, show that nothing is lost.",

@@ -21,6 +21,7 @@ from client.cli.terminal.mixture_text import describe_mixture
 from client.cli.terminal.output import human_bytes, human_line, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
+from client.quantities import plural
 from client.store.atomic import write_atomic
 from client.store.paths import Entry, make_private
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -102,9 +103,9 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
         yield f"  for        {manifest.purpose_words}"
     yield f"  founder    {manifest.founder}"
     yield (
-        f"  model      {model.architecture}, {model.parameter_count:,} parameters, {model.layers} "
-        f"layers of width {model.width} in {manifest.stage_count} "
-        f"{'stage' if manifest.stage_count == 1 else 'stages'}"
+        f"  model      {model.architecture}, {model.parameter_count:,} parameters, "
+        f"{plural(model.layers, 'layer')} of width {model.width} in "
+        f"{plural(manifest.stage_count, 'stage')}"
     )
     name = "the source of Python itself" if data.source == "stdlib" else data.name
     yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
@@ -116,7 +117,7 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
         yield f"  {begins} weights, by stage {sizes}"
     if model.lora is not UNSET:
         yield f"  trained    adapters of rank {model.lora.rank}, {trained:,} parameters"
-    yield f"  length     {manifest.steps:,} steps of {tokens:,} tokens"
+    yield f"  length     {plural(manifest.steps, 'step')} of {tokens:,} tokens"
     if manifest.aggregation_name != SUM:
         rule = RULES[manifest.aggregation_name]
         yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
@@ -174,8 +175,8 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
-        f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} per "
-        f"stage, as many for others, {text} of text, at most "
+        f"  disk       {plural(settings.checkpoint_keep, 'checkpoint')} of "
+        f"{human_bytes(checkpoint)} per stage, as many for others, {text} of text, at most "
         f"{human_bytes(settings.boundary_disk_bytes)} of tensors in transit beyond "
         f"{human_bytes(settings.boundary_memory_bytes)} in memory, in {folder}"
         + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")

@@ -33,7 +33,7 @@ from client.ui.model.header import header
 from client.ui.model.leaving import Way, farewell, ways
 from client.ui.model.record import Record
 from client.ui.model.settings import Setting, how_to_change, what_it_does
-from client.ui.model.span import Box, Line
+from client.ui.model.span import Box, Line, line
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.matching import MatchingPane
@@ -46,7 +46,7 @@ from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
 from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
-from client.ui.text import clean
+from client.ui.text import clean, wrap
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.ui.widgets.strips import ItemBar
@@ -55,6 +55,8 @@ LOOK_S = 0.25
 DRAW_SHARE = 0.025
 """Share of a core for making views; a large swarm is drawn less often."""
 MAX_REST_S = 2.0
+LEAST_WIDTH = 60
+LEAST_HEIGHT = 18
 Save = Callable[[str, str], str]
 """Writes a setting and returns a message; raises ``UserError``."""
 
@@ -67,7 +69,9 @@ class VolunteerApp(App[int]):
     #header { border: none; padding: 0; height: 4; background: $surface; }
     .-vast #header { height: 3; }
     .-gone #header, .-gone.-vast #header { height: 2; }
-    #gone { display: none; }
+    #gone, #small { display: none; }
+    .-tiny #body, .-flat #body { display: none; }
+    .-tiny #small, .-flat #small { display: block; height: 1fr; border: none; }
     .-gone #gone { display: block; }
     #tabs { background: $background; }
     #keys { background: $surface; }
@@ -120,8 +124,19 @@ class VolunteerApp(App[int]):
     .-ascii #legend, .-ascii #words { border: none; }
     """
     """The visible panels and their places, by the size of the terminal."""
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall"), (48, "-grand")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-tiny"),
+        (LEAST_WIDTH, "-narrow"),
+        (110, "-wide"),
+        (150, "-vast"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-flat"),
+        (LEAST_HEIGHT, "-low"),
+        (36, "-high"),
+        (42, "-tall"),
+        (48, "-grand"),
+    ]
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -196,6 +211,7 @@ class VolunteerApp(App[int]):
             yield RecoveryPane(record, id="recovery")
             yield LogsPane(record, id="logs")
             yield SettingsPane(record, self._load, self._source.live, id="settings")
+        yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield ItemBar(id="keys")
 
@@ -286,6 +302,12 @@ class VolunteerApp(App[int]):
 
     def _gone(self, box: Box) -> list[Line]:
         return gone(self.record, self.link, box)
+
+    def _small(self, box: Box) -> list[Line]:
+        """Say what size a terminal needs in which the tabs cannot be shown."""
+        size = f"This terminal has {self.size.width} columns and {self.size.height} lines."
+        needs = f"The tabs need {LEAST_WIDTH} and {LEAST_HEIGHT}; volunteer status needs fewer."
+        return [line((part, "warn")) for part in wrap(f"{size} {needs}", box.width)]
 
     def _ways(self) -> list[Way]:
         return ways(self.record, self._source.live, self.link)

@@ -198,3 +198,23 @@ def test_the_unit_of_an_instance_says_what_the_command_line_expects(
         assert variables["VOLUNTEER_HOME"] == str(place.home)
         assert (invite[1], files) == (str(place.invite), [str(place.environment)])
     assert place.invite.name == "one.swarm"
+
+
+def test_a_dry_run_says_what_an_installation_does_and_does_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    flags = ["--system", "--gpu", "1", "--swarm", machine.invite("aa"), "--start"]
+    before = sorted(machine.folder.rglob("*"))
+    assert run(["service", "install", *flags, "--dry-run"]) == 0
+    assert sorted(machine.folder.rglob("*")) == before
+    assert machine.commands() == []
+    told = capsys.readouterr()
+    assert "[Unit]" in told.out
+    place = service_place("system", "")
+    for words in (place.invite, place.unit, place.drop_in, "VOLUNTEER_DEVICE=cuda:1", place.start):
+        assert f"{words}" in told.err
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert run(["service", "install", *flags]) == 0
+    assert place.unit.read_text() == told.out
+    assert place.invite.exists()

@@ -155,6 +155,19 @@ def test_header_says_state_reason_cover_and_last_error() -> None:
         assert "last error  3 min 20 s ago the disk is full" in text
 
 
+def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
+    words = "about 2 h 10 min left; you serve stage 0; every stage has a volunteer"
+    record = recorded_from(update(9, step=6, steps=16, eta_s=7800.0))
+    found = header(record, LIVE, NARROW)
+    assert len(found) == 4
+    assert " ".join(plain(found[1:3]).split()).endswith(words)
+    assert all(len(plain([line])) <= 80 for line in found)
+    record.snapshot = replace(record.snapshot, last_error="the disk is full")
+    found = header(record, LIVE, NARROW)
+    assert len(found) == 4
+    assert "the disk is full" in plain(found[3:])
+
+
 def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
     record = recorded_from(update(1, event(1, "waiting for 1 more volunteer", level="warning")))
     assert "last error  none" in plain(header(record, LIVE, WIDE))

@@ -353,6 +353,21 @@ def test_a_small_terminal_has_no_room_for_the_code_and_is_told_of_the_file() -> 
     play(scene, SMALL)
 
 
+def test_a_terminal_that_is_too_small_for_the_tabs_says_so() -> None:
+    async def scene(on: Stage) -> None:
+        await on.pilot.resize_terminal(40, 10)
+        await on.feed(recorded()[30:31])
+        said = " ".join(on.text().split())
+        assert "This terminal has 40 columns and 10 lines. The tabs need 60 and 18" in said
+        assert "This machine" not in said
+        await on.pilot.resize_terminal(60, 18)
+        await on.feed(recorded()[31:32])
+        assert "This terminal" not in on.text()
+        assert "This machine" in on.text()
+
+    play(scene, SMALL)
+
+
 @pytest.mark.parametrize(("lines", "code"), [(60, 0), (42, 1)])
 @pytest.mark.parametrize("light", [False, True])
 def test_the_longest_code_that_fits_is_drawn(lines: int, code: int, light: bool) -> None:

@@ -20,7 +20,7 @@ from client.control.snapshot import InviteView
 from client.control.updates import Update
 from client.errors import UserError
 from client.store.last_run import Ending
-from client.ui.source.live import NOBODY, NOT_DONE, UNHEARD, LiveSource
+from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
 from client.ui.source.recording import Recorder, read_header, read_updates
 from client.ui.source.replay import ReplaySource
@@ -474,3 +474,8 @@ def test_a_fresh_invite_comes_with_the_answer(path: Path) -> None:
             ("invite", True, invite)
         ]
     node.close()
+
+
+def test_a_pause_promises_nothing_of_other_volunteers() -> None:
+    """There may be none."""
+    assert SAID["pause"] == "paused: memory is freed; p resumes"

@@ -12,6 +12,7 @@ from client.cli.terminal.output import human_bytes, print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
 
@@ -100,7 +101,7 @@ def prune(
     else:
         verb = "would be removed" if dry_run else "removed"
         for kind in chosen:
-            print(f"{kind.kind}: {len(kind.files)} files {verb}")
+            print(f"{kind.kind}: {plural(len(kind.files), 'file')} {verb}")
         say(f"{human_bytes(size)} {'would be' if dry_run else 'are'} free")
     return ExitCode.OK
 

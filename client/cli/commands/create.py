@@ -32,6 +32,7 @@ from client.cli.terminal.mixture_text import describe_mixture, times_read
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
+from client.quantities import plural
 from client.store.atomic import write_atomic
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
@@ -288,12 +289,14 @@ def describe(manifest: Manifest) -> str:
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     layers = " + ".join(map(str, manifest.layers_per_stage))
     return (
-        f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
-        f"context {model.context}, {model.parameter_count:,} parameters"
+        f"swarm {manifest.name}: {model.architecture}, {plural(model.layers, 'layer')}, "
+        f"width {model.width}, context {model.context}, {model.parameter_count:,} parameters"
         f"{', whose embedding is the output projection' if model.tied is True else ''}\n"
         f"{_purpose(manifest)}"
-        f"{manifest.stage_count} stages of {layers} layers; "
-        f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
+        f"{plural(manifest.stage_count, 'stage')} of {layers} "
+        f"{'layer' if layers == '1' else 'layers'}; "
+        f"{plural(manifest.steps, 'step')} of {batch:,} tokens; "
+        f"{manifest.boundary_codec} on the wire"
         f"{'; updates one step late' if manifest.delayed else ''}"
         f"{COMPUTES[manifest.precision]}"
         f"{_updates(manifest)}"
@@ -383,8 +386,7 @@ def _evaluation(manifest: Manifest) -> str:
     if terms is not None:
         words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"
     if prompts:
-        noun = "prompt" if prompts == 1 else "prompts"
-        words += f"\n{prompts} {noun} for volunteers that join with --samples"
+        words += f"\n{plural(prompts, 'prompt')} for volunteers that join with --samples"
     return words
 
 

@@ -13,6 +13,7 @@ from client.cli.reach.passphrase import NEW_VARIABLE, VARIABLE, chosen, opened, 
 from client.cli.terminal.output import human_bytes, print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
 from client.store.rest_files import kept_files, remove_working_copies, rewrite
@@ -87,7 +88,7 @@ def _convert(folder: Path, *, undo: bool) -> Encrypted:
         remove_key(folder)
     if converted:
         rate = human_bytes(size / max(time.monotonic() - began, 1e-3))
-        say(f"{len(converted)} files, {human_bytes(size)}, {rate}/s")
+        say(f"{plural(len(converted), 'file')}, {human_bytes(size)}, {rate}/s")
     return Encrypted(encrypted=not undo, converted=converted, bytes=size)
 
 

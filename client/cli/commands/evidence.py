@@ -15,6 +15,7 @@ from client.cli.reporting.evidence import CheckedProof, checked, kept_evidence
 from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.packed import DamagedFile
 from client.store.proofs import Shown, load_shown, save_shown
 from protocol.invite import SwarmFile
@@ -100,12 +101,8 @@ def _report(shown: Shown, *, as_json: bool) -> int:
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))
     else:
-        print(f"swarm {shown.swarm[:12]}: evidence against {_count(len(found))}")
+        print(f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}")
         for one in found:
             words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
             print("  " + one_line(printable(words)))
     return ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
-
-
-def _count(members: int) -> str:
-    return "1 member" if members == 1 else f"{members} members"

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -80,6 +81,7 @@ def install(
     gpu: Annotated[int | None, Parameter(name="--gpu")] = None,
     device: str | None = None,
     start: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Write the unit (on a Mac: the agent); start it only with --start.
 
@@ -93,20 +95,33 @@ def install(
         Where to compute: auto, cpu, cuda, cuda:N or mps.
     start
         Also start it, now and at every login (with --system: at every boot).
+    dry_run
+        Print the unit and what else would be done, and do nothing; needs no root.
     """
     place = _place(user, system, instance)
-    _check_rights(place)
+    if not dry_run:
+        _check_rights(place)
     chosen = _device(place, gpu, device)
     command = _command()
     if place.kind == "system":
         _check_visible(command)
-    if swarm is not None:
-        _keep_invite(place, read_target(swarm))
+    target = None if swarm is None else read_target(swarm)
+    if target is not None:
+        _check_swarm(place, target)
+    unit = service_file(place.kind, command, place.instance)
+    if dry_run:
+        for effect in _effects(place, target, chosen, start=start):
+            say(f"would {effect}")
+        print(unit, end="")
+        return
+    if target is not None:
+        _write(place.invite, str(target), 0o600)
+        say(f"wrote {place.invite}")
     if place.kind == "system":
         _make_user()
     if chosen:
         _keep_device(place, chosen)
-    _write(place.unit, service_file(place.kind, command, place.instance), 0o644)
+    _write(place.unit, unit, 0o644)
     print(place.unit)
     if not place.invite.exists():
         say(f"put the invite or .swarm file at {place.invite} (mode 0600) before you start it")
@@ -114,6 +129,23 @@ def install(
         say(f"start it with: volunteer service start{place.flags}")
         return
     _start(place)
+
+
+def _effects(
+    place: ServicePlace, target: Target | None, device: str, *, start: bool
+) -> Iterator[str]:
+    """Yield what an installation does, in its order."""
+    if target is not None:
+        yield f"write the invite to {place.invite}"
+    if place.kind == "system":
+        yield f"make the user volunteer, by {SYSUSERS_FILE}"
+    if device:
+        yield f"write VOLUNTEER_DEVICE={device} to {place.environment}"
+    if place.kind == "system" and device.startswith("cuda"):
+        yield f"write {place.drop_in}, which lets the service use graphics cards"
+    yield f"write {place.unit}, as follows"
+    if start:
+        yield f"run {place.start}"
 
 
 @app.command(name="start")
@@ -297,8 +329,8 @@ def _start(place: ServicePlace) -> None:
     _manage(place, place.start)
 
 
-def _keep_invite(place: ServicePlace, target: Target) -> None:
-    """Write the invite; a fresh one of the same swarm replaces the old.
+def _check_swarm(place: ServicePlace, target: Target) -> None:
+    """Check that an invite is of the swarm that the service is installed for, if it is.
 
     Raises:
         UserError: the service is installed for another swarm, which must not be lost.
@@ -312,8 +344,6 @@ def _keep_invite(place: ServicePlace, target: Target) -> None:
             f"volunteer service uninstall{place.flags}",
             ExitCode.USAGE,
         )
-    _write(place.invite, str(target), 0o600)
-    say(f"wrote {place.invite}")
 
 
 def _swarm_of(invite: Path) -> str | None:

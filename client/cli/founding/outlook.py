@@ -13,6 +13,7 @@ from typing import Final
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.memory_text import memory_words
 from client.cli.terminal.output import human_duration
+from client.quantities import plural
 from protocol.manifest import Manifest
 
 LONG_S: Final = 30 * 86_400.0
@@ -66,4 +67,5 @@ def warn_of_time(manifest: Manifest, prices: Sequence[StagePrice]) -> Iterator[s
 
 def _volunteers(manifest: Manifest) -> str:
     each, stages = manifest.policy.redundancy, manifest.stage_count
-    return f"{each * stages} volunteers ({each} in each of {stages} stages)"
+    where = f"{each} in each of {stages} stages" if stages > 1 else "of one stage"
+    return f"{plural(each * stages, 'volunteer')} ({where})"

@@ -14,6 +14,7 @@ from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.output import human_bytes
 from client.control.snapshot import AmendmentView, ContributorView
+from client.quantities import plural
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import POSSIBLE
@@ -138,8 +139,9 @@ def _example(facts: Facts) -> str:
 def _model(manifest: Manifest) -> Iterator[str]:
     model = manifest.model
     yield (
-        f"{model.architecture}: {model.layers} layers of width {model.width}, {model.heads} heads, "
-        f"{model.vocab:,} tokens, {model.parameter_count:,} parameters"
+        f"{model.architecture}: {plural(model.layers, 'layer')} of width {model.width}, "
+        f"{plural(model.heads, 'head')}, {model.vocab:,} tokens, "
+        f"{model.parameter_count:,} parameters"
     )
     yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
     if model.tied is True:
@@ -153,7 +155,7 @@ def _training(facts: Facts) -> Iterator[str]:
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     yield f"trained by volunteers over the Internet, in the swarm `{facts.swarm}`"
     begins = "random weights" if manifest.start is UNSET else "the weights of an imported model"
-    yield f"begins with {begins}; {manifest.stage_count} pipeline stages"
+    yield f"begins with {begins}; {plural(manifest.stage_count, 'pipeline stage')}"
     if (lora := manifest.model.lora) is not UNSET:
         yield (
             f"only adapters are trained (LoRA, rank {lora.rank}, alpha {lora.alpha:g}) of "

@@ -18,6 +18,7 @@ from client.plan import compare
 from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine, StageWork
 from client.plan.model import COSTS_NOTHING, Placement, Prediction, StageTerms
+from client.quantities import plural
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices
@@ -293,7 +294,7 @@ def _notes(
     if any(work.cut_by(m) for work, ms in _placed(best) for m in ms):
         yield "what devices of one machine send each other is not in the model"
     if idle:
-        yield f"{idle} machines are not used: they are too small, or do not make it faster"
+        yield f"not used: {plural(idle, 'machine')}, too small, or of no help to the speed"
     if price is not None and cost.kwh is None:
         yield "no energy figure: pass a machine's power with --watts, or in the table"
     silent = sum(not machine.watts for members in best.placement for machine in members)

@@ -8,6 +8,7 @@ from client.cli.planning.answer import Answer, Cost, Row, StageLine
 from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.table import aligned
 from client.plan.model import Limit, Prediction
+from client.quantities import plural
 
 WORDS: dict[Limit, tuple[str, str]] = {
     "compute": ("computing", "faster or more machines would help most"),
@@ -43,11 +44,11 @@ def _head(answer: Answer) -> Iterator[str]:
     replicas = sorted({stage.terms.replicas for stage in answer.stages})
     counts = str(replicas[0]) if len(replicas) == 1 else f"{replicas[0]} to {replicas[-1]}"
     yield (
-        f"best for {answer.machines} machines and {answer.parameters:,} parameters: "
-        f"{best.stages} stages x {counts} replicas,"
+        f"best for {plural(answer.machines, 'machine')} and {answer.parameters:,} parameters: "
+        f"{plural(best.stages, 'stage')} x {counts} {'replica' if counts == '1' else 'replicas'},"
     )
     yield (
-        f"microbatches of {best.microbatch} sequences, {best.microbatches} a step of "
+        f"microbatches of {plural(best.microbatch, 'sequence')}, {best.microbatches} a step of "
         f"{answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
     )
     yield (

@@ -15,6 +15,7 @@ from client.cli.reporting.facts import FaultFacts, MemberFacts, Report
 from client.control.snapshot import ContributorView
 from client.control.trust_words import audit_results
 from client.control.updates import HeldOutPoint
+from client.quantities import plural
 from client.redaction import Redactor
 from client.ui.model import words
 from client.ui.text import clean
@@ -142,7 +143,7 @@ def _run(report: Report, title: str) -> Iterator[str]:
         ]
     )
     yield f'<p><span class="muted">model:</span> {_said(run.architecture)}, '
-    yield f"{words.count(run.parameters)} parameters, {words.plural(run.layers, 'layer')} of width "
+    yield f"{words.count(run.parameters)} parameters, {plural(run.layers, 'layer')} of width "
     yield f"{run.width}, {run.vocab:,} tokens, sequences of {run.context:,}</p>\n"
     yield f'<p><span class="muted">data:</span> {_said(run.data)}, '
     yield f"{words.size(run.data_bytes)}</p>\n"
@@ -197,7 +198,7 @@ def _held_out(report: Report) -> Iterator[str]:
     yield f"<p>held-out loss {newest.loss:.4f} nats per token, "
     yield f"{newest.loss * known.bits_per_nat:.4f} bits per byte, after step {newest.version:,}, "
     yield f"on {known.tokens:,} tokens that nobody trains on; lowest {best.loss:.4f} after step "
-    yield f"{best.version:,}; computed by the swarm every {words.plural(known.every, 'step')}</p>\n"
+    yield f"{best.version:,}; computed by the swarm every {plural(known.every, 'step')}</p>\n"
 
 
 def _samples(report: Report) -> Iterator[str]:
@@ -244,14 +245,14 @@ def _stages(report: Report) -> Iterator[str]:
 
 def _members(report: Report) -> Iterator[str]:
     known = report.members
-    yield f"<h2>{words.plural(len(known), 'member')}</h2>\n"
+    yield f"<h2>{plural(len(known), 'member')}</h2>\n"
     if report.source == "disk":
         yield '<p class="muted">members that this volunteer has met</p>\n'
     rows = [_member(one) for one in known]
     if rows:
         yield _table(["volunteer", "state", "stages", "microbatches/s", "trust"], rows, long=4)
     if report.audits is not None and report.audits.drawn:
-        drawn = words.plural(report.audits.drawn, "contribution")
+        drawn = plural(report.audits.drawn, "contribution")
         yield f"<p>audited by this volunteer: {drawn}, {audit_results(report.audits)}</p>\n"
 
 
@@ -282,7 +283,7 @@ def _contributor(one: ContributorView) -> list[str]:
     who = _named(one.peer, one.name)
     if not one.vouchers:
         return [who, f"{one.unvouched:,}", words.NONE, words.NONE, "one other alone"]
-    by = f"{one.vouchers} others"
+    by = plural(one.vouchers, "other")
     return [who, f"{one.microbatches:,}", words.count(one.tokens), f"{one.share:.1%}", by]
 
 
@@ -309,10 +310,10 @@ def _faults(report: Report) -> Iterator[str]:
     if not faults:
         yield "<p>This volunteer has seen no fault.</p>\n"
     elif open_now:
-        yield f'<p>{words.plural(len(faults), "fault")}, <span class="bad">{open_now} not repaired '
+        yield f'<p>{plural(len(faults), "fault")}, <span class="bad">{open_now} not repaired '
         yield "as far as this volunteer has seen</span></p>\n"
     else:
-        count = words.plural(len(faults), "fault")
+        count = plural(len(faults), "fault")
         yield f'<p>{count}, <span class="good">all repaired</span></p>\n'
     if report.counters is not None:
         counted = report.counters
@@ -332,7 +333,7 @@ def _fault(one: FaultFacts) -> list[str]:
         noun = "stage" if len(one.stages) == 1 else "stages"
         told.append(f"it served {noun} {words.listed([str(stage) for stage in one.stages])}")
     if one.steps_lost:
-        told.append(f"{words.plural(one.steps_lost, 'step')} done again")
+        told.append(f"{plural(one.steps_lost, 'step')} done again")
     told += [_public(note) for note in one.notes]
     after = '<span class="bad">not yet</span>'
     if one.repaired_after_s is not None:

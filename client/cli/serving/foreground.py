@@ -166,7 +166,8 @@ async def _run(
         if settings.metrics_port:
             from client.cli.serving.metrics import serve_metrics
 
-            await nursery.start(serve_metrics, settings.metrics_port, supervised.snapshot)
+            host, port = settings.metrics_host, settings.metrics_port
+            await nursery.start(serve_metrics, host, port, supervised.snapshot)
         ready = replace(options, ready=supervised.set_up)
         run = partial(run_node, on_event=write, stop=stop)
         if job is None:

@@ -1,4 +1,5 @@
-"""Prometheus metrics of a node on loopback, off unless ``--metrics-port`` is set.
+"""Prometheus metrics of a node, off unless ``--metrics-port`` is set; on loopback unless
+``--metrics-host`` names another address.
 
 ``METRICS`` is the whole list; the values come from the same snapshot that ``status`` shows.
 """
@@ -18,7 +19,6 @@ from client.cli.terminal.output import printable
 from client.control.snapshot import CardView, Snapshot, WorkerView
 from client.errors import ExitCode, UserError
 
-HOST: Final = "127.0.0.1"
 MAX_REQUEST_BYTES: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
 MAX_SCRAPERS: Final = 8
@@ -289,26 +289,28 @@ def exposition(now: Snapshot) -> bytes:
 
 
 async def serve_metrics(
+    host: str,
     port: int,
     snapshot: Callable[[], Snapshot],
     task_status: Any = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer ``GET /metrics`` on loopback until cancelled; starts with the port.
+    """Answer ``GET /metrics`` until cancelled; starts with the port.
 
     Args:
-        port: TCP port on loopback.
+        host: address of this machine.
+        port: TCP port there.
         snapshot: returns the node's state.
         task_status: gets the port once it is open.
 
     Raises:
-        UserError: the port is taken.
+        UserError: the port is taken, or the address is not this machine's.
     """
     try:
-        listeners = await trio.open_tcp_listeners(port, host=HOST)
+        listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise UserError(
-            f"metrics cannot be served on {HOST}:{port}: {error.strerror}",
-            "choose another --metrics-port, or 0 for none",
+            f"metrics cannot be served on {host} port {port}: {error.strerror}",
+            "choose another --metrics-port, or --metrics-host, or 0 for none",
             ExitCode.CONFIG,
         ) from error
     begun: dict[trio.CancelScope, None] = {}  # the oldest first

@@ -8,16 +8,60 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 from cyclopts import Group, Parameter
 
 from client.config import SETTINGS, Settings
 
-GROUP = Group("Settings (also in the configuration file and as VOLUNTEER_* variables)", sort_key=9)
+TITLES: Final[dict[str, tuple[str, ...]]] = {
+    "limits": (
+        "threads",
+        "compute_share",
+        "seats",
+        "memory_limit_bytes",
+        "vram_share",
+        "power_limit_w",
+        "upload_limit_bytes_per_s",
+        "download_limit_bytes_per_s",
+        "daily_quota_bytes",
+        "relay",
+    ),
+    "hours": ("only_when_idle", "idle_after_minutes", "not_on_battery", "schedule"),
+    "devices": ("device", "inside", "offload", "compile"),
+    "cluster": ("hosts", "host_index", "hosts_address", "hosts_key_file"),
+    "disk": (
+        "data_dir",
+        "checkpoint_keep",
+        "checkpoint_milestone_every",
+        "data_cache_bytes",
+        "boundary_memory_bytes",
+        "boundary_disk_bytes",
+    ),
+    "logging": (
+        "log_level",
+        "log_format",
+        "log_dir",
+        "log_to",
+        "samples",
+        "metrics_port",
+        "metrics_host",
+    ),
+}
+"""Settings by the panel of the help that lists them."""
+OTHERS: Final = "network and name"
+GROUPS: Final = {
+    title: Group(f"Settings: {title}", sort_key=9 + place)
+    for place, title in enumerate((*TITLES, OTHERS))
+}
+_TITLE: Final = {name: title for title, names in TITLES.items() for name in names}
 Config = Annotated[
     Path | None,
-    Parameter(name="--config", group=GROUP, help="Configuration file, besides the user's own."),
+    Parameter(
+        name="--config",
+        group=GROUPS["disk"],
+        help="Configuration file, besides the user's own.",
+    ),
 ]
 
 
@@ -26,8 +70,12 @@ def _flags() -> Iterator[tuple[str, Any, None]]:
     types = get_type_hints(Settings)
     for name, setting in SETTINGS.items():
         kind = types[name] if setting.form.parse is None else str
-        alias = setting.about.short_flag or None
-        yield name, Annotated[kind | None, Parameter(help=setting.about.help, alias=alias)], None
+        parameter = Parameter(
+            help=setting.about.help,
+            alias=setting.about.short_flag or None,
+            group=GROUPS[_TITLE.get(name, OTHERS)],
+        )
+        yield name, Annotated[kind | None, parameter], None
 
 
 if TYPE_CHECKING:
@@ -36,7 +84,7 @@ if TYPE_CHECKING:
         """Flags that override settings; names and units are those of the settings."""
 else:
     own = {"__module__": __name__}  # cyclopts takes the classes of a library for plain values
-    SettingFlags = Parameter(name="*", group=GROUP)(
+    SettingFlags = Parameter(name="*")(
         make_dataclass("SettingFlags", _flags(), namespace=own, frozen=True, kw_only=True)
     )
 

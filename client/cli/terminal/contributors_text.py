@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from client.cli.terminal.table import aligned
 from client.control.snapshot import ContributorView
+from client.quantities import plural
 
 NOBODY = (
     "nobody's work is vouched for yet: two others of a volunteer's stage have to have counted it,"
@@ -40,5 +41,5 @@ def _row(rank: int, one: ContributorView, own: str) -> list[str]:
         f"{one.microbatches:,}",
         f"{one.tokens:,}",
         f"{one.share:.1%}",
-        f"{one.vouchers} others",
+        plural(one.vouchers, "other"),
     ]

@@ -24,6 +24,7 @@ from client.control.snapshot import (
     StageView,
 )
 from client.control.trust_words import audits_today, next_step
+from client.quantities import plural
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 
@@ -200,7 +201,8 @@ def _relay_lines(now: Snapshot) -> list[str]:
             )
     if relay.rate_bytes_per_s:
         lines.append(
-            f"relays    for {relay.members} members, {relay.circuits} connections, at up to "
+            f"relays    for {plural(relay.members, 'member')}, "
+            f"{plural(relay.circuits, 'connection')}, at up to "
             f"{human_line(relay.rate_bytes_per_s)}; {human_bytes(relay.passed_bytes)} so far"
         )
     return lines
@@ -215,7 +217,7 @@ def _reasons(counts: dict[str, int]) -> str:
 def _threads(limits: LimitsView) -> str:
     if not limits.threads_now:
         return ""
-    threads = "1 thread" if limits.threads_now == 1 else f"{limits.threads_now} threads"
+    threads = plural(limits.threads_now, "thread")
     beside = f" ({limits.volunteers} volunteers compute here)" if limits.volunteers > 1 else ""
     return f" with {threads} of {limits.cores}{beside}"
 
@@ -264,7 +266,7 @@ def _certified_lines(now: Snapshot) -> list[str]:
     """Return the newest version that members certify, if there is one."""
     if not now.certified_version:
         return []
-    links = "one link" if now.certified_links == 1 else f"{now.certified_links} links"
+    links = plural(now.certified_links, "link")
     return [f"certified version {now.certified_version}, {links} from the founder's signature"]
 
 
@@ -309,7 +311,7 @@ def limits_words(limits: LimitsView) -> str:
     """Return the owner's limits in one line."""
     used = human_bytes(limits.used_bytes)
     words = [
-        f"{limits.threads} threads" if limits.threads > 1 else "1 thread" * limits.threads,
+        plural(limits.threads, "thread") if limits.threads else "",
         f"{limits.compute_share} % of the time" if limits.compute_share else "",
         f"{human_bytes(limits.memory_bytes)} memory" if limits.memory_bytes else "",
         f"{limits.vram_share} % of the GPU's memory" if limits.vram_share else "",
@@ -341,7 +343,7 @@ def _left(now: Snapshot) -> str:
 
 
 def _peers(now: Snapshot) -> str:
-    return f"{len(now.peers)} {'peer' if len(now.peers) == 1 else 'peers'}"
+    return plural(len(now.peers), "peer")
 
 
 def _loss(now: Snapshot) -> str:
@@ -368,7 +370,8 @@ def _vouched(now: Snapshot) -> str:
 
 def _stage_line(stage: StageView, now: Snapshot) -> str:
     holders = ", ".join(_holder(replica, now) for replica in stage.replicas) or "nobody"
-    return f"stage {stage.stage:<3} {stage.layers} layers, version {stage.version}: {holders}"
+    layers = plural(stage.layers, "layer")
+    return f"stage {stage.stage:<3} {layers}, version {stage.version}: {holders}"
 
 
 def _holder(replica: ReplicaView, now: Snapshot) -> str:

@@ -6,6 +6,7 @@ import statistics
 
 from client.control.names import Shorts, with_names
 from client.control.snapshot import EventView, Snapshot, WorkerView
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.matching import decision_kind
 from client.ui.model.plot import bar, curve, spark
@@ -108,7 +109,7 @@ def network(record: Record, box: Box) -> list[Line]:
     out = [traffic.sent for traffic in record.traffic]
     into = [traffic.received for traffic in record.traffic]
     sent, received = words.size(now.network.sent_bytes), words.size(now.network.received_bytes)
-    known = words.plural(len(now.peers), "known peer")
+    known = plural(len(now.peers), "known peer")
     lines = [
         _flow("▲ sent", rates.sent, spark(out, cells), "second"),
         _flow("▼ received", rates.received, spark(into, cells), "accent"),
@@ -169,7 +170,7 @@ def limits_words(now: Snapshot) -> str:
     """Describe the owner's limits in short."""
     limits = now.limits
     found = [
-        words.plural(limits.threads, "thread") if limits.threads else "",
+        plural(limits.threads, "thread") if limits.threads else "",
         f"{limits.compute_share} % of the time" if 0 < limits.compute_share < 100 else "",
         f"{words.size(limits.memory_bytes)} RAM" if limits.memory_bytes else "",
         f"▲ {words.per_s(limits.upload_bytes_per_s)}" if limits.upload_bytes_per_s else "",
@@ -221,7 +222,7 @@ def _worker(now: Snapshot) -> Line:
     running = sum(worker.state == "running" for worker in workers)
     restarts = sum(worker.restarts for worker in workers)
     tone: Tone = "good" if running == len(workers) else "warn"
-    state = words.plural(running, "worker") if running else clean(workers[0].state)
+    state = plural(running, "worker") if running else clean(workers[0].state)
     again = f", restarted {restarts}x" if restarts else ""
     return line((state, tone), (again, "warn"), *_utilization(workers))
 

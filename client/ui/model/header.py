@@ -4,13 +4,14 @@ the last error. Pure."""
 from __future__ import annotations
 
 from client.control.snapshot import WHEN_DONE, DrainCostView, Snapshot
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.gone import headline, is_gone
 from client.ui.model.plot import progress
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, line_width, spread
 from client.ui.source.mailbox import Link
-from client.ui.text import clean
+from client.ui.text import clean, wrap
 
 GAP = Span("  ")
 VAST = 149
@@ -39,12 +40,26 @@ def header(record: Record, link: Link, box: Box) -> list[Line]:
     right = _traffic(record)
     if line_width(top) + line_width(right) + 4 > box.width:
         right = right[-1:]
-    state, leave, error = cut(_state(now, link), box.width), _leaving(now), _error(record)
-    lines = [spread(top, right, box.width), state]
+    state, leave, error = _state(now, link), _leaving(now), _error(record)
+    first = spread(top, right, box.width)
     if box.width < VAST:
-        return [*lines, cut(leave, box.width), cut(error, box.width)]
+        if line_width(state) > box.width and not now.last_error:
+            return [first, *_two_lines(state, box.width), cut(leave, box.width)]
+        return [first, *(cut(found, box.width) for found in (state, leave, error))]
     room = box.width - min(line_width(leave), box.width // 2) - 4
-    return [*lines, spread(cut(leave, box.width // 2), cut(error, room), box.width)]
+    below = spread(cut(leave, box.width // 2), cut(error, room), box.width)
+    return [first, cut(state, box.width), below]
+
+
+def _two_lines(state: Line, cells: int) -> list[Line]:
+    """Return the state with its reason, the last piece, on two lines."""
+    *before, said = state
+    indent = line_width(tuple(before))
+    first, *rest = wrap(said.text, cells - indent, 2) or [""]
+    return [
+        (*before, Span(first, said.tone)),
+        *((Span(" " * indent), Span(text, said.tone)) for text in rest),
+    ]
 
 
 def reason(now: Snapshot) -> str:
@@ -100,7 +115,7 @@ def _title(now: Snapshot, box: Box) -> Line:
 
 def _traffic(record: Record) -> Line:
     rates, now = record.rates, record.snapshot
-    links = words.plural(now.network.links, "link") if now else ""
+    links = plural(now.network.links, "link") if now else ""
     return line(
         (f"{links}  ", "muted"),
         ("▲ ", "second"),

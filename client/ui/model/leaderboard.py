@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.control.snapshot import ContributorView
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.plot import bar
 from client.ui.model.record import Record
@@ -47,7 +48,7 @@ def leaderboard(record: Record, box: Box) -> tuple[Line, list[Row]]:
 def _cells(rank: int, one: ContributorView, top: float, *, mine: bool) -> list[Span]:
     vouched = one.vouchers > 0
     count = one.microbatches if vouched else one.unvouched
-    by = words.plural(one.vouchers, "other") if vouched else "1: too few"
+    by = plural(one.vouchers, "other") if vouched else "1: too few"
     return [
         Span(str(rank), "muted"),
         Span(words.short(one.peer), "key" if mine else "strong"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client.control.names import with_names
 from client.control.snapshot import EventView
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.dashboard import event_line
 from client.ui.model.record import Record
@@ -51,7 +52,7 @@ def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
     order = "newest first" if newest_first else "newest last"
     missed = f", {record.missed} missed" if record.missed else ""
     filtered = " that match" if text else ""
-    return f"{words.plural(number, 'event')}{filtered}, {level} and above, {order}{missed}"
+    return f"{plural(number, 'event')}{filtered}, {level} and above, {order}{missed}"
 
 
 def event_details(record: Record, seq: str, box: Box) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from client.control.snapshot import Snapshot, TrustView
+from client.quantities import plural
 from client.ui.model import trust, words
 from client.ui.model.dashboard import event_line
 from client.ui.model.plot import bar
@@ -158,7 +159,7 @@ def peer_title(record: Record, sort: str, text: str) -> str:
     rows = peer_rows(now)
     found = len(chosen(rows, sort, text))
     filtered = f", {found} shown" if found != len(rows) else ""
-    return f"{words.plural(len(rows), 'volunteer')}{filtered}, by {sort}"
+    return f"{plural(len(rows), 'volunteer')}{filtered}, by {sort}"
 
 
 def details(record: Record, peer: str, box: Box) -> list[Line]:

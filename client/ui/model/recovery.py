@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from client.control.snapshot import EventView, ReplicaView, Snapshot
-from client.ui.model.words import listed, plural, short
+from client.quantities import plural
+from client.ui.model.words import listed, short
 from client.ui.text import clean
 
 MAX_INCIDENTS = 200

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import ReplicaView, Snapshot, StageView
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.plot import bar
 from client.ui.model.record import Record
@@ -149,7 +150,7 @@ def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
         (f"v{words.count(view.version):<6}", "muted"),
     ]
     if wide:
-        parts.append((f"{words.plural(view.layers, 'layer'):<10}", "muted"))
+        parts.append((f"{plural(view.layers, 'layer'):<10}", "muted"))
     if cells >= 60:
         figure = f"{words.rate(row.level)}/s" if row.level else words.NONE
         share = row.level / top if top else 0.0
@@ -182,7 +183,7 @@ def _why(
     if serving == 0:
         return f"nobody yet{coming}: the swarm waits", "bad"
     if serving < wanted:
-        return f"lacks {words.plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
+        return f"lacks {plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
     if known is None:
         return f"its needs are not known yet{coming}", "muted"
     spare = f"{serving - wanted} to spare" if serving > wanted else "enough"

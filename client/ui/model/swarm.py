@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.control.snapshot import Snapshot
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.plot import progress, spark
 from client.ui.model.record import Record
@@ -45,7 +46,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
         ),
         pair(
             "people",
-            f"{words.plural(volunteers, 'volunteer')} for {words.plural(len(now.stages), 'stage')}",
+            f"{plural(volunteers, 'volunteer')} for {plural(len(now.stages), 'stage')}",
         ),
         pair(
             "exactness",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.control.names import Shorts, with_names
+from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.dashboard import event_line
 from client.ui.model.record import Record
@@ -119,7 +120,9 @@ def _legs(one: Incident, now: float) -> Line:
 
 def _outcome(one: Incident, cells: int, names: Shorts) -> list[str]:
     told_of = any("computed again" in note for note in one.notes)
-    lost = "" if told_of or not one.steps_lost else f"{one.steps_lost} steps computed again"
+    lost = (
+        "" if told_of or not one.steps_lost else f"{plural(one.steps_lost, 'step')} computed again"
+    )
     told = [one.cover, lost] if not one.in_order else [one.cover]
     told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
     return wrap(clean(with_names("; ".join(filter(None, told)), names)), cells, 3)

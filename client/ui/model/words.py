@@ -123,11 +123,6 @@ def date(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment(at)))
 
 
-def plural(number: int, one: str, many: str = "") -> str:
-    """Return ``1 replica``, ``2 replicas``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def listed(items: list[str]) -> str:
     """Return ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))

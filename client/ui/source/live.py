@@ -32,7 +32,7 @@ SILENCE_S = 15.0
 """Seconds of silence of a subscribed node after which we reconnect."""
 PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
 SAID = {
-    "pause": "paused: memory is freed, other volunteers take over",
+    "pause": "paused: memory is freed; p resumes",
     "resume": "resumed: looking for a stage",
     "finish": "finishing: draining its stages, saving, leaving",
     "stop": "stopping: draining its stages, saving, leaving",

@@ -141,3 +141,20 @@ def test_json_answers_carry_their_schema_version(within: Within, tmp_path: Path)
         done = within(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["schema_version"] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("module", ["cyclopts", "client.errors", "client.cli.commands.doctor"])
+def test_an_interrupt_while_modules_load_is_no_traceback(module: str) -> None:
+    script = f"""
+import sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from client.cli.main import main
+sys.argv = ["volunteer", "doctor"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "volunteer: interrupted\n")

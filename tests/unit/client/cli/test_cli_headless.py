@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -200,8 +202,31 @@ def test_the_status_says_what_is_made_of_the_device() -> None:
     assert "measured" not in before
 
 
+PACKAGING = Path(__file__).parents[4] / "packaging"
+
+
+def _named(text: str) -> set[str]:
+    return set(re.findall(r"\bvolunteer_[a-z_]+\b", text))
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    panels = json.loads((PACKAGING / "grafana" / "volunteers.json").read_text())["panels"]
+    shown = [_named(one["expr"]) for panel in panels for one in panel["targets"]]
+    assert all(shown)
+    assert set().union(*shown) <= METRICS.keys()
+
+
+def test_the_alerts_are_of_metrics_that_there_are() -> None:
+    rules = (PACKAGING / "prometheus" / "alerts.yaml").read_text().split("- alert: ")[1:]
+    assert len(rules) >= 5
+    for rule in rules:
+        expression = rule.partition("expr:")[2].partition("labels:")[0]
+        assert _named(expression) or "up{" in expression
+        assert _named(expression) <= METRICS.keys()
+
+
 def test_every_metric_is_described_for_administrators() -> None:
-    page = (Path(__file__).parents[4] / "packaging" / "metrics.md").read_text()
+    page = (PACKAGING / "metrics.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert rows.keys() == METRICS.keys()
     assert all(metric.words in rows[name] for name, metric in METRICS.items())
@@ -221,7 +246,7 @@ async def _get(port: int, request: bytes) -> bytes:
 async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
     provider = FakeProvider()
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, 0, provider.snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.snapshot)
         assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
         assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
@@ -229,13 +254,25 @@ async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
         provider.failure = RuntimeError("not up yet")
         assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         with pytest.raises(UserError, match="metrics cannot be served"):
-            await serve_metrics(port, provider.snapshot)
+            await serve_metrics("127.0.0.1", port, provider.snapshot)
+        nursery.cancel_scope.cancel()
+
+
+async def test_metrics_are_served_on_the_address_that_was_chosen() -> None:
+    assert Settings().metrics_host == "127.0.0.1"
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().snapshot)
+        (await trio.open_tcp_stream("::1", port)).socket.close()
+        with pytest.raises(OSError):
+            await trio.open_tcp_stream("127.0.0.1", port)
+        with pytest.raises(UserError, match=r"cannot be served on 192\.0\.2\.1 port"):
+            await serve_metrics("192.0.2.1", 0, FakeProvider().snapshot)
         nursery.cancel_scope.cancel()
 
 
 async def test_slow_scrapers_keep_nobody_waiting() -> None:
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, 0, FakeProvider().snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().snapshot)
         slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
         for stream in slow:
             await stream.send_all(b"GET /metrics")  # and never more

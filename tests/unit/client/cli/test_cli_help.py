@@ -77,6 +77,27 @@ def test_help_of_a_command_does_not_load_torch(command: str) -> None:
     assert text.startswith(f"Usage: volunteer {command}")
 
 
+def test_what_a_volunteer_needs_is_listed_before_all_else() -> None:
+    from client.cli.command_table import COMMANDS, FIRST
+
+    _, _, text = _run("--help")
+    listed = [line.split()[1] for line in text.splitlines() if line.startswith("│ ")]
+    commands = [word for word in listed if word in COMMANDS]
+    assert tuple(commands[: len(FIRST)]) == FIRST
+    assert sorted(commands) == sorted(COMMANDS)
+
+
+def test_settings_are_listed_in_groups() -> None:
+    from client.cli.settings.flags import OTHERS, TITLES
+    from client.config import SETTINGS
+
+    grouped = [name for names in TITLES.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) < set(SETTINGS)
+    _, _, text = _run("join", "--help", COLUMNS="80")
+    assert all(f"─ Settings: {title} ─" in text for title in (*TITLES, OTHERS))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

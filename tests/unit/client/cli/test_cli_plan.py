@@ -73,6 +73,12 @@ def test_json_has_the_best_plan_its_terms_and_the_others(within: Within) -> None
     assert best["tokens_per_s"] == pytest.approx(answer["tokens_per_step"] / best["step_s"])
 
 
+def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
+    done = within("plan", "--machines", "1", "--no-measure", "--redundancy", "1")
+    assert "best for 1 machine and" in done.stdout
+    assert "1 stage x 1 replica," in done.stdout
+
+
 def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> None:
     text = within("plan", *DESCRIBED, "--stages", "2", "--microbatch", "4").stdout
     assert "2 stages x 2 replicas" in text

@@ -1,0 +1,89 @@
+"""Finds the command of a command line, runs it, and turns its result into an exit code.
+
+A command returns an exit code or raises ``UserError``; every other exception is a fault of this
+program and becomes one line and a file with the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from client.cli.app import build_app
+from client.cli.logging.crash import save_traceback
+from client.cli.terminal.output import say
+from client.errors import ExitCode, UserError, first_of
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and return the process's exit code.
+
+    Raises:
+        KeyboardInterrupt: the user has ended it.
+    """
+    tokens = [token for token in arguments if token != "--debug"]
+    debug = len(tokens) != len(arguments)
+    try:
+        result = build_app()(tokens)
+        sys.stdout.flush()
+    except UserError as error:
+        return _explain(error)
+    except BrokenPipeError:
+        return _silence_stdout()
+    except BaseExceptionGroup as group:
+        # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
+        # mistake.
+        known = first_of(group, UserError)
+        if known is not None:
+            return _explain(known)
+        if first_of(group, KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from None
+        if debug or not isinstance(group, Exception):
+            raise
+        return _explain_crash(group)
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, ImportError) and not _is_own(error):
+            return _explain_package(error)
+        return _explain_crash(error)
+    return int(result or ExitCode.OK)
+
+
+def _explain(error: UserError) -> int:
+    if error.told:
+        return int(error.exit_code)
+    say(f"volunteer: {error}")
+    if error.next_step:
+        say(f"  {error.next_step}")
+    return int(error.exit_code)
+
+
+def _explain_crash(error: Exception) -> int:
+    place = save_traceback(error)
+    say(f"volunteer: internal error: {_one_line(error)}")
+    say(f"  {place}; please report it")
+    return ExitCode.RUNTIME
+
+
+def _is_own(error: ImportError) -> bool:
+    return (error.name or "").partition(".")[0] in ("client", "protocol", "model_zoo")
+
+
+def _explain_package(error: ImportError) -> int:
+    say(f"volunteer: a package that this needs does not load: {_one_line(error)}")
+    say("  volunteer doctor says which, and what to do")
+    return ExitCode.CONFIG
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ExceptionGroup):
+        return _one_line(error.exceptions[0])
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:200]}"
+
+
+def _silence_stdout() -> int:
+    """The reader of our output has ended, which is no error."""
+    sys.stdout = None
+    return ExitCode.OK
