@@ -244,7 +244,7 @@ def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
             if user not in steps:
                 steps[user] = steps[file] + 1
                 waiting.append(user)
-    home = NET if mutant.path.startswith("client/net/") else f"{UNIT}/{Path(mutant.path).parent}"
+    home = _mirror(root, mutant.path)
     tests = {file for file in steps if file.startswith((UNIT, NET))}
     tests |= {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
     tests = {test for test in tests if Path(test).name.startswith("test_")}
@@ -254,6 +254,15 @@ def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
         for test in those:
             points[test] += 1 / len(those) + (word in Path(test).stem)
     return sorted(tests, key=lambda test: (-points[test], test))
+
+
+def _mirror(root: Path, path: str) -> str:
+    """Return the folder of tests that mirrors that of a file, or the nearest one above."""
+    if path.startswith("client/net/"):
+        return NET
+    return next(
+        home for above in Path(path).parents if (root / (home := f"{UNIT}/{above}")).is_dir()
+    )
 
 
 def _words(root: Path, mutant: Mutant) -> set[str]:
