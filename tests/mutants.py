@@ -8,8 +8,8 @@ A mutant is a comparison turned round, a branch that is always or never taken, a
 that is left out, an "and" in place of an "or", or another operator in a sum. It exists only in the
 memory of the processes that run it: no file is changed (``mutant_hook``). The unit tests nearest to
 it run first: those that import its module or mirror its folder, and that name what it changes. At
-the first failure it is killed. It survives what runs in ``--limit`` seconds. A failure counts only
-if the same test passes without the mutant.
+the first failure it is killed. It survives the tests of ``--limit`` processor seconds. A failure
+counts only if the same test passes without the mutant.
 
 Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, and
 branches for other systems. Some mutants are no faults all the same (a bound that is never met), so
@@ -46,6 +46,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.mutant_hook import sitecustomize
 
 REPOSITORY = Path(__file__).parents[1]
@@ -56,8 +58,10 @@ NET = "tests/net"
 FAST, SLOW = "not slow and not long", "slow and not long"
 BATCHES = (4, 16, 60)
 """Test files that one process runs: few at first, since most mutants are killed by the nearest."""
-TEST_LIMIT_S = 60.0
-"""An unmarked test takes a few seconds: one that takes this long has been brought to a halt."""
+TEST_LIMIT_S = 20.0
+"""Processor seconds. An unmarked test takes a few: one that takes this many never ends."""
+WAITS_S = 120.0
+"""A test that has not ended after this waits for what never comes."""
 MEMORY_BYTES = 6 * 2**30
 """A mutant that fills the memory ends before it harms the machine."""
 LOADED = ("hashlib", "libp2p", "msgspec", "nacl.bindings", "numpy", "safetensors", "torch", "trio")
@@ -244,7 +248,7 @@ def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
             if user not in steps:
                 steps[user] = steps[file] + 1
                 waiting.append(user)
-    home = NET if mutant.path.startswith("client/net/") else f"{UNIT}/{Path(mutant.path).parent}"
+    home = _mirror(root, mutant.path)
     tests = {file for file in steps if file.startswith((UNIT, NET))}
     tests |= {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
     tests = {test for test in tests if Path(test).name.startswith("test_")}
@@ -254,6 +258,15 @@ def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
         for test in those:
             points[test] += 1 / len(those) + (word in Path(test).stem)
     return sorted(tests, key=lambda test: (-points[test], test))
+
+
+def _mirror(root: Path, path: str) -> str:
+    """Return the folder of tests that mirrors that of a file, or the nearest one above."""
+    if path.startswith("client/net/"):
+        return NET
+    return next(
+        home for above in Path(path).parents if (root / (home := f"{UNIT}/{above}")).is_dir()
+    )
 
 
 def _words(root: Path, mutant: Mutant) -> set[str]:
@@ -286,8 +299,7 @@ class _Reports:
         self._to = to
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        # Without a handler the alarm ends the process, whatever its code is caught in.
-        signal.setitimer(signal.ITIMER_REAL, TEST_LIMIT_S)
+        _end_within(TEST_LIMIT_S, WAITS_S)
         self._to.send(("runs", nodeid))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -297,6 +309,12 @@ class _Reports:
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self._to.send(("failed", report.nodeid))
+
+
+def _end_within(computing_s: float, waiting_s: float) -> None:
+    # Without a handler a timer ends the process, whatever its code is caught in.
+    signal.setitimer(signal.ITIMER_PROF, computing_s)
+    signal.setitimer(signal.ITIMER_REAL, waiting_s)
 
 
 def _run_tests(environment: dict[str, str], arguments: Sequence[str], to: Connection) -> None:
@@ -314,9 +332,9 @@ def _run_tests(environment: dict[str, str], arguments: Sequence[str], to: Connec
     options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     reports = _Reports(to)
     to.send(("runs", arguments[0]))
-    signal.setitimer(signal.ITIMER_REAL, 2 * TEST_LIMIT_S)
+    _end_within(3 * TEST_LIMIT_S, WAITS_S)
     code = importlib.import_module("pytest").main([*options, *arguments], plugins=[reports])
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    _end_within(0, 0)
     to.send(("ended", str(int(code))))
 
 
@@ -325,7 +343,7 @@ class Trials:
     """Runs tests of mutants, each in a process forked from one that has loaded what they need."""
 
     limit_s: float = 90.0
-    """What a mutant survives after so many seconds of tests."""
+    """A mutant survives if so many processor seconds of tests do not kill it."""
     _sound: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -335,10 +353,14 @@ class Trials:
 
     def tried(self, mutant: Mutant) -> Mutant:
         """Return a mutant with the test that killed it."""
-        over = time.monotonic() + self.limit_s
+        left_s = self.limit_s
         for marks, tests in _batches(nearest_tests(REPOSITORY, mutant)):
             unsound: list[str] = []
-            while failed := self._first_failure(mutant, [*tests, "-m", marks, *unsound], over):
+            while left_s > 0:
+                failed, took_s = self._run([*tests, "-m", marks, *unsound], left_s, mutant)
+                left_s -= took_s
+                if not failed:
+                    break
                 if self._passes(failed):
                     return replace(mutant, killed_by=failed)
                 if f"--deselect={failed}" in unsound:
@@ -349,41 +371,52 @@ class Trials:
     def _passes(self, test: str) -> bool:
         """Tell whether a test passes without a mutant."""
         if test not in self._sound:
-            over = time.monotonic() + 2 * TEST_LIMIT_S
-            self._sound[test] = not self._first_failure(None, [test], over)
+            failed, _ = self._run([test], 3 * TEST_LIMIT_S)
+            self._sound[test] = not failed
         return self._sound[test]
 
-    def _first_failure(self, mutant: Mutant | None, arguments: list[str], over: float) -> str:
-        """Return the first test that fails; empty: none until ``over``."""
-        if time.monotonic() > over:
-            return ""
+    def _run(
+        self, arguments: list[str], limit_s: float, mutant: Mutant | None = None
+    ) -> tuple[str, float]:
+        """Return the first test that fails within so many processor seconds, and those it took;
+        empty: none fails."""
         here, there = self._processes.Pipe(duplex=False)
         environment = mutant.environment() if mutant else {}
         process = self._processes.Process(target=_run_tests, args=(environment, arguments, there))
         process.start()
         there.close()
-        runs = ""
+        runs, took_s = "", 0.0
         try:
-            while True:
-                if not here.poll(max(0.0, over - time.monotonic())):
-                    return ""
+            while took_s < limit_s:
+                took_s = _processor_s(process.pid, took_s)
+                if not here.poll(0.5):
+                    continue
                 said, name = here.recv()
                 if said == "failed":
-                    return name
+                    return name, took_s
                 if said == "ended":
                     if name not in ("0", "5"):
                         raise RuntimeError(f"pytest ended with {name}: {arguments}")
-                    return ""
+                    break
                 runs = name
+            return "", took_s
         except EOFError:
             if not runs:
                 raise RuntimeError("a process for tests could not start") from None
-            return runs  # It took the process with it, or was ended by the alarm.
+            return runs, took_s  # It took the process with it, or was ended by a timer.
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid or 0, signal.SIGKILL)
             process.kill()
             process.join()
+
+
+def _processor_s(pid: int | None, known_s: float) -> float:
+    """Return what a process and its children have computed; the known if it has ended."""
+    try:
+        return sum(psutil.Process(pid).cpu_times()[:4])
+    except psutil.Error:
+        return known_s
 
 
 def _short(text: str) -> str:
@@ -410,7 +443,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
     parser.add_argument("--at", default="", help="only those of one line: FILE:LINE")
-    parser.add_argument("--limit", type=float, default=90.0, help="seconds of tests for a mutant")
+    parser.add_argument("--limit", type=float, default=90.0, help="processor seconds for a mutant")
     parser.add_argument("--within", type=float, default=math.inf, help="seconds to begin them in")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--again", action="store_true", help="try the survivors of --out again")

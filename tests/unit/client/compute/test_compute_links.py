@@ -355,6 +355,14 @@ async def test_a_file_that_another_host_does_not_see_is_named(
         assert caught.value.kind == "shape", "no fault of the file, which would be fetched again"
 
 
+async def test_a_file_that_another_host_sees_is_left_to_its_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with echoing(monkeypatch) as (worker, _):
+        with pytest.raises(WorkerDied, match="worker answered Dropped"):  # as this one always does
+            await worker.call(LoadStart(path=__file__, digest="ab"))
+
+
 async def test_a_killed_process_of_another_host_is_a_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
