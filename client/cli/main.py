@@ -6,14 +6,16 @@ program and becomes one line and a file with the traceback.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 from client.cli.app import build_app
 from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError, first_of
+from client.errors import ExitCode, UserError, first_of, solvable
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     except BaseExceptionGroup as group:
         # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
         # mistake.
-        known = first_of(group, UserError)
+        known = solvable(group)
         if known is not None:
             return _explain(known)
         if first_of(group, KeyboardInterrupt) is not None:
@@ -45,15 +47,30 @@ def run(arguments: Sequence[str]) -> int:
             raise
         if isinstance(error, ImportError) and not _is_own(error):
             return _explain_package(error)
+        if (known := solvable(error)) is not None:
+            return _explain(known)
         return _explain_crash(error)
     return int(result or ExitCode.OK)
 
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_closed()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings are for developers; users get sentences
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_closed() -> None:
+    """Open what was closed of stdin, stdout and stderr: a file that is opened later would else take
+    its place, and get what is meant for it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _interrupted() -> int:
@@ -62,6 +79,8 @@ def _interrupted() -> int:
 
 
 def _explain(error: UserError) -> int:
+    with suppress(OSError):
+        sys.stdout.flush()  # else its rest is tried again at the end, and fails aloud
     if error.told:
         return int(error.exit_code)
     say(f"volunteer: {error}")

@@ -28,7 +28,7 @@ FAILURES = [
     (["join", "--swarm", f"/ip4/1.2.3.4/tcp/70000/p2p/{PEER}"], 2, "not a TCP port"),
     (["join", "--swarm", "no-such-file.swarm"], 2, "No such file"),
     (["join", "--swarm", "-"], 2, "not an invite"),
-    (["join", "--swarm", "x", "--listen-port", "70000"], 78, "listen_port"),
+    (["join", "--swarm", "x", "--listen-port", "70000"], 78, "--listen-port"),
     (["join", "--swarm", "x", "--config", "no-such.toml"], 78, "no-such.toml"),
     (["join", "--swarm", "x", "--threads", "1024"], 78, "1024 threads are more than the"),
     (["bench", "--threads", "1024"], 78, "leave it out"),
