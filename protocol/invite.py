@@ -145,9 +145,8 @@ def unwrapped(text: str) -> str:
     brackets, the marks of a quoted mail, line breaks. Neither has any of these itself."""
     if len(text) > MAX_SWARM_FILE_CHARS:
         return ""
-    return "".join("".join(line.lstrip("> \t") for line in text.splitlines()).split()).strip(
-        _AROUND
-    )
+    lines = (line.lstrip("> \t") for line in text.splitlines())
+    return "".join("".join(lines).split()).strip(_AROUND)
 
 
 def parse_invite(text: str) -> Invite:
