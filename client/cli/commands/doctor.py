@@ -16,6 +16,7 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.checks_services import check_services
 from client.cli.diagnosis.limit_checks import examine_limits
+from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
 from client.cli.reach.machine import find_volunteers
 from client.cli.terminal.output import print_json, printable, say
@@ -84,7 +85,10 @@ def examine_home(home: Home) -> Iterator[Check]:
     yield from inside.check_lock(home.folders.data)
     yield checks.check_at_rest(home.folders.data)
     yield from inside.check_swarm_files(home.folders.swarms)
-    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
+    folder = home.folders.data / Entry.CHECKPOINTS
+    views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))
+    unusable = (Path(file.path) for view in views for file in view.files if file.damaged)
+    yield from inside.check_checkpoints(folder, unusable)
 
 
 def _opens(folder: Path) -> bool:
