@@ -9,6 +9,7 @@ one that does.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,6 +42,7 @@ NOT_SETTINGS: Final = frozenset(
     | {"PASSPHRASE_FILE", "NEW_PASSPHRASE_FILE", "HOSTS_KEY"}
 )
 """Variables with the prefix that other parts of the program read."""
+UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
 MIN_RATE_BYTES_PER_S: Final = 100_000
@@ -97,7 +99,7 @@ def _check_device(names: str) -> str:
 
 def _check_folder(path: str) -> str:
     """Return a folder's absolute path: a node in the background may start elsewhere."""
-    return str(Path(path).expanduser().absolute()) if path else ""
+    return str(Path(os.path.expanduser(path)).absolute()) if path else ""
 
 
 def _check_nickname(text: str) -> str:
@@ -573,13 +575,20 @@ def _layers(
     refuse: Refuse,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
-    files = [file for file in (system_file, user_file) if file is not None and file.exists()]
+    files = [file for file in (system_file, user_file) if file is not None and _may_exist(file)]
     for file in files if config_file is None else [*files, config_file]:
         table = _from_file(file, refuse)
         yield from ((name, table[name], str(file)) for name in _known(table, str(file), refuse))
     yield from _from_environment(environ, refuse)
     written = {name: value for name, value in flags.items() if value is not None}
     yield from ((name, written[name], FLAG) for name in _known(written, "a flag", refuse))
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # reading it says why
+        return True
 
 
 def _from_file(path: Path, refuse: Refuse) -> dict[str, object]:
@@ -599,7 +608,7 @@ def _table(path: Path) -> dict[str, object]:
             raise ConfigError(f"{path} is too long for settings", "check --config")
         return tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", "check --config") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}", UNREADABLE) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}", "correct the file") from error
 

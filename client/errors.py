@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 Found = TypeVar("Found", bound=BaseException)
 
@@ -55,6 +56,35 @@ def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
             if found is not None:
                 return found
     return None
+
+
+_ACCESS: Final = "give this user access to it, or set VOLUNTEER_HOME to a folder of its own"
+_FREE: Final = "free space where the output or the files go: volunteer cache prune"
+OF_THE_MACHINE: Final = {
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.EROFS: "mount it for writing, or set VOLUNTEER_HOME to another folder",
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EMFILE: "allow more open files: ulimit -n 4096",
+    errno.ENFILE: "the machine has too many open files: end other programs",
+    errno.EIO: "check the disk",
+    errno.ELOOP: "mend the symbolic links",
+    errno.ENAMETOOLONG: "use a shorter path",
+}
+"""Faults of the machine and not of this program wherever they come up, with what to do."""
+
+
+def solvable(error: BaseException) -> UserError | None:
+    """Return what the user can do about an error, or one in a group; None: it is our fault."""
+    group = BaseExceptionGroup("", [error])
+    known, of_system = first_of(group, UserError), first_of(group, OSError)
+    if known is not None or of_system is None:
+        return known
+    if (next_step := OF_THE_MACHINE.get(of_system.errno or 0)) is None:
+        return None
+    what = f"cannot use {of_system.filename}: " if of_system.filename else ""
+    return UserError(f"{what}{of_system.strerror}", next_step)
 
 
 class ConfigError(UserError):

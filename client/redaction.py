@@ -8,10 +8,10 @@ equal marks, so that a text can still be followed.
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 _INVITE: Final = re.compile(r"volunteer:[0-9a-fA-F]{8,}[^\s\"'<>]*")
@@ -71,9 +71,7 @@ def _own_folder(found: re.Match[str]) -> str:
 
 def _own_names() -> list[tuple[re.Pattern[str], str]]:
     """Return the names of this machine and its user that are long enough to be names."""
-    words = [(socket.gethostname(), "[machine]")]
-    with suppress(RuntimeError):  # a user without a home
-        words.insert(0, (str(Path.home()), "~"))
+    words = [(os.path.expanduser("~"), "~"), (socket.gethostname(), "[machine]")]
     with suppress(KeyError, OSError):  # a user without a name
         words.append((getpass.getuser(), "[user]"))
     return [

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from model_zoo.huggingface.config import to_config
 from model_zoo.huggingface.dtypes import TORCH, DType
+from model_zoo.huggingface.filling import filling, save_tensors
 from model_zoo.huggingface.layout import layout, zeros
-from model_zoo.huggingface.replacing import replacing
 from model_zoo.huggingface.shards import INDEX, WEIGHTS
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
@@ -38,7 +37,7 @@ def export_hf(
 ) -> Path:
     """Write a whole model in the Hugging Face layout; return `out_dir`.
 
-    Each file appears complete or not at all; the weights come last.
+    The files appear together or not at all.
 
     Args:
         spec: the model.
@@ -59,41 +58,39 @@ def export_hf(
     kind = TORCH[dtype]
     config["torch_dtype"] = str(kind).removeprefix("torch.")
     tensors = {name: t.to(kind).contiguous() for name, t in _theirs(spec, whole).items()}
-    out_dir.mkdir(parents=True, exist_ok=True)
     # Without a limit of its own, a pipeline asks short models for more than they take.
     generation = {"max_length": spec.longest}
     if "eos_token_id" in config:
         generation["eos_token_id"] = config["eos_token_id"]
-    for name, values in (("config.json", _COMMON | config), (GENERATION, generation)):
-        with replacing(out_dir / name) as partial:
-            partial.write_text(json.dumps(values, indent=2) + "\n")
-    if tokenizer is not None:
-        write_tokenizer(tokenizer, out_dir, spec.longest)
-    _write_weights(tensors, out_dir)
+    with filling(out_dir) as made:
+        for name, values in (("config.json", _COMMON | config), (GENERATION, generation)):
+            (made / name).write_text(json.dumps(values, indent=2) + "\n")
+        if tokenizer is not None:
+            write_tokenizer(tokenizer, made, spec.longest)
+        weights = _write_weights(tensors, made)
+    # what an older export had under other names would be loaded in their place
+    for old in [out_dir / INDEX, out_dir / WEIGHTS, *out_dir.glob("model-*-of-*.safetensors")]:
+        if old.name not in weights:
+            old.unlink(missing_ok=True)
     return out_dir
 
 
-def _write_weights(tensors: State, out_dir: Path) -> None:
-    """Write one file, or several with an index; what an older export had under other names goes,
-    for it would be loaded in their place."""
+def _write_weights(tensors: State, out_dir: Path) -> list[str]:
+    """Write one file, or several with an index; return their names."""
     shards = _shards(tensors)
     count, placed = len(shards), dict[str, str]()
     names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
     if count == 1:
         names = [WEIGHTS]
     for file, shard in zip(names, shards, strict=True):
-        with replacing(out_dir / file) as partial:
-            save_file(shard, partial, metadata={"format": "pt"})
+        save_tensors(shard, out_dir / file)
         placed |= dict.fromkeys(shard, file)
     if count > 1:
         total = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": placed}
-        with replacing(out_dir / INDEX) as partial:
-            partial.write_text(json.dumps(index, indent=2) + "\n")
+        (out_dir / INDEX).write_text(json.dumps(index, indent=2) + "\n")
         names.append(INDEX)
-    for old in [out_dir / INDEX, out_dir / WEIGHTS, *out_dir.glob("model-*-of-*.safetensors")]:
-        if old.name not in names:
-            old.unlink(missing_ok=True)
+    return names
 
 
 def _shards(tensors: State) -> list[State]:

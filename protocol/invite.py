@@ -32,6 +32,9 @@ MAX_SWARM_FILE_CHARS = 2 * MAX_MANIFEST_BYTES + MAX_INVITE_CHARS
 """JSON inside a JSON string doubles its quotes, at worst."""
 MAX_PEERS = 16
 
+_MARK = "\ufeff \t\r\n"
+"""A byte order mark and white space."""
+_AROUND = _MARK + "<>()[]\"'`\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e"
 _SWARM_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -124,17 +127,26 @@ def parse_target(text: str) -> Target:
         InviteError: none of them, or a broken one.
         RemoteProtocolError: a ``.swarm`` file whose manifest or signature does not hold.
     """
-    text = text.strip()
-    if text.startswith(SCHEME):
-        return parse_invite(text)
+    text, bare = text.strip(_MARK), unwrapped(text)
+    if bare.startswith(SCHEME):
+        return parse_invite(bare)
     if text.startswith("{"):
         return parse_swarm_file(text)
-    if text.startswith("/"):
-        return _peer(text)
+    if bare.startswith("/"):
+        return _peer(bare)
     raise InviteError(
         f"not an invite: {text[:60]!r}",
         "give an invite (volunteer:...), a .swarm file, a member's address (/ip4/...) or '-'",
     )
+
+
+def unwrapped(text: str) -> str:
+    """Return an invite or an address without what mail programs and people put around it: quotes,
+    brackets, the marks of a quoted mail, line breaks. Neither has any of these itself."""
+    if len(text) > MAX_SWARM_FILE_CHARS:
+        return ""
+    lines = (line.lstrip("> \t") for line in text.splitlines())
+    return "".join("".join(lines).split()).strip(_AROUND)
 
 
 def parse_invite(text: str) -> Invite:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from client.cli.app import build_app
 from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError, first_of
+from client.errors import ExitCode, UserError, first_of, solvable
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -33,7 +34,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except BaseExceptionGroup as group:
         # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
         # mistake.
-        known = first_of(group, UserError)
+        known = solvable(group)
         if known is not None:
             return _explain(known)
         if first_of(group, KeyboardInterrupt) is not None:
@@ -46,11 +47,15 @@ def run_command(arguments: Sequence[str]) -> int:
             raise
         if isinstance(error, ImportError) and not _is_own(error):
             return _explain_package(error)
+        if (known := solvable(error)) is not None:
+            return _explain(known)
         return _explain_crash(error)
     return int(result or ExitCode.OK)
 
 
 def _explain(error: UserError) -> int:
+    with suppress(OSError):
+        sys.stdout.flush()  # else its rest is tried again at the end, and fails aloud
     if error.told:
         return int(error.exit_code)
     say(f"volunteer: {error}")

@@ -4,6 +4,7 @@ first moment on, and no traceback while the modules of a command load.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,9 +26,22 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_closed()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings are for developers; users get sentences
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_closed() -> None:
+    """Open what was closed of stdin, stdout and stderr: a file that is opened later would else take
+    its place, and get what is meant for it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.net.port_mapper import PortMapper
+from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.relaying import Relaying
@@ -118,7 +119,6 @@ OTHER_PORTS = 4
 """Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
-UNSAVED = "free space and try again; --discard leaves anyway"
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
 
 
@@ -256,11 +256,8 @@ class Node:
         self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._patient = False
-        """Whether a state that cannot be saved is kept while we leave."""
-        self._discards = False
-        """Whether the user has agreed to lose it."""
         self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
+        self._leaving = Leaving(lambda: self._training.held_stages, self._checkpoints)
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
@@ -370,18 +367,12 @@ class Node:
 
     def stop(self) -> None:
         """Begin to drain."""
-        self._refuse_losses()
-        self._patient = True
-        self._stop_asked.set()
+        self.finish()
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
-        if discard:
-            self._discards = True
-            self._training.held_stages.let_go()
-            self._stop_asked.set()
-        else:
-            self.stop()
+        self._leaving.ask(discard=discard)
+        self._stop_asked.set()
         steps = self._engine.amending.book.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
@@ -396,17 +387,9 @@ class Node:
 
     def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         """Begin to give up every stage; return the pause."""
-        if discard:
-            self._training.held_stages.let_go()
-        else:
-            self._refuse_losses()
+        self._leaving.ask_pause(discard=discard)
         kept = self._pauses.pause(until, reason)
         return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
-
-    def _refuse_losses(self) -> None:
-        """Refuse to leave while the disk does not take a state that nobody else has."""
-        if problem := self._training.held_stages.not_to_be_saved(self._checkpoints):
-            raise Impossible(f"{problem}; {UNSAVED}")
 
     def resume(self) -> bool:
         """Take part again."""
@@ -497,17 +480,11 @@ class Node:
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._refused or self._training.held_stages.failure or self._loss()
+        failure = failure or self._refused or self._training.held_stages.failure
+        failure = failure or self._leaving.loss()
         if failure is not None:
             raise failure
         return ExitCode.OK
-
-    def _loss(self) -> UserError | None:
-        """What was lost on leaving; None: nothing, or the user has agreed to it."""
-        lost = self._training.held_stages.lost
-        if self._discards or not lost:
-            return None
-        return UserError("; ".join(lost), "free space: the run goes on from an earlier version")
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
@@ -742,8 +719,7 @@ class Node:
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
-        self._patient = False
-        self._training.held_stages.let_go()
+        self._leaving.must()
         self._stop_asked.set()
 
     async def _until_over(self) -> None:
@@ -805,8 +781,7 @@ class Node:
     async def _leave(self) -> None:
         """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
-        if not self._patient:  # nobody may be there to make room
-            self._training.held_stages.let_go()
+        self._leaving.begin()
         self._history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()

@@ -305,8 +305,8 @@ def _state(
     if stopping:
         return "stopping", held_stages.draining_words
     if paused is not None:
-        held = ", ".join(map(str, held_stages.held))
-        return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
+        words = f"; {held_stages.draining_words}" if held_stages.held else ""
+        return "paused", paused.reason + words
     if not engine.started and (off := engine.compare_clocks()):
         return "waiting", off
     starved, served = engine.text.starved, engine.membership.roster.serving(0)

@@ -154,16 +154,35 @@ class Folders:
 
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
-    """Return the folders for this environment; ``data`` overrides the data folder alone."""
+    """Return the folders for this environment; ``data`` overrides the data folder alone.
+
+    Raises:
+        UserError: they would be in the home folder of a user who has none.
+    """
     home = environ.get(HOME_VARIABLE)
     if home:
-        return home_folders(Path(home).expanduser().absolute(), data)
+        return home_folders(Path(os.path.expanduser(home)).absolute(), data)
+    user_home()
     places = platformdirs.PlatformDirs(APP, appauthor=False)
     user_data = Path(places.user_data_dir)
     runtime_root = environ.get("XDG_RUNTIME_DIR")
     # without a session's runtime folder, one of ours: not a guessable name in a shared one
     runtime = Path(runtime_root) / APP if runtime_root else user_data / "run"
     return Folders(Path(places.user_config_dir), data or user_data, runtime_below(runtime))
+
+
+def user_home() -> Path:
+    """Return the user's home folder.
+
+    Raises:
+        UserError: the user has none, as often in containers.
+    """
+    home = Path(os.path.expanduser("~"))
+    if home.is_absolute():
+        return home
+    words = f"the user with the number {os.geteuid()} has no home folder"
+    next_step = f"set HOME or {HOME_VARIABLE} to a folder of its own"
+    raise UserError(words, next_step, ExitCode.CONFIG)
 
 
 def home_folders(home: Path, data: Path | None = None) -> Folders:

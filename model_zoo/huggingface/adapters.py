@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from model_zoo.huggingface.dtypes import TORCH, DType
+from model_zoo.huggingface.filling import filling, save_tensors
 from model_zoo.huggingface.layout import layout
-from model_zoo.huggingface.replacing import replacing
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
 from model_zoo.specs.architecture import LinearPart, Lora
@@ -65,7 +64,7 @@ def export_adapters(
 ) -> Path:
     """Write adapters as a folder that `peft` loads beside their base; return ``out_dir``.
 
-    Each file appears complete or not at all.
+    The files appear together or not at all.
 
     Args:
         spec: the model, with adapters.
@@ -85,13 +84,11 @@ def export_adapters(
         for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
             tensor = adapters[f"{place.name}.{ours}"].to(TORCH[dtype])
             tensors[f"base_model.model.{place.theirs}.{theirs}.weight"] = tensor.contiguous()
-    out_dir.mkdir(parents=True, exist_ok=True)
-    if tokenizer is not None:
-        write_tokenizer(tokenizer, out_dir, spec.longest)
-    with replacing(out_dir / CONFIG) as partial:
-        partial.write_text(json.dumps(_config(spec, base), indent=2) + "\n")
-    with replacing(out_dir / WEIGHTS) as partial:
-        save_file(tensors, partial, metadata={"format": "pt"})
+    with filling(out_dir) as made:
+        if tokenizer is not None:
+            write_tokenizer(tokenizer, made, spec.longest)
+        (made / CONFIG).write_text(json.dumps(_config(spec, base), indent=2) + "\n")
+        save_tensors(tensors, made / WEIGHTS)
     return out_dir
 
 

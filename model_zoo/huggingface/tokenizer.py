@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from model_zoo.huggingface.replacing import replacing
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.tokenizers.bpe import Bpe, end_word
 
@@ -15,7 +14,7 @@ CONFIG: Final = "tokenizer_config.json"
 
 
 def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
-    """Write both files, each complete or not at all; the chat template is in the second one.
+    """Write both files; the chat template is in the second one.
 
     Args:
         tokenizer: what made the model's tokens.
@@ -23,12 +22,10 @@ def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
         context: tokens that the model takes.
 
     Raises:
-        OSError: the folder cannot be written; older files there are unchanged.
+        OSError: the folder cannot be written.
     """
-    with replacing(out_dir / FILE) as partial:
-        partial.write_bytes(tokenizer.file)
-    with replacing(out_dir / CONFIG) as partial:
-        partial.write_text(json.dumps(_config(tokenizer, context), indent=2) + "\n")
+    (out_dir / FILE).write_bytes(tokenizer.file)
+    (out_dir / CONFIG).write_text(json.dumps(_config(tokenizer, context), indent=2) + "\n")
 
 
 def _config(tokenizer: Bpe, context: int) -> dict[str, Any]:

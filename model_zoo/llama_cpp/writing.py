@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_zoo.huggingface.dtypes import TORCH, DType
-from model_zoo.huggingface.replacing import replacing
+from model_zoo.huggingface.filling import filling
 from model_zoo.llama_cpp.architecture import Keys, NotInGguf, keys
 from model_zoo.llama_cpp.tensors import is_always_fp32, tensors
 from model_zoo.llama_cpp.vocabulary import vocabulary
@@ -77,8 +77,7 @@ def export_gguf(
     metadata: Keys = {"general.type": "model", "general.name": name}
     metadata |= {"general.file_type": int(gguf.LlamaFileType[_TYPES[dtype][1]])}
     metadata |= keys(spec) | vocabulary(tokenizer, spec.vocab)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
+    with filling(path.parent) as made:
         writer = gguf.GGUFWriter(None, metadata["general.architecture"])
         for key, value in metadata.items():
             _add(gguf, writer, key, value)
@@ -88,7 +87,7 @@ def export_gguf(
             stored = gguf.GGMLQuantizationType[_TYPES[kind][0]]
             writer.add_tensor_info(each, tuple(tensor.shape), np.dtype(np.uint16), size, stored)
         try:
-            writer.write_header_to_file(partial)
+            writer.write_header_to_file(made / path.name)
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
             for each, tensor in tensors(spec, state):

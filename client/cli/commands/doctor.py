@@ -16,6 +16,7 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.checks_services import check_services
 from client.cli.diagnosis.limit_checks import examine_limits
+from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
 from client.cli.reach.machine import find_volunteers
 from client.cli.terminal.output import print_json, printable, say
@@ -78,18 +79,40 @@ def checkpoints_bytes(home: Home) -> int:
     return (home.settings.checkpoint_keep + 1) * max(sizes, default=0)
 
 
+def examine_home(home: Home) -> Iterator[Check]:
+    """Yield the results of the checks of what lies in the data folder."""
+    yield inside.check_identity(home.folders.data)
+    yield from inside.check_lock(home.folders.data)
+    yield checks.check_at_rest(home.folders.data)
+    yield from inside.check_swarm_files(home.folders.swarms)
+    folder = home.folders.data / Entry.CHECKPOINTS
+    views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))
+    unusable = (Path(file.path) for view in views for file in view.files if file.damaged)
+    yield from inside.check_checkpoints(folder, unusable)
+
+
+def _opens(folder: Path) -> bool:
+    """Whether a folder may be looked into, or is not there yet."""
+    try:
+        os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
     yield checks.check_python()
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
     yield from (Check("settings", "fail", fault.message, fault.next_step) for fault in faults)
-    yield checks.check_folder("data folder", home.folders.data, checkpoints_bytes(home))
-    yield inside.check_identity(home.folders.data)
-    yield from inside.check_lock(home.folders.data)
-    yield checks.check_at_rest(home.folders.data)
-    yield from inside.check_swarm_files(home.folders.swarms)
-    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
+    opens = _opens(home.folders.data)
+    needed = checkpoints_bytes(home) if opens else 0
+    yield checks.check_folder("data folder", home.folders.data, needed)
+    if opens:
+        yield from examine_home(home)
     yield inside.check_runtime_folder(home.folders.runtime)
     run = RunRecord(home.folders.data).load()
     own = run.pid if run is not None else None
@@ -100,7 +123,8 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     if (hosts := check_hosts(home.settings, os.environ)) is not None:
         yield hosts
     yield outside.check_reachability(home.settings)
-    yield from outside.check_swarms(home)
+    if opens:
+        yield from outside.check_swarms(home)
     yield from outside.check_node(home)
     yield from check_services()
     yield from examine_limits(home.settings, home.folders.data)

@@ -149,7 +149,9 @@ def _told(out: Path) -> Iterator[None]:
     except ValueError as error:  # it has switches that no class of transformers has, or llama.cpp
         raise UserError(str(error), "volunteer sample needs no export") from error
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
+        known = error.strerror or f"the disk took less than it was given ({error})"
+        next_step = "free space, or choose another --out"
+        raise UserError(f"cannot write {out}: {known}", next_step) from error
 
 
 def _measured(

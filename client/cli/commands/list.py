@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from client.cli.reach.machine import Volunteer, find_volunteers
+from client.cli.reach.machine import Volunteer, find_volunteers, user_name
 from client.cli.terminal.output import (
     human_bytes,
     human_duration,
@@ -90,7 +90,8 @@ def _row(one: Volunteer) -> tuple[str, ...]:
 def _where(one: Volunteer) -> str:
     """Return the home, with the service and the user where they say more."""
     home = one.home or ("usual home" if one.condition != "no access" else one.socket)
-    notes = [one.service, f"user {one.user}" if one.user not in ("", getpass.getuser()) else ""]
+    another = one.user not in ("", user_name(os.geteuid()))
+    notes = [one.service, f"user {one.user}" if another else ""]
     note = ", ".join(filter(None, notes))
     return one_line(f"{home} ({note})" if note else home)
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from client.cli.diagnosis.checks import Check
-from client.cli.models.checkpoint_files import look
 from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
 from client.errors import UserError
 from client.store.checkpoints import DAMAGED
@@ -95,12 +94,9 @@ def _unusable(path: Path, error: Exception) -> Check:
     return Check("swarm files", "fail", words, step)
 
 
-def check_checkpoints(folder: Path) -> Iterator[Check]:
-    """No checkpoint was found damaged when it was read last, and none has a damaged header."""
-    damaged = sorted(folder.glob(f"*/*{DAMAGED}*"))
-    views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))
-    files = [Path(file.path) for view in views for file in view.files if file.damaged]
-    if found := [*files, *damaged]:
+def check_checkpoints(folder: Path, unusable: Iterable[Path]) -> Iterator[Check]:
+    """No checkpoint was found damaged when it was read last; ``unusable`` are found so now."""
+    if found := [*unusable, *sorted(folder.glob(f"*/*{DAMAGED}*"))]:
         words = f"{len(found)} checkpoints are damaged and not used, such as {found[0]}"
         step = "check the disk; volunteer checkpoint verify reads the others. Members replace them"
         yield Check("checkpoints", "warn", words, step)

@@ -25,6 +25,7 @@ from client.cli.reach.services import ServicePlace, installed_services
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
 from client.control.snapshot import Snapshot
 from client.control.sockets import SUFFIX, Listener, listener, listening_sockets
+from client.errors import UserError
 from client.store.last_run import RunRecord
 from client.store.paths import HOME_VARIABLE, Folders, find_folders
 
@@ -98,17 +99,23 @@ def find_volunteers() -> list[Volunteer]:
 def _known_homes() -> Iterator[KnownHome]:
     """Yield this home, the user's usual one, and those of the services, each once."""
     services = [*installed_services("user"), *installed_services("system")]
-    usual = find_folders({k: v for k, v in os.environ.items() if k != HOME_VARIABLE})
     known = [
         *(KnownHome(place.folders, str(place.home or ""), place.name) for place in services),
-        KnownHome(find_folders(), os.environ.get(HOME_VARIABLE, "")),
-        KnownHome(usual, ""),
+        *_own_homes(),
     ]
     seen: set[Path] = set()
     for home in known:
         if home.folders.runtime not in seen:
             seen.add(home.folders.runtime)
             yield home
+
+
+def _own_homes() -> Iterator[KnownHome]:
+    """Yield this home and the user's usual one, as far as this user has them."""
+    usual = {name: text for name, text in os.environ.items() if name != HOME_VARIABLE}
+    for environ in (os.environ, usual):
+        with suppress(UserError):
+            yield KnownHome(find_folders(environ), environ.get(HOME_VARIABLE, ""))
 
 
 def _sockets_in(folder: Path) -> list[Path]:
@@ -138,7 +145,7 @@ def _ask(path: Path) -> Volunteer | None:
 def _closed(path: Path) -> Volunteer:
     user = ""
     with suppress(OSError):
-        user = _user_name(path.parent.lstat().st_uid)
+        user = user_name(path.parent.lstat().st_uid)
     return Volunteer(
         condition="no access",
         words=f"another user's: this user may not open {path}",
@@ -155,7 +162,7 @@ def _described(path: Path, who: Listener, now: Snapshot) -> Volunteer:
         words=now.reason,
         home=_home_of(who, path),
         service=_service_of(who.pid),
-        user=_user_name(who.user),
+        user=user_name(who.user),
         pid=who.pid,
         socket=str(path),
         swarm=now.swarm,
@@ -187,7 +194,7 @@ def _mute(path: Path, who: Listener, error: ControlError) -> Volunteer:
         next_step=next_step,
         home=_home_of(who, path),
         service=_service_of(who.pid),
-        user=_user_name(who.user),
+        user=user_name(who.user),
         pid=who.pid,
         socket=str(path),
     )
@@ -263,7 +270,8 @@ def _is_stopped(pid: int | None) -> bool:
         return False
 
 
-def _user_name(user: int | None) -> str:
+def user_name(user: int | None) -> str:
+    """Return the name of a user; its number where it has none."""
     if user is None:
         return ""
     try:

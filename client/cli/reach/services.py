@@ -18,7 +18,14 @@ from typing import Final, Literal
 
 from client.errors import ExitCode, UserError
 from client.packaging_data import INSTANCE_CHARS, Kind, is_instance
-from client.store.paths import HOME_VARIABLE, SYSTEM_HOME, Folders, find_folders, home_folders
+from client.store.paths import (
+    HOME_VARIABLE,
+    SYSTEM_HOME,
+    Folders,
+    find_folders,
+    home_folders,
+    user_home,
+)
 
 Scope = Literal["user", "system"]
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
@@ -106,10 +113,10 @@ def service_place(scope: Scope, instance: str = "") -> ServicePlace:
         units, settings = SYSTEM_UNITS, SYSTEM_SETTINGS
         home: Path | None = SYSTEM_HOME.with_name(SYSTEM_HOME.name + beside)
     else:
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
         units, settings = config / "systemd" / "user", config / "volunteer"
         manager = ("systemctl", "--user")
-        home = Path.home() / ".local" / "share" / f"volunteer{beside}" if instance else None
+        home = user_home() / ".local" / "share" / f"volunteer{beside}" if instance else None
     return ServicePlace(
         kind=scope,
         scope=scope,
@@ -127,13 +134,14 @@ def _agent(scope: Scope, instance: str) -> ServicePlace:
     if scope == "system":
         raise UserError("on a Mac volunteer has no system service", "leave out --system")
     name = f"{LABEL}.{instance}" if instance else LABEL
-    support = Path.home() / "Library" / "Application Support"
+    library = user_home() / "Library"
+    support = library / "Application Support"
     return ServicePlace(
         kind="launchd",
         scope=scope,
         instance=instance,
         name=name,
-        unit=Path.home() / "Library" / "LaunchAgents" / f"{name}.plist",
+        unit=library / "LaunchAgents" / f"{name}.plist",
         invite=support / "volunteer" / (f"{instance}.swarm" if instance else "swarm"),
         environment=None,
         home=support / f"volunteer-{instance}" if instance else None,

@@ -20,6 +20,7 @@ from protocol.invite import (
     SwarmFile,
     Target,
     parse_target,
+    unwrapped,
 )
 from protocol.manifest import needs_newer
 
@@ -35,7 +36,7 @@ def read_target(text: str) -> Target:
     try:
         target = parse_target(_contents(text))
         secret = isinstance(target, Invite) and (target.secret or target.ticket) is not None
-        if secret and text.startswith(SCHEME):
+        if secret and unwrapped(text).startswith(SCHEME):
             say("everybody on this machine can read the invite's secret on the command line.")
             say("  Use --swarm FILE, or --swarm - to read it from stdin")
         return target
@@ -78,7 +79,7 @@ def as_name(text: str | None) -> str | None:
     Raises:
         UserError: they cannot be read.
     """
-    if text is None or not (text.startswith(SCHEME) or Path(text).suffix == SUFFIX):
+    if text is None or not (unwrapped(text).startswith(SCHEME) or Path(text).suffix == SUFFIX):
         return text
     target = read_target(text)
     return text if isinstance(target, Address) else target.swarm
@@ -109,7 +110,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
 def _contents(text: str) -> str:
     if text == "-":
         return sys.stdin.read(MAX_SWARM_FILE_CHARS + 1)
-    if text.startswith((SCHEME, *(f"/{kind}/" for kind in KINDS))):
+    if unwrapped(text).startswith((SCHEME, *(f"/{kind}/" for kind in KINDS))):
         return text
     return _read_file(Path(text))
 

@@ -27,7 +27,7 @@ from client.clock import NodeClock
 from client.compute.hosts.job import Job
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.errors import ExitCode, UserError, first_of
+from client.errors import ExitCode, first_of, solvable
 from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
@@ -104,7 +104,7 @@ def serve(
 def _end_of(error: BaseException) -> tuple[str, str, int]:
     """Return the reason of the node's end, the advice, and the exit code."""
     group = BaseExceptionGroup("", [error])
-    known = first_of(group, UserError)
+    known = solvable(error)
     if known is not None:
         return known.message, known.next_step, known.exit_code
     if first_of(group, KeyboardInterrupt) is not None:
@@ -121,7 +121,7 @@ def _note_end(
     Returns:
         whether the user can solve it, so that it is no fault of the program.
     """
-    known = first_of(ExceptionGroup("", [error]), UserError)
+    known = solvable(error)
     words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
     line = LogLine(words=words, level="error")
     if known is not None and as_line:

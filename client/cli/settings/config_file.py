@@ -30,7 +30,7 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
     if text is None:
         check_setting(key, None)
     resolve({}, {}, None, path)  # the file must be valid, otherwise we would hide a fault
-    before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    before = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
     kept = _replaced(before, key, line)
     if not _same_but_for(key, before, kept):
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -50,8 +51,9 @@ def json_line(data: object) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the user a message that is not the result."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """Tell the user a message that is not the result; one that nobody can read changes nothing."""
+    with suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,8 @@
 """Exported files: transformers loads the model that was exported."""
 
 import json
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model_zoo.export import export_hf
-from model_zoo.huggingface.imports import open_folder
+from model_zoo.huggingface.adapters import export_adapters
+from model_zoo.llama_cpp.writing import export_gguf
 from model_zoo.models.family import State
+from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
+from model_zoo.tokenizers.bpe import byte_tokenizer
 from model_zoo.whole import build_whole, load_whole
 
 FILES = {"config.json", "generation_config.json", "model.safetensors"}
@@ -59,45 +64,58 @@ def test_a_partial_state_is_refused_and_nothing_written(spec: ModelSpec, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_write_leaves_the_old_file(
-    spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    export_hf(spec, shaken_state(spec), tmp_path)
-    before = (tmp_path / "model.safetensors").read_bytes()
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Files of more than some kilobytes cannot be written: a configuration can, weights cannot."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    def full_disk(descriptor: int) -> None:
+
+def whole(seed: int, out: Path) -> None:
+    spec = ModelSpec("llama", 2, 32, 4, 2, 48, context=64)
+    export_hf(spec, build_whole(spec, seed).state_dict(), out)
+
+
+def adapters(seed: int, out: Path) -> None:
+    spec = ModelSpec("llama", 2, 512, 4, 2, 48, context=64, lora=Lora(4, 8.0, ("q_proj",)))
+    state = build_whole(spec, seed).state_dict()
+    export_adapters(spec, state, out)
+
+
+def gguf(seed: int, out: Path) -> None:
+    pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
+    spec = ModelSpec("llama", 2, 32, 4, 2, 48, context=64)
+    export_gguf(spec, build_whole(spec, seed).state_dict(), out / "model.gguf", byte_tokenizer())
+
+
+@pytest.mark.parametrize("export", [whole, adapters, gguf])
+def test_on_a_full_disk_nothing_changes(
+    export: Callable[[int, Path], None], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    old = tmp_path / "old"
+    export(0, old)
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    request.getfixturevalue("full_disk")
+    with pytest.raises(OSError):
+        export(1, old)
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+    with pytest.raises(OSError):
+        export(1, tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_cannot_be_flushed_to_the_disk_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole(0, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fails(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("model_zoo.huggingface.replacing.os.fsync", full_disk)
+    monkeypatch.setattr("model_zoo.huggingface.filling.os.fsync", fails)
     with pytest.raises(OSError, match="No space left"):
-        export_hf(spec, build_whole(spec, seed=1).state_dict(), tmp_path)
-    assert (tmp_path / "model.safetensors").read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == FILES
-
-
-def test_large_weights_are_several_files_that_take_the_place_of_one(
-    spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = shaken_state(spec)
-    whole = load_file(export_hf(spec, state, tmp_path) / "model.safetensors")
-    monkeypatch.setattr("model_zoo.export.MAX_SHARD_BYTES", 20_000)
-    export_hf(spec, state, tmp_path)
-    assert not (tmp_path / "model.safetensors").exists()
-    shards = sorted(tmp_path.glob("model-*.safetensors"))
-    assert len(shards) > 2
-    read = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
-    assert all(torch.equal(read[name], tensor) for name, tensor in whole.items())
-    with open_folder(tmp_path) as opened:
-        assert all(torch.equal(opened.tensor(name), state[name]) for name in state)
-    monkeypatch.undo()
-    export_hf(spec, state, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == FILES
-
-
-def test_bf16_is_read_back_as_it_was_written(spec: ModelSpec, tmp_path: Path) -> None:
-    state = {name: t.bfloat16().float() for name, t in shaken_state(spec).items()}
-    export_hf(spec, state, tmp_path, dtype="bf16")
-    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
-    with open_folder(tmp_path) as opened:
-        assert {opened.dtype(name) for name in state} == {"BF16"}
-        assert all(torch.equal(opened.tensor(name).float(), state[name]) for name in state)
+        whole(1, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -60,6 +60,31 @@ def test_swarm_files_round_trip(secret: bytes | None) -> None:
     assert parse_target(str(original.invite)) == Invite(original.swarm, (HERE, THERE), secret)
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "\ufeff{}",
+        "<{}>\r\n",
+        '"{}"',
+        "`{}`",
+        "\u201c{}\u201d",
+        "> {}",
+        " > > <{}>\n> \n",
+    ],
+)
+@pytest.mark.parametrize("width", [1000, 76, 20])
+def test_what_mail_programs_and_people_put_around_an_invite_is_no_part_of_it(
+    around: str, width: int
+) -> None:
+    original = swarm_file(SECRET)
+    quoted = "> " if around.lstrip().startswith(">") else ""
+    for text, meant in ((str(original.invite), original.invite), (str(THERE), THERE)):
+        lines = [text[at : at + width] for at in range(0, len(text), width)]
+        assert parse_target(around.format(f"\r\n{quoted}".join(lines))) == meant
+    assert parse_target("\ufeff" + str(original)) == original
+
+
 def test_a_swarm_file_may_name_nobody() -> None:
     original = swarm_file()
     alone = SwarmFile(original.manifest, original.encoded, original.signature, ())
@@ -79,7 +104,7 @@ def test_a_multiaddr_is_a_target() -> None:
         "volunteer:xyz?peer=" + str(HERE),
         f"volunteer:{SWARM}",
         f"volunteer:{SWARM}?",
-        f"volunteer:{SWARM}\n?peer={HERE}",
+        f"volunteer:{SWARM}?peer={HERE} thanks",
         f"volunteer:{SWARM.upper()}?peer={HERE}",
         f"volunteer:{SWARM}?peer=",
         f"volunteer:{SWARM}?peer=/ip4/1.2.3.4/tcp/1",

@@ -176,6 +176,7 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
     path.write_text(
         '# mine\nthreads = 4  # all of them\nannounce = [\n  "/ip4/1.2.3.4/tcp/5",\n]\n'
     )
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert within("config", "set", "threads", "2").returncode == 0
     assert within("config", "set", "upload-limit-bytes-per-s", "2MB/s").returncode == 0
     assert (

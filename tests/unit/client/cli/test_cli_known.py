@@ -69,6 +69,7 @@ def test_the_running_one_is_meant_where_none_is_named(
         lambda swarm: swarm.manifest.name,
         lambda swarm: swarm.swarm[:16],
         lambda swarm: str(swarm.invite),
+        lambda swarm: f"<{swarm.invite}>",
         None,
     ],
 )
@@ -80,7 +81,7 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     named: Callable[[SwarmFile], str] | None,
 ) -> None:
     file = home / "x.swarm"
-    file.write_text(str(founded[0]))
+    file.write_text(str(founded[0]), encoding="utf-8-sig")
     text = str(file) if named is None else named(founded[0])
     (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
     with node_of(home, Running(founded[0])):

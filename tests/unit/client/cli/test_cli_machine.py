@@ -1,0 +1,130 @@
+"""A machine that refuses: users without a home, folders of others, no room, no open output."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.cli import main
+from client.errors import OF_THE_MACHINE, ExitCode
+from client.redaction import Redactor
+from tests.support.cli_process import REPOSITORY, Within
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the machine does not know, as in containers with a number for a user."""
+
+    def unknown(user: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for variable in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("nobody")
+class TestUnknownUser:
+    def test_without_a_home_it_is_told_what_to_set(
+        self, within: Within, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("VOLUNTEER_HOME")
+        for command in (["status"], ["identity", "show"], ["config", "path"], ["doctor"]):
+            done = within(*command)
+            assert done.returncode == ExitCode.CONFIG, command
+            assert "has no home folder" in done.stderr
+            assert "VOLUNTEER_HOME" in done.stderr
+        assert within("list").returncode == 0
+
+    def test_with_one_of_its_own_nothing_is_missing(self, home: Path, within: Within) -> None:
+        assert within("list").returncode == 0
+        assert within("config", "path").stdout == f"{home / 'config.toml'}\n"
+        assert within("status").returncode == ExitCode.NOT_RUNNING
+        assert Redactor().clean("words") == "words"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_home_below_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
+    """Root may enter every folder, but not in a namespace of its own."""
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    os.chown(other, 1, 1)
+    program = (
+        "import sys; from client.cli.commands import doctor; from client.cli.main import run\n"
+        "doctor.HEAVY = ()\n"
+        "print([run(each.split()) for each in sys.argv[1:]])"
+    )
+    commands = ("status", "logs", "identity show", "doctor")
+    done = subprocess.run(
+        ["unshare", "-U", "--map-root-user", sys.executable, "-c", program, *commands],
+        env={**os.environ, "VOLUNTEER_HOME": str(other / "home")},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip("no namespaces here")
+    assert "internal error" not in done.stderr
+    assert "Permission denied" in done.stderr
+    assert "fail data folder" in done.stdout
+    assert done.stdout.endswith("[3, 1, 78, 1]\n")
+
+
+@pytest.mark.parametrize("number", OF_THE_MACHINE)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_the_machine_refuses_is_no_fault_of_the_program(
+    within: Within, monkeypatch: pytest.MonkeyPatch, number: int, grouped: bool
+) -> None:
+    error = OSError(number, os.strerror(number), "/some/file")
+
+    def command(tokens: object) -> int:
+        raise ExceptionGroup("", [error]) if grouped else error
+
+    monkeypatch.setattr(main, "build_app", lambda: command)
+    done = within("status")
+    assert done.returncode == ExitCode.RUNTIME
+    assert f"cannot use /some/file: {os.strerror(number)}" in done.stderr
+    assert OF_THE_MACHINE[number] in done.stderr
+    error.errno = errno.ENOENT
+    assert "internal error" in within("status").stderr, "we should have looked"
+
+
+class Full(io.StringIO):
+    """An output on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_output_that_is_full_is_named(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Full())
+    done = within("config", "path")
+    assert done.returncode == ExitCode.RUNTIME
+    assert "volunteer: No space left on device" in done.stderr
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert within("status").returncode == ExitCode.NOT_RUNNING
+
+
+def test_a_closed_output_changes_no_result(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "client.cli.main", "list"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&- <&-', "sh", *command],
+        env={**os.environ, "VOLUNTEER_HOME": str(tmp_path)},
+        cwd=REPOSITORY,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
