@@ -56,6 +56,7 @@ class _Added(msgspec.Struct, frozen=True):
 class _Model(msgspec.Struct, frozen=True):
     vocab: dict[str, int]
     merges: list[str | tuple[str, str]]
+    type: str = "BPE"  # old files leave it out
     unk_token: str | None = None
     continuing_subword_prefix: str | None = None
 
@@ -69,14 +70,14 @@ class _File(msgspec.Struct, frozen=True):
     decoder: Any = None
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str = "BPE"  # old files leave it out
+class _AnyModel(msgspec.Struct, frozen=True):
+    type: str = "BPE"
 
 
-class _Kinds(msgspec.Struct, frozen=True):
-    """The part of a file that all kinds of tokenizers have."""
+class _AnyFile(msgspec.Struct, frozen=True):
+    """What all kinds of tokenizers have."""
 
-    model: _Kind
+    model: _AnyModel
 
 
 class Bpe(Tokenizer):
@@ -247,18 +248,29 @@ def _parse(data: bytes) -> _File:
     if is_pointer(data):
         raise BadTokenizer(f"it {POINTER}")
     try:
-        kind = msgspec.json.decode(data, type=_Kinds).model.type
-        if kind != "BPE":
-            raise BadTokenizer(
-                f"it is a tokenizer by {kind[:40]}, and only byte-pair encoding works, such as the "
-                "tokenizers of GPT-2, Llama, Mistral and Qwen, or a new one: train:16384"
-            )
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _check_kind(_kind_of(data))
         raise BadTokenizer(f"it is no tokenizer.json of byte-pair encoding: {error}") from error
+    _check_kind(file.model.type)
     for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder):
         _check_part(part, 0)
     return file
+
+
+def _kind_of(data: bytes) -> str:
+    try:
+        return msgspec.json.decode(data, type=_AnyFile).model.type
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return "BPE"  # it is none at all
+
+
+def _check_kind(kind: str) -> None:
+    if kind != "BPE":
+        raise BadTokenizer(
+            f"it is a tokenizer by {kind[:40]}, and only byte-pair encoding works, such as the "
+            "tokenizers of GPT-2, Llama, Mistral and Qwen, or a new one: train:16384"
+        )
 
 
 def _check_merges(model: _Model) -> None:
@@ -268,10 +280,10 @@ def _check_merges(model: _Model) -> None:
         left, _, right = (
             merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
         )
-        for word in (left, right, left + right.removeprefix(prefix)):
-            if word not in vocab:
-                words = f"its merge of {left[:40]!r} and {right[:40]!r} needs the word"
-                raise BadTokenizer(f"{words} {word[:80]!r}, which is not in its vocabulary")
+        whole = left + right.removeprefix(prefix)
+        if left not in vocab or right not in vocab or whole not in vocab:
+            words = f"its merge of {left[:40]!r} and {right[:40]!r}"
+            raise BadTokenizer(f"{words} needs words that are not in its vocabulary")
 
 
 def _numbered(data: bytes, file: _File) -> bytes:
