@@ -95,7 +95,7 @@ def share_of_first(world: StragglerWorld, stage: int) -> float:
 def test_a_slower_replica_keeps_its_share(stages: int, stage: int, said: bool) -> None:
     """A fifth is in proportion; where nobody says a rate, measured times make it a little more."""
     shares = []
-    for seed in range(4):
+    for seed in range(2):
         rates = known_rates(stage) if said else None
         world = run(StragglerWorld(config(seed, stages), slower(stage), rates=rates))
         shares.append(share_of_first(world, stage))
@@ -135,7 +135,8 @@ def test_a_closed_connection_is_answered_at_once_and_nobody_is_blamed(seed: int)
     assert not world.points, f"seed {seed}"
 
 
-@pytest.mark.parametrize(("stages", "stage"), usual(2, [(2, 0), (3, 1), (2, 1)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("stages", "stage"), usual(1, [(3, 1), (2, 0), (2, 1)]))
 def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage: int) -> None:
     """The same swarms with and without: faster in the median, for little work done twice."""
     with_backups, without = [], []

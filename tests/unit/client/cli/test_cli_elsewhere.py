@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from tests.support.cli_process import Volunteer, Within
 from tests.support.control_fakes import FakeProvider
+from tests.support.cpu_seconds import cpu_seconds
 from tests.support.nodes import node_of
 
 NODE = """
@@ -122,14 +122,15 @@ def test_that_refusal_takes_no_longer_than_any_command(
     volunteer: Volunteer, folder: Path, tmp_path: Path
 ) -> None:
     def seconds(*arguments: str) -> float:
-        begun = time.monotonic()
+        """Of the processor: how long a busy machine takes is another matter."""
+        before = cpu_seconds()
         volunteer(*arguments)
-        return time.monotonic() - begun
+        return cpu_seconds() - before
 
     invite = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/1/p2p/" + (
         "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
     )
     with running(folder, tmp_path / "home"):
-        usual = min(seconds("config", "path") for _ in range(3))
-        refused = min(seconds("join", "--swarm", invite, "--headless") for _ in range(3))
+        usual = min(seconds("config", "path") for _ in range(2))
+        refused = min(seconds("join", "--swarm", invite, "--headless") for _ in range(2))
     assert refused < 2 * usual + 0.5
