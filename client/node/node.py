@@ -319,11 +319,12 @@ class Node:
         settings, swarm = self._options.settings, self._swarm
         if not settings.samples or not swarm.manifest.sample_prompts:
             return None
-        every = swarm.manifest.policy.checkpoint_every
+        policy = swarm.manifest.policy
 
         def saved() -> int:
             step = min((s.version for s in self.snapshot().stages), default=0)
-            return step if step >= self._engine.amending.book.steps else step // every * every
+            ended = step >= self._engine.amending.book.steps
+            return step if ended else policy.newest_saved(step)
 
         return Sampling(
             swarm.swarm,
