@@ -175,7 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     A field's type has the bounds (``Meta``), how it is written (``Form``) and what people are told
     (``About``). Its flag, its ``VOLUNTEER_*`` variable, its key in the file, ``volunteer config``,
     the Settings tab, the table of client/README.md and the manual page are made from that. All
-    count from the next start of the node.
+    count from the next start of the node, but for those in ``LIVE``.
     """
 
     listen_host: Annotated[
@@ -512,6 +512,18 @@ Refuse = Callable[[ConfigError], None]
 
 def _refuse(error: ConfigError) -> None:
     raise error
+
+
+LIVE: Final = (
+    "upload_limit_bytes_per_s",
+    "download_limit_bytes_per_s",
+    "daily_quota_bytes",
+    "only_when_idle",
+    "idle_after_minutes",
+    "not_on_battery",
+    "schedule",
+)
+"""Settings that a running node takes from the files when they change there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ never carries code.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -72,6 +72,10 @@ class StageStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """BLAKE2b-256 of the file, hex."""
 
 
+FIRST_SAVED: Final = 8
+"""The first version that is saved, where checkpoints are farther apart."""
+
+
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """How the swarm looks after itself."""
 
@@ -86,6 +90,13 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     vouched: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     """Only members are admitted whom another member, or the founder, has vouched for. Left out
     where that is not so."""
+
+    def newest_saved(self, step: int) -> int:
+        """Return the newest version up to ``step`` that every replica saves: of the first ones the
+        powers of two from ``FIRST_SAVED`` on, so that a model can be tried early; 0: none."""
+        if step >= self.checkpoint_every:
+            return step - step % self.checkpoint_every
+        return 1 << step.bit_length() - 1 if step >= FIRST_SAVED else 0
 
 
 class Evaluation(Struct, frozen=True, forbid_unknown_fields=True):

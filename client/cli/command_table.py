@@ -355,7 +355,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show, change, locate or check the settings.",
         (
             ("config show --origin", "every setting and where it comes from"),
-            ("config set upload_limit_bytes_per_s 2MB/s", "from the next start"),
+            ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
             ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
         ),

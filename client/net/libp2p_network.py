@@ -398,6 +398,10 @@ class Libp2pNetwork:
         ips = [c.connection.ip for link in links for c in link.carriers if c.connection.ip]
         self._host.door.trust(proven, guests, ips, trio.current_time())
 
+    def limit(self, rates: Rates) -> None:
+        """Send and receive no faster than this from now on."""
+        self._pacing.limit(rates)
+
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
         return self._hello_s is None or peer in self._members

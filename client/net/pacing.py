@@ -126,20 +126,22 @@ class Pacer:
     """One direction; ``lanes`` says how each lane is paced."""
 
     def __init__(self, rate_bytes_per_s: int) -> None:
+        self._yielding = Yielding()
+        self.tensor_bytes = 0
+        """Of tensors that have had their turn."""
+        self.lanes: Mapping[str, Pace] = {
+            "control": self._pass,
+            "bulk": self._tensor,
+            "background": self._background,
+        }
+        self.limit(rate_bytes_per_s)
+
+    def limit(self, rate_bytes_per_s: int) -> None:
+        """Take another limit from now on; 0: none."""
         self.rate_bytes_per_s = rate_bytes_per_s
         rate, now = max(1, rate_bytes_per_s), trio.current_time()
         self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
         self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
-        self._yielding = Yielding()
-        self.tensor_bytes = 0
-        """Of tensors that have had their turn."""
-        limited = rate_bytes_per_s > 0
-        self._turn = self._wait_turn if limited else _at_once
-        self.lanes: Mapping[str, Pace] = {
-            "control": self._pass if limited else _at_once,
-            "bulk": self._tensor,
-            "background": self._background,
-        }
 
     def writing(self, lane: str) -> AbstractContextManager[None]:
         """Encloses a write on a lane: the background yields to tensors."""
@@ -154,16 +156,19 @@ class Pacer:
     async def _tensor(self, size_bytes: int) -> None:
         self.tensor_bytes += size_bytes
         self._yielding.sent(size_bytes)
-        await self._turn(size_bytes)
+        await self._wait_turn(size_bytes)
 
     async def _background(self, size_bytes: int) -> None:
         await self._yielding.wait(size_bytes)
-        await self._turn(size_bytes)
+        await self._wait_turn(size_bytes)
 
     async def _wait_turn(self, size_bytes: int) -> None:
-        await trio.sleep(self._all.reserve(size_bytes, trio.current_time()))
+        if self.rate_bytes_per_s:
+            await trio.sleep(self._all.reserve(size_bytes, trio.current_time()))
 
     async def _pass(self, size_bytes: int) -> None:
+        if not self.rate_bytes_per_s:
+            return
         now = trio.current_time()
         self._all.reserve(size_bytes, now)
         if (wait_s := self._small.reserve(size_bytes, now)) > 0:
@@ -177,6 +182,7 @@ class Pacing:
         self.upload = Pacer(rates.upload_bytes_per_s)
         self.download = Pacer(rates.download_bytes_per_s)
 
-
-async def _at_once(size_bytes: int) -> None:
-    """No limit."""
+    def limit(self, rates: Rates) -> None:
+        """Take other limits from now on. A peer's window in a lane that is open stays as it is."""
+        self.upload.limit(rates.upload_bytes_per_s)
+        self.download.limit(rates.download_bytes_per_s)

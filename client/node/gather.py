@@ -39,6 +39,7 @@ from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
+from protocol.manifest import FIRST_SAVED
 from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.vouching.register import Kept, Register
@@ -271,6 +272,7 @@ async def _agree(
 ) -> Candidate:
     """Ask the claimed owners of the best versions until one version is offered completely."""
     every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
+    first = min(every, FIRST_SAVED)
     deadline = engine.now() + FIND_S
     while engine.now() < deadline:
         stored = _stored_records(engine, stages)
@@ -291,7 +293,7 @@ async def _agree(
         )
     raise UserError(
         "no version is on the disks of every stage yet",
-        f"try again later: every volunteer saves its stage each {every} steps",
+        f"try again later: every volunteer saves its stage after {first} steps, and each {every}",
         ExitCode.TEMPORARY,
     )
 

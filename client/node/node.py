@@ -20,7 +20,7 @@ import trio
 from msgspec import structs
 
 from client import __version__
-from client.config import Settings
+from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
 from client.control.matches import MatchesSnapshot
@@ -112,6 +112,7 @@ LINGER_S = 30.0
 step."""
 EVALUATED_S = 5.0
 """And then for the held-out loss of the last version."""
+RENEW_SETTINGS_S = 5.0
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
 FIRST_OUTER_PORT, OUTER_PORTS = 20_000, 30_000
@@ -138,6 +139,8 @@ class NodeOptions:
     """Called once, when the node answers on its control socket."""
     start_worker: OpenWorker | None = None
     """Opens a worker; None: on the devices of this host alone."""
+    renewed: Callable[[Settings], Settings] | None = None
+    """Returns the settings with what the owner has changed since; None: they stay."""
 
 
 async def run_node(
@@ -178,7 +181,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         listen = [(settings.listen_host, settings.listen_port)]
         try:
-            rates = Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
+            rates = _rates(settings)
             limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
             opened = open_network(seed, listen, limits=limits, rates=rates)
             network = await stack.enter_async_context(opened)
@@ -196,6 +199,10 @@ async def _run(
         remember_swarm(swarm, store, on_event)
         node = Node(options, folders, signer, network, swarm, store, on_event, seen)
         return await node.run(stop)
+
+
+def _rates(settings: Settings) -> Rates:
+    return Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
 
 
 def _note_begin(folders: Folders, target: Target) -> None:
@@ -309,11 +316,12 @@ class Node:
         settings, swarm = self._options.settings, self._swarm
         if not settings.samples or not swarm.manifest.sample_prompts:
             return None
-        every = swarm.manifest.policy.checkpoint_every
+        policy = swarm.manifest.policy
 
         def saved() -> int:
             step = min((s.version for s in self.snapshot().stages), default=0)
-            return step if step >= self._engine.amending.book.steps else step // every * every
+            ended = step >= self._engine.amending.book.steps
+            return step if ended else policy.newest_saved(step)
 
         return Sampling(
             swarm.swarm,
@@ -494,6 +502,7 @@ class Node:
                 self._options.ready(self)
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
+            nursery.start_soon(self._follow_settings)
             nursery.start_soon(self._cap_power)
             nursery.start_soon(self._sensing.run)
             nursery.start_soon(self._engine.run, self._seen)
@@ -600,6 +609,22 @@ class Node:
         engine.shelf.closed_because = self._serves_nothing_because
         self._network.watch.explain = self._event_sink.explain
         self._network.watch.renew = self._renew
+
+    async def _follow_settings(self) -> None:
+        """Take the limits that the owner changes while we run."""
+        while self._options.renewed is not None:
+            await trio.sleep(RENEW_SETTINGS_S)
+            before = self._options.settings
+            settings = self._options.renewed(before)
+            for name in LIVE:
+                if (value := getattr(settings, name)) != getattr(before, name):
+                    words = f"{name} is {SETTINGS[name].words(value)} from now on"
+                    self._event_sink.explain(Explain("swarm", words))
+            if settings != before:
+                self._options = replace(self._options, settings=settings)
+                self._limiting.change(settings)
+                self._network.limit(_rates(settings))
+                self._training.limit(settings)
 
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""

@@ -7,6 +7,7 @@ stay. Resuming enters the swarm again with the same identity.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Training:
         self._pauses = pauses
         self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
+        self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -222,10 +224,20 @@ class Training:
         engine.describe(own, has_text=not problem)
         self._say_speed()
         self.entered = True
-        updater = AdvertUpdater(
-            engine, settings, data, self._site.addresses, memory_bytes=self._advertised_bytes
+        self._updater = AdvertUpdater(
+            engine,
+            self._site.settings,
+            data,
+            self._site.addresses,
+            memory_bytes=self._advertised_bytes,
         )
-        await updater.run()
+        await self._updater.run()
+
+    def limit(self, settings: Settings) -> None:
+        """Take limits that the owner has changed: members are told of them."""
+        self._site = dataclasses.replace(self._site, settings=settings)
+        if self._updater is not None:
+            self._updater.settings = settings
 
     async def clock_agrees(self) -> None:
         """Wait until this machine's clock and the members' agree, and say that we wait."""

@@ -67,7 +67,8 @@ class Gang:
         if self._started:
             return []
         self._started, self._last_words = True, ""
-        return [GangStart(replicas), Explain("matching", f"every stage is covered: {replicas}")]
+        words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
+        return [GangStart(replicas), Explain("matching", words)]
 
     def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
         count = len(uncovered)

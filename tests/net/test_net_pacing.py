@@ -191,3 +191,19 @@ async def test_tensors_are_not_behind_state_for_newcomers(networks: Networks) ->
         last_tensor = len(order) - 1 - order[::-1].index("Backward")
         assert order[:last_tensor].count("Chunk") <= 6  # a third of the tensors, and the first
         assert order.count("Chunk") == 16
+
+
+async def test_a_limit_that_changes_holds_for_lanes_that_are_open(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pacer, began = Pacer(0), trio.current_time()
+    lane = pacer.lanes["bulk"]
+    await lane(50 * MB)
+    assert trio.current_time() == began
+    pacer.limit(MB)
+    for _ in range(10):
+        await lane(MB)
+    assert trio.current_time() - began == pytest.approx(10, abs=1)
+    pacer.limit(0)
+    await lane(50 * MB)
+    assert trio.current_time() - began == pytest.approx(10, abs=1)

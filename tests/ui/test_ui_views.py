@@ -133,7 +133,7 @@ def test_seats_stewardships_and_refusals_are_told() -> None:
         ("stage 2 keeps us and every stage is covered", "hold"),
         ("staying at stage 2: stage 0 says: one at a time", "rejection"),
         ("rejected by stage 1: below its cutoff", "rejection"),
-        ("every stage is covered: (1, 2, 1)", "settled"),
+        ("every stage is covered; replicas by stage: 1, 2, 1", "settled"),
         ("anything else", "note"),
     ],
 )

@@ -100,7 +100,10 @@ def get(key: str, /, *, config: Config = None, json: AsJson = False) -> None:
 
 @app.command(name="set")
 def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], /) -> None:
-    """Write a setting into your configuration file; it counts from the next start.
+    """Write a setting into your configuration file.
+
+    Limits of traffic and hours count within seconds where a volunteer runs, unless a flag of its
+    start says otherwise; all else from the next start.
 
     Parameters
     ----------

@@ -19,6 +19,7 @@ from client.cli.logging.crash import keep_traceback
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
+from client.cli.serving.renewal import Renewal
 from client.cli.serving.supervision import Notifier, Supervised
 from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
@@ -31,6 +32,7 @@ from client.errors import ExitCode, first_of, solvable
 from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
 from client.train.machine.capacity import MEMORY_SHARE
 from client.train.workers.offloading import offloading
 from client.train.workers.opening import fit_stage
@@ -84,6 +86,7 @@ def serve(
     log = LogFile(home.folders.logs)
     write = log_writer(settings, log, quiet=quiet)
     record = RunRecord(home.folders.data)
+    options = replace(options, renewed=_renewal(home, write))
     try:
         if genuine is not None and not relay_only:
             refuse_if_too_small(genuine.manifest, settings, home.folders.data)
@@ -99,6 +102,13 @@ def serve(
         return code
     finally:
         log.close()
+
+
+def _renewal(home: Home, write: Callable[[Event], None]) -> Renewal:
+    def tell(words: str) -> None:
+        write(LogLine(words=words, level="warning"))
+
+    return Renewal(home.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, tell)
 
 
 def _end_of(error: BaseException) -> tuple[str, str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from client.config import check_setting, resolve
+from client.config import LIVE, check_setting, resolve
 from client.errors import ConfigError
 from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
@@ -53,6 +53,8 @@ def save_setting(key: str, text: str) -> str:
     variable = f"VOLUNTEER_{key.upper()}"
     if variable in os.environ:
         return f"{line} is in {path}, but the variable {variable} is set and takes precedence"
+    if key in LIVE:
+        return f"{line}: within seconds where a volunteer runs, unless a flag of its start says it"
     return f"{line}: from the next start"
 
 

@@ -66,6 +66,10 @@ class Limiting:
         self._counted = senses.carried_bytes()
         self._use = load_use(self._path) or DayUse(senses.now().date())
 
+    def change(self, settings: Settings) -> None:
+        """Decide by these settings from the next look on."""
+        self._settings = settings
+
     @property
     def used_bytes(self) -> int:
         """Sent and received today, up to now."""

@@ -581,7 +581,8 @@ class HeldStageDriver:
         self._context.terms.history.closed(committed, era)
         self._context.owner.stage_closed(committed)
         manifest = self._context.terms.manifest
-        due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)
+        version = committed.version
+        due = manifest.policy.newest_saved(version) == version or is_ending(self._view)
         steps = self._context.terms.amendments().steps
         if self.saver is not None and (due or committed.version >= steps):
             self.saver.checkpoint(committed.version)

@@ -60,8 +60,9 @@ class AdvertUpdater:
         local: Callable[[], datetime] = datetime.now,
         memory_bytes: Callable[[], int] | None = None,
     ) -> None:
-        self._engine, self._settings, self._folder = engine, settings, folder
-        self._schedule, self._local = parse_schedule(settings.schedule), local
+        self._engine, self._folder, self._local = engine, folder, local
+        self.settings = settings
+        """The owner's, which may change."""
         self._memory_bytes = memory_bytes
         self._history, self._addresses = SessionHistory(folder), addresses
         self._line = kept_line(folder)
@@ -76,13 +77,13 @@ class AdvertUpdater:
     def update(self) -> None:
         """Save the present values and put them into the advert."""
         length_s = self._engine.now() - self._began
-        self._line = _newer(self._line, self._engine.measuring, self._settings)
+        self._line = _newer(self._line, self._engine.measuring, self.settings)
         try:
             self._history.beat(length_s)
             save_line(self._folder, self._line)
         except OSError:
             pass  # a full disk must not stop training; the next start knows less of us
-        upload, download = line_rates(self._line, self._settings)
+        upload, download = line_rates(self._line, self.settings)
         rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)
         self._engine.own_advert.amend(session_s=session_s, upload=upload, download=download)
@@ -93,7 +94,7 @@ class AdvertUpdater:
     def _hours_left_s(self) -> float | None:
         """Seconds until the owner's schedule ends this session, at least one; None: never."""
         now = self._local()
-        change = self._schedule.next_change(now)
+        change = parse_schedule(self.settings.schedule).next_change(now)
         return None if change is None else max(1.0, (change - now).total_seconds())
 
 

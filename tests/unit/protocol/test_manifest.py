@@ -19,6 +19,7 @@ from protocol.manifest import (
     MAX_IMPORTED_STAGES,
     MAX_MANIFEST_BYTES,
     Manifest,
+    Policy,
     StageStart,
     decode_manifest,
     encode_manifest,
@@ -430,3 +431,12 @@ def test_a_founder_that_is_no_peer_id_is_refused() -> None:
     encoded = encode_manifest(manifest(founder="somebody"))  # type: ignore[arg-type]
     with pytest.raises(RemoteProtocolError, match="bad-signer"):
         verify_manifest(encoded, b"\0" * 64)
+
+
+def test_the_first_versions_are_saved_before_the_first_interval_is_over() -> None:
+    policy = Policy(checkpoint_every=50)
+    saved = [version for version in range(1, 201) if policy.newest_saved(version) == version]
+    assert saved == [8, 16, 32, 50, 100, 150, 200]
+    assert [policy.newest_saved(step) for step in (0, 7, 31, 49, 149)] == [0, 0, 16, 32, 100]
+    often = Policy(checkpoint_every=5)
+    assert [v for v in range(1, 21) if often.newest_saved(v) == v] == [5, 10, 15, 20]

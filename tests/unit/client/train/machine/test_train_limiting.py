@@ -197,3 +197,16 @@ async def test_a_cap_that_cannot_be_set_is_said_and_nothing_else_happens(
     assert [each.words.removeprefix("the power limit is not set: ") for each in said] == words
     assert [each.level for each in said] == ["error"] * len(words)
     assert cap.log == []
+
+
+async def test_hours_that_change_hold_from_the_next_look_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    machine = Machine(tmp_path, Settings())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(machine.limiting.run)
+        assert machine.pauses.now is None
+        machine.limiting.change(Settings(schedule="22:00-23:00"))
+        await trio.sleep(LOOK_S + 1)
+        assert machine.reason == "outside its hours (22:00-23:00)"
+        nursery.cancel_scope.cancel()

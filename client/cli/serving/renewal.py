@@ -1,0 +1,65 @@
+"""Takes limits from the configuration files again when these change under a running node.
+
+A setting that came from a flag, a variable or --config stays: it was chosen for this start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from client.config import LIVE, Resolved, Settings, resolve
+from client.errors import ConfigError
+
+Stamp = tuple[tuple[int, int] | None, ...]
+
+
+class Renewal:
+    """Returns settings with the limits that the files say now.
+
+    Args:
+        resolved: the settings of the start, and the origin of each.
+        user_file: of the owner's settings; it need not exist.
+        system_file: of the administrator's.
+        tell: told once why files cannot be used.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        user_file: Path,
+        system_file: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        files = {str(user_file), str(system_file), "default"}
+        self._names = [name for name in LIVE if resolved.origins[name] in files]
+        self._user_file, self._system_file, self._tell = user_file, system_file, tell
+        self._stamp = self._look()
+
+    def __call__(self, settings: Settings) -> Settings:
+        """Return ``settings`` with what the files say, if they have changed since the last call."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return settings
+        self._stamp = stamp
+        try:
+            found = resolve({}, {}, None, self._user_file, self._system_file).settings
+        except ConfigError as error:
+            self._tell(f"{error}; the limits stay as they were: {error.next_step}")
+            return settings
+        return msgspec.structs.replace(
+            settings, **{name: getattr(found, name) for name in self._names}
+        )
+
+    def _look(self) -> Stamp:
+        return tuple(map(_stamp, (self._user_file, self._system_file)))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
