@@ -38,7 +38,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -287,8 +287,9 @@ def _batches(tests: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     while begin < len(tests):
         batch = tests[begin : begin + next(sizes)]
         yield FAST, batch
-        if not begin:
-            yield SLOW, batch
+        slow = [test for test in batch if "mark.slow" in _text(REPOSITORY / test)]
+        if slow and not begin:
+            yield SLOW, slow
         begin += len(batch)
 
 
@@ -463,7 +464,9 @@ def main() -> int:
         return trials.tried(mutant) if time.monotonic() < over else None
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        for result in filter(None, pool.map(tried, new)):
+        for future in as_completed([pool.submit(tried, mutant) for mutant in new]):
+            if (result := future.result()) is None:
+                continue
             print(result, flush=True)
             known = [*(one for one in known if one.place != result.place), result]
             if given.out:

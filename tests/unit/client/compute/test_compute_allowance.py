@@ -35,6 +35,13 @@ def test_delayed_updates_need_more() -> None:
     assert LocalWorker().fails(limited(need, delayed=True)).kind == "oom"
 
 
+def test_a_z_loss_needs_the_logits_once_more_where_the_stage_is_cut() -> None:
+    plain = limited(0, inside="fsdp", ranks=2)
+    optimizer = msgspec.structs.replace(plain.optimizer, z_loss=1e-4)
+    more = allowance.stage_need(msgspec.structs.replace(plain, optimizer=optimizer))
+    assert more.head_bytes > allowance.stage_need(plain).head_bytes
+
+
 def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
     """The first one keeps more beside its shards, and gets what the others leave."""
     cut = {"inside": "fsdp", "ranks": 3}

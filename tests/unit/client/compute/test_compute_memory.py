@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from client.compute.memory import graphs_that_fit, required_bytes
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import summed_loss
@@ -104,6 +104,13 @@ def test_the_head_is_predicted() -> None:
         summed_loss(logits, targets).backward()
     sizes.append(logits.grad.nbytes)
     assert sum(sizes) <= need(fields, 1).head_bytes * 1.01
+
+
+def test_a_tied_head_needs_as_much_as_one_of_its_own() -> None:
+    """In pieces it holds the gradients of the matrix that it shares with the embedding."""
+    own = msgspec.structs.replace(MODELS["gpt"], vocab=1 + LOGITS_AT_ONCE // (SEQUENCES * TOKENS))
+    tied = msgspec.structs.replace(own, tied=True)
+    assert need(tied, 1).head_bytes == need(own, 1).head_bytes
 
 
 def test_kept_graphs_cost_memory_and_fit_by_it() -> None:

@@ -70,6 +70,14 @@ class TestMaking:
         assert world.versions() == {9 * EVERY}
         assert len(world.machines[1].chain) == 2, "the founder's, and the newest"
 
+    def test_a_link_carries_the_signatures_that_it_takes_and_no_more(self) -> None:
+        """A majority of the six that are near; newcomers fetch and verify each one."""
+        world = WaypointWorld([[1, 2, 3], [4, 5, 6]])
+        for version in (EVERY, 2 * EVERY):
+            world.close(version)
+        for link in (machine.chain[-1] for machine in world.machines.values()):
+            assert [len(part.signatures) for part in link.parts] == [4, 4]
+
     def test_the_founder_may_go_once_there_is_a_waypoint(self) -> None:
         world = two_by_two()
         world.close(EVERY)
