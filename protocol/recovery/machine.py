@@ -903,4 +903,4 @@ class Recovery:
 
 
 def _again(lost: int) -> str:
-    return f"{lost} steps are done again" if lost > 0 else "no step is lost"
+    return f"{lost} steps are done again" if lost > 0 else "no newer version is known"
