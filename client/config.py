@@ -50,6 +50,8 @@ MIN_RATE_BYTES_PER_S: Final = 100_000
 
 FEW: Final = 10_000
 """Fewer bytes are probably a number whose unit was left out."""
+USUAL: Final = 128
+"""Up to so many are meant in the larger of the usual units."""
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -80,17 +82,24 @@ class About:
 
 def _check_rate(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < MIN_RATE_BYTES_PER_S:
-        meant = f"; did you mean {bytes_per_s}MB/s?" if bytes_per_s < FEW else ""
         words = f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit"
+        meant = _meant(bytes_per_s, "MB/s", "kB/s")
         raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}{meant}")
     return bytes_per_s
 
 
 def _check_size(size_bytes: int) -> int:
     if 0 < size_bytes < MIB:
-        meant = f"; did you mean {size_bytes}GB?" if size_bytes < FEW else ""
+        meant = _meant(size_bytes, "GB", "MB")
         raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB{meant}")
     return size_bytes
+
+
+def _meant(number: int, usual: str, smaller: str) -> str:
+    """Ask whether the unit was left out."""
+    if number >= FEW:
+        return ""
+    return f"; did you mean {number}{usual if number <= USUAL else smaller}?"
 
 
 def _check_device(names: str) -> str:

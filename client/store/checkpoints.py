@@ -152,10 +152,10 @@ class CheckpointFolder:
     def problem(self, size_bytes: int) -> str:
         """Say why so many bytes cannot be written here now; empty: as far as can be known, they
         can."""
-        place = next(one for one in (self.folder, *self.folder.parents) if one.exists())
-        if not os.access(place, os.W_OK):
-            return f"{place} is not writable"
         try:
+            place = next(one for one in (self.folder, *self.folder.parents) if one.exists())
+            if not os.access(place, os.W_OK):
+                return f"{place} is not writable"
             free = shutil.disk_usage(place).free
         except OSError:
             return ""

@@ -1,8 +1,9 @@
 """The start and end of a node's newest run: one small file beside the identity.
 
-It is written when a node gets the identity's lock and again when the node ends, so until the next
-start it explains why no node answers. A node that was killed cannot write its end: the reader finds
-a run without an end whose process is gone. A damaged file counts as missing.
+It is written when a node gets the identity's lock and again when the node ends, also on a full
+disk, so until the next start it explains why no node answers. A node that was killed cannot write
+its end: the reader finds a run without an end whose process is gone. A damaged file counts as
+missing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,6 +23,8 @@ from client.store.paths import Entry
 
 FILE_NAME: Final = Entry.LAST_RUN
 MAX_FILE_BYTES: Final = 16 * 1024
+RESERVED_BYTES: Final = 8 * 1024
+"""Of the file, from the beginning on: the end of a node on a full disk has room in it."""
 MAX_CHARS: Final = 1000
 CLOCK_S: Final = 5.0
 """The system's value of a process's start time varies by at most this."""
@@ -181,10 +185,18 @@ class RunRecord:
         return [time_s for time_s in found if time_s <= time.time()]
 
     def _write(self, run: LastRun) -> None:
+        document = msgspec.json.encode(run).ljust(RESERVED_BYTES)
         try:
-            write_atomic(self._path, msgspec.json.encode(run))
+            write_atomic(self._path, document)
         except OSError:
-            return  # a full disk must not keep a node from starting or ending
+            self._overwrite(document)
+
+    def _overwrite(self, document: bytes) -> None:
+        """Write over the file, which takes no room of a full disk. If that fails, too, the node
+        starts or ends all the same."""
+        with suppress(OSError), self._path.open("rb+") as file:
+            if len(document) <= os.fstat(file.fileno()).st_size:
+                file.write(document)
 
 
 def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:

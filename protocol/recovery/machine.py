@@ -905,4 +905,4 @@ class Recovery:
 def _again(lost: int) -> str:
     if lost == 1:
         return "1 step is done again"
-    return f"{lost} steps are done again" if lost > 0 else "no step is lost"
+    return f"{lost} steps are done again" if lost > 0 else "no newer version is known"

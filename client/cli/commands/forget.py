@@ -104,7 +104,10 @@ def _remove(data: Path, swarm: SwarmFile, keep: set[str]) -> list[Path]:
     own += (data / Entry.SWARMS).glob(f"{swarm.swarm}*")
     for path in own:
         try:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             problem = f"cannot remove {error.filename}: {error.strerror}"
             raise UserError(problem, "fix the permissions, then run it again") from error

@@ -157,6 +157,13 @@ class History:
         found = holders(self.machine.stored_live(), self.lineage, stage)
         return [peer for peer in found if peer != self._me]
 
+    def is_kept(self, stage: int, version: int) -> bool:
+        """Whether a version of our lineage lies on our disk, or on that of a live member."""
+        records = (s for s in self.machine.stored_live().values() if s.lineage == self.lineage)
+        copies = (copy for said in records for copy in said.copies)
+        named = (copy for copy in copies if (copy.stage, copy.version) == (stage, version))
+        return any(not self.machine.evidence.denies(copy) for copy in named)
+
     def protected(self) -> Collection[tuple[int, int]]:
         """Return the versions that must stay on our disk: the newest that every stage has."""
         newest = self.machine.newest_whole()

@@ -141,11 +141,10 @@ class HeldStageDriver:
             return None
         version, me = self.driver.seat.step, self._context.terms.me
         replicas = (r for r in self._view.serving(self.stage) if r.peer != me and not r.leaving)
-        kept = (one.copies for one in self._context.terms.history.machine.stored_live().values())
         safe = (
             version <= max(self.saver.saved_version, 0)
             or any(replica.version >= version for replica in replicas)
-            or any((c.stage, c.version) == (self.stage, version) for each in kept for c in each)
+            or self._context.terms.history.is_kept(self.stage, version)
         )
         return None if safe else version
 

@@ -86,6 +86,7 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({"upload_limit_bytes_per_s": "fast"}, {}, "", "--upload-limit: not a", "--upload-limit"),
         ({"upload_limit_bytes_per_s": "2"}, {}, "", "did you mean 2MB/s?", "--upload-limit"),
         ({"memory_limit_bytes": "4"}, {}, "", "--memory-limit: 4 bytes are too few", "correct"),
+        ({"memory_limit_bytes": "512"}, {}, "", "did you mean 512MB?", "--memory-limit"),
         ({}, {}, "daily_quota_bytes = 50", "did you mean 50GB?", "correct daily_quota_bytes in"),
         ({"checkpoint_keep": "0"}, {}, "", "--checkpoint-keep: ", "correct --checkpoint-keep"),
         ({"vram_share": "0%"}, {}, "", "--vram-share: ", "correct"),

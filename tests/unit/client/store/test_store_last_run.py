@@ -155,3 +155,21 @@ def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> N
     ending = RunRecord(tmp_path).ending()
     assert ending is not None
     assert "\x1b" not in ending.next_step
+
+
+def test_the_end_is_noted_on_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = RunRecord(tmp_path)
+    record.begin("ab" * 32, "mine")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(last_run, "write_atomic", full)
+    record.end("version 65 of stage 0 could not be saved", "free space", 1)
+    ending = record.ending(os.getpid())
+    assert ending is not None
+    assert (ending.words, ending.exit_code) == ("version 65 of stage 0 could not be saved", 1)
+    assert ending.swarm_name == "mine"
+    RunRecord(tmp_path / "none").end("nowhere to write it", "", 1)

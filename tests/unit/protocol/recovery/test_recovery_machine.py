@@ -411,7 +411,7 @@ class TestResume:
         assert made.open
 
     @pytest.mark.parametrize(
-        ("made", "words"), [(30, "no step is lost"), (92, "62 steps are done again")]
+        ("made", "words"), [(30, "no newer version is known"), (92, "62 steps are done again")]
     )
     def test_steps_that_no_disk_took_are_not_said_to_be_there(self, made: int, words: str) -> None:
         before = Evidence()

@@ -20,6 +20,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.drain_all import FINISH_S, DrainAll
 from client.train.stage.saver import StateSaver
+from protocol.recovery.stored import Copy, Lineage, Stored
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -263,3 +264,24 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
         assert "0.0 MB free" in said
         disk.full = False
         assert alone.held_stages.not_to_be_saved(folder) == ""
+
+
+async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
+        alone = await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: alone.step(0) >= 3)
+        at, history = alone.step(0), alone.engine.history
+        made = bytes.fromhex(next(c.hash for c in alone.engine.commits if c.version == at))
+        ours, other = history.lineage, Lineage(1 << 32, 1, (bytes(32),))
+        for lineage, copy, kept in (
+            (ours, Copy(0, at, made), True),
+            (ours, Copy(0, at, bytes(32)), False),
+            (ours, Copy(0, at - 1, bytes(32)), False),
+            (other, Copy(0, at, made), False),
+        ):
+            history.machine._stored[alone.engine.signer.peer] = Stored(lineage, (copy,))
+            assert history.is_kept(0, at) == kept
+            assert (alone.held(0).at_stake() is None) == kept
