@@ -125,6 +125,8 @@ class RecoveryContext:
     """Whether a member's process has certainly ended."""
     serving: tuple[frozenset[PeerId], ...] = ()
     """By stage: the live replicas of our lineage."""
+    heard: Callable[[], int] = lambda: 0
+    """The newest version that a linked peer serves, also one whose advert does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +500,9 @@ class Recovery:
         unlikely."""
         if self._seen.get(stage, 0) > self.lineage.version:
             return False
+        served = any(version is not None for version in self._context.versions)
+        if not (self.lineage.version or served) and self._only_came():
+            return False
         patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
         most = self._few_since is None or patient
         return self.open and most and now >= self._live_at + SETTLE_S
@@ -622,7 +627,7 @@ class Recovery:
             if now < min(self._changed_at + SETTLE_S, latest):
                 return []  # their records are on their way
         stored = self.stored_live()
-        if set(stored.values()) == {Stored()} and not self._has_versions():
+        if set(stored.values()) == {Stored()} and not self._was_trained():
             self.open = True
             return []
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
@@ -651,7 +656,7 @@ class Recovery:
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
-        if not target.version and not self.evidence.worked and self._has_versions():
+        if not target.version and self._only_came():
             words = "for a member that has the run's state: it was trained before we came"
             return self._wait(trouble, Waiting(words))
         said = self._stored, self.lineage, self._reached(), self.weigh, self._has_voice
@@ -678,10 +683,15 @@ class Recovery:
         lost = max(newest, self.evidence.version) - target.version
         return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
 
-    def _has_versions(self) -> bool:
-        """Whether the run was ever trained, as far as we have seen."""
+    def _was_trained(self) -> bool:
+        """Whether the run has versions, as far as we have ever seen or heard."""
         met = 0 if self._company is None else self._company.newest
-        return max(self.evidence.version, self._newest, met) > 0
+        return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
+
+    def _only_came(self) -> bool:
+        """Whether others have trained the run and we have not: then we never begin it again. Only
+        the founder does, or else one liar could keep a run from beginning."""
+        return not self.evidence.worked and self._me != self._founder and self._was_trained()
 
     def _before_us(self) -> list[PeerId]:
         """Return the members that may decide before us: those with a voice, and for one turn one
@@ -1108,7 +1118,10 @@ class Recovery:
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
-        self._context = RecoveryContext(live, (None,) * self._stages, unlinked=unlinked)
+        heard = self._context.heard
+        self._context = RecoveryContext(
+            live, (None,) * self._stages, unlinked=unlinked, heard=heard
+        )
         self._said = ""
         effects: list[RecoveryEffect] = []
         if given_up is None:

@@ -221,6 +221,7 @@ class History:
             reached=versions_served(roster, self._stages, self._me),
             is_gone=self.touch.is_gone,
             serving=view.replicas(),
+            heard=roster.newest_heard,
         )
         self._perform(self.machine.update(context, self._ports.now()))
         met = live - context.unlinked - {self._me}

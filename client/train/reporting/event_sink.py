@@ -83,6 +83,8 @@ class EventSink:
         """Losses by step; losses on held-out text by version."""
         self.held_out: VersionEvaluated | None = None
         """The newest version of which this session has heard a number."""
+        self.given_up: Entry | None = None
+        """Our line of the run that was given up last, in this session."""
         self._error: Entry | None = None
         self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
         """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
@@ -102,6 +104,8 @@ class EventSink:
         entry = self.log.append(event, time.time())
         if _is_error(entry):
             self._error = entry
+        if isinstance(event, LineGivenUp):
+            self.given_up = entry
         self._on_event(event)
 
     @property

@@ -266,6 +266,18 @@ class TestFounding:
         assert made.open
         assert made.lineage == SEED
 
+    @pytest.mark.parametrize(("founder", "begins"), [(FRIEND, False), (ME, True)])
+    def test_nor_does_who_hears_of_versions_from_a_peer_whose_advert_does_not_count(
+        self, founder: PeerId, begins: bool
+    ) -> None:
+        """As with a clock that is wrong: nobody is a member, though the text was copied."""
+        made = Recovery(ME, 1, EVERY, founder=founder)
+        made.set_copies((), 0.0)
+        made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
+        assert made.may_begin(0, SETTLE_S + 1.0)
+        made.update(RecoveryContext(frozenset({ME}), (None,), heard=lambda: 700), 1.0)
+        assert made.may_begin(0, SETTLE_S + 1.0) == begins
+
     def test_nor_does_who_sees_the_state_of_the_run_vanish(self) -> None:
         made = self.newcomer(None)
         seats, live = {FRIEND: (0,)}, frozenset({ME, FRIEND})
