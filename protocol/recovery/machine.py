@@ -689,9 +689,10 @@ class Recovery:
         return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
 
     def _only_came(self) -> bool:
-        """Whether others have trained the run and we have not: then we never begin it again. Only
-        the founder does, or else one liar could keep a run from beginning."""
-        return not self.evidence.worked and self._me != self._founder and self._was_trained()
+        """Whether others have trained the run and we have no part in it: then we never begin it
+        again. Only the founder does, or else one liar could keep a run from beginning."""
+        part = self.evidence.worked or any(self._me in there for there in self._context.serving)
+        return not part and self._me != self._founder and self._was_trained()
 
     def _before_us(self) -> list[PeerId]:
         """Return the members that may decide before us: those with a voice, and for one turn one

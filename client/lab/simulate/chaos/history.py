@@ -51,7 +51,7 @@ class Histories:
             config.checkpoint_every,
             disk.lineage,
             seq,
-            [one.peer for one in disk.company if one.peer],
+            [PeerId(one.peer) for one in disk.company if one.peer],
             volunteer.company,
             steps=STEPS,
             evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
@@ -203,10 +203,9 @@ class Histories:
                     if ours and self._swarm.config.parting:
                         self._swarm.checks.begun(volunteer, lineage)
                     if (given_up := effect.given_up) is not None:
-                        steps, to = given_up.steps, ", ".join(map(short, given_up.members))
-                        self._swarm.note(
-                            volunteer, f"{steps} steps are given up for the line of {to}"
-                        )
+                        members = ", ".join(map(short, given_up.members))
+                        words = f"{given_up.steps} steps are given up for the line of {members}"
+                        self._swarm.note(volunteer, words)
                     volunteer.disk.begin(lineage, given_up.fetched if given_up else ())
                     self._write_evidence(volunteer)
                     self._swarm.begin_anew(volunteer)
