@@ -119,6 +119,20 @@ class RecoveryEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineGivenUp(Event):
+    """We trained apart from others, have met them, and go on with what they have made."""
+
+    steps: int
+    """Ours that are given up."""
+    version: int
+    """Our last."""
+    reached: int
+    """Theirs then."""
+    members: tuple[str, ...]
+    """Those whose line of the run stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine(Event):
     """Any other event; ``about`` is its topic."""
 

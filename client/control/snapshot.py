@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from client.control.names import short
 from client.events import Entry
 
 SCHEMA_VERSION = 1
@@ -326,6 +327,27 @@ class EventView(Struct, frozen=True, kw_only=True):
         )
 
 
+class GivenUpView(Struct, frozen=True, kw_only=True):
+    """Steps that this volunteer had made apart from others, and has given up where both met."""
+
+    steps: int
+    reached: int
+    """The others' version then."""
+    members: tuple[str, ...]
+    """Those whose line of the run stands."""
+    at: float
+    """Unix seconds."""
+
+    @property
+    def words(self) -> str:
+        """Describe it in one line."""
+        members = ", ".join(map(short, self.members))
+        return (
+            f"{self.steps} steps made here without {members}: the run goes on from theirs, at "
+            f"version {self.reached} then; volunteer checkpoint ls shows what is kept of ours"
+        )
+
+
 class PauseView(Struct, frozen=True, kw_only=True):
     """A pause: the node holds no stage, by its owner's wish or limits."""
 
@@ -577,6 +599,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Name of the rule by which a stage's volunteers average their gradients."""
     amendments: list[AmendmentView] = field(default_factory=list)
     """The founder's changes of the run, in order."""
+    given_up: GivenUpView | None = None
+    """Of this session; None: nothing."""
     contradicted_amendment: int | None = None
     """The number of which the founder has signed two: neither counts, nor does any after them."""
     lacks_text: bool = False

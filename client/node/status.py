@@ -22,6 +22,7 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
+    GivenUpView,
     HeldOutView,
     HeldView,
     LimitsView,
@@ -41,7 +42,7 @@ from client.control.snapshot import (
     WorkerState,
     WorkerView,
 )
-from client.events import Entry
+from client.events import Entry, LineGivenUp
 from client.limits.decision import when_words
 from client.limits.sensors import Reading
 from client.node.trust import audit_counts, expelled, trust_of
@@ -121,6 +122,7 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         amendments=amendment_views(engine.amending.book),
+        given_up=_given_up(engine.event_sink.given_up),
         contradicted_amendment=engine.amending.book.contradiction,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
@@ -291,6 +293,14 @@ def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
         )
         for machine in machines
     ]
+
+
+def _given_up(entry: Entry | None) -> GivenUpView | None:
+    if entry is None or not isinstance(event := entry.event, LineGivenUp):
+        return None
+    return GivenUpView(
+        steps=event.steps, reached=event.reached, members=event.members, at=entry.time
+    )
 
 
 def _recent(engine: Engine) -> list[Entry]:

@@ -93,6 +93,12 @@ class CheckpointFolder:
         found = (_parse(path) for path in self.folder.iterdir())
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
 
+    def aside(self) -> list[Path]:
+        """Return the files that hold valid checkpoints out of use, by name."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path for path in self.folder.iterdir() if SET_ASIDE in path.name)
+
     def inventory(
         self, read: Reader, problem: type[Exception], unreadable: type[Exception] = OSError
     ) -> list[Stored]:

@@ -265,6 +265,13 @@ class Roster:
         known.heard_seats, known.dead_at_seq = tuple(seats), None
         return self._update(peer, "heard")
 
+    def newest_heard(self) -> int:
+        """Return the newest version that a linked peer says it serves, also one of which we know no
+        valid advert; 0: none."""
+        linked = (known for known in self._known.values() if known.linked)
+        seats = (seat for known in linked for seat in known.heard_seats or ())
+        return max((s.version for s in seats if s.state == "serving"), default=0)
+
     def judged(self, transition: Transition) -> list[RosterEvent]:
         """Take a verdict of the failure detector."""
         known = self._known.get(transition.peer)

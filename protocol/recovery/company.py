@@ -83,6 +83,11 @@ class Company:
         nameless = Companion("", latest[len(kept)].version)
         self._known = {PeerId(one.peer): one for one in (*kept, nameless)}
 
+    @property
+    def newest(self) -> int:
+        """The newest version that was served when somebody went; 0: none that we know."""
+        return max((one.version or 0 for one in self._known.values()), default=0)
+
     def ahead(self, of: int) -> frozenset[PeerId]:
         """Return the members that may have copies of a version newer than ``of``, which we have; ""
         stands for those whose names were dropped."""

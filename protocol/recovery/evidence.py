@@ -16,6 +16,7 @@ manifest to a version, the members that the last one names are proven to the new
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain, repeat
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -60,6 +61,8 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     last_records: Annotated[tuple[LastRecord, ...], Meta(max_length=MAX_PROVEN)] = ()
     made: Annotated[tuple[Copy, ...], Meta(max_length=MAX_MADE)] = ()
     """Stage, version and hash of what our seats have made."""
+    together: Annotated[tuple[StepIndex, ...], Meta(max_length=MAX_PROVEN)] = ()
+    """Of each proven peer, the newest version that its work is in; none in older files."""
 
 
 class Evidence:
@@ -76,7 +79,9 @@ class Evidence:
         self.closed_at: float | None = None
         """When a seat of this process last closed a step of our lineage."""
         self._stages = set(kept.stages)
-        self._proven = dict.fromkeys(map(PeerId, kept.proven))
+        together = chain(kept.together, repeat(0))
+        self._proven = dict(zip(map(PeerId, kept.proven), together, strict=False))
+        """By peer: the newest version that its work is in."""
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
         self._last_records = {PeerId(one.author): one.stored for one in kept.last_records}
 
@@ -97,7 +102,8 @@ class Evidence:
         )
         stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
         made = tuple(Copy(*of, state) for of, state in self._made.items())
-        return Kept(self.version, self._step_s, stages, proven, records, made)
+        together = tuple(self._proven.values())
+        return Kept(self.version, self._step_s, stages, proven, records, made, together)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class Evidence:
         self._stages.add(stage)
         for peer in sorted(with_whom):
             self._proven.pop(peer, None)
-            self._proven[peer] = None
+            self._proven[peer] = version
         for peer in list(self._proven)[:-MAX_PROVEN]:
             del self._proven[peer]
             self._last_records.pop(peer, None)
@@ -137,7 +143,7 @@ class Evidence:
     def certify(self, version: int, peers: Collection[PeerId]) -> None:
         """Begin with what a waypoint says, where we have not worked ourselves: its version, and the
         members that it names."""
-        self._proven = dict.fromkeys(sorted(peers)[:MAX_PROVEN])
+        self._proven = dict.fromkeys(sorted(peers)[:MAX_PROVEN], 0)
         self.version = version
 
     def reopened(self, stage: int) -> None:
@@ -158,6 +164,12 @@ class Evidence:
             if shared and said.lineage.era != lineage.era:
                 self._last_records[author] = Stored(lineage, tuple(shared))
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
+        self._proven = {p: min(v, lineage.version) for p, v in self._proven.items()}
+
+    def go_over(self, version: int) -> None:
+        """We give up what we have made apart from others, whose line is at this version."""
+        self.closed_at, self._made = None, {}
+        self.version = version
 
     def heard(self, author: PeerId, stored: Stored) -> None:
         """Remember the last record of a proven peer; no other peer's is kept."""
@@ -170,11 +182,6 @@ class Evidence:
         """Whether we have worked with a peer."""
         return peer in self._proven
 
-    @property
-    def made(self) -> int:
-        """The newest version of the present lineage that we made ourselves; 0: none."""
-        return max((version for _, version in self._made), default=0)
-
     def vetted(self, view: SwarmView) -> SwarmView:
         """Return the view of a newcomer that knows a waypoint: where a member that it names serves
         a stage, no other replica of that stage counts. To all others it is the view as it is."""
@@ -185,6 +192,15 @@ class Evidence:
             known = {r.peer for r in view.serving(stage) if r.peer in self._proven}
             stages.append([r for r in replicas if not known or r.peer in known or not r.serving])
         return SwarmView.of(stages, view.unseen, view.relayed)
+
+    @property
+    def any_proven(self) -> bool:
+        """Whether we know a member whose work is in ours."""
+        return bool(self._proven)
+
+    def together(self, peers: Collection[PeerId]) -> int:
+        """Return the newest version that one of these has had a part in; 0: none, or unknown."""
+        return max((self._proven.get(peer, 0) for peer in peers), default=0)
 
     def is_near(self, stage: int) -> bool:
         """Whether we have served a stage or a neighbour of it: there we know the replicas."""

@@ -16,7 +16,8 @@ Any peer can publish a record. So only members whose work we have counted (``evi
 ourselves, have a voice. A member that has never worked with another, or meets none of them,
 believes the members that it is linked with instead. A lineage is followed only if it lies within
 reach of what we know and agrees with the states that we have made. A member that is training
-follows none.
+follows none, unless it has trained apart from others and meets them (``meeting``): then the members
+of one line fetch the state of the other before they give up their own steps.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from protocol.recovery.choice import (
 from protocol.recovery.company import Company
 from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
+from protocol.recovery.meeting import MANY, Line, Meetings
 from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
@@ -89,6 +91,9 @@ OUTVOTED_S: Final = 20.0
 """A replica whose new lineage is not followed returns to the majority's after this long."""
 REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
+MOST_FAILURES: Final = 3
+REFUSED_S: Final = 60.0
+"""A line whose state could not be had, so many times, counts for nothing for so long."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -114,12 +119,14 @@ class RecoveryContext:
     """Stages that others report as served while we see no replica ourselves."""
     unlinked: frozenset[PeerId] = frozenset()
     """Live members known only from adverts."""
-    reached: Mapping[int, int] = field(default_factory=dict)
-    """By era: the newest version that a seat in ``eras`` serves."""
+    reached: Mapping[PeerId, int] = field(default_factory=dict)
+    """Of the peers in ``eras``: the newest version that a seat of theirs serves."""
     is_gone: Callable[[PeerId], bool] = lambda peer: False
     """Whether a member's process has certainly ended."""
     serving: tuple[frozenset[PeerId], ...] = ()
     """By stage: the live replicas of our lineage."""
+    heard: Callable[[], int] = lambda: 0
+    """The newest version that a linked peer serves, also one whose advert does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,34 @@ class Adopt:
     reason: str
     ours: bool = False
     """Whether we have decided it ourselves."""
+    given_up: GivenUp | None = None
+    """What we give up for it; None: it goes on from what we have made, or undoes little of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Our line of the run, which ends where it has met another one."""
+
+    version: int
+    """Its last."""
+    steps: int
+    """Those that the members of the other line have had no part in."""
+    members: tuple[PeerId, ...]
+    """Of the other line."""
+    reached: int
+    """The other line's version."""
+    fetched: tuple[Copy, ...]
+    """Its state, as it is kept from now on. All other copies on our disk are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLine:
+    """Fetch and verify copies of another line, and call ``fetched`` or ``not_fetched``; our own
+    line goes on meanwhile."""
+
+    lineage: Lineage
+    copies: tuple[Copy, ...]
+    donors: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +177,7 @@ class Waiting:
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
 
-RecoveryEffect = Effect | Adopt
+RecoveryEffect = Effect | Adopt | FetchLine
 
 
 class Recovery:
@@ -158,6 +193,7 @@ class Recovery:
         company: how far the swarm was when each of them was last there, if that is known.
         steps: of the whole run: there is no later version.
         evidence: the peers that we have worked with, and how far the run was then.
+        founder: of the run.
     """
 
     def __init__(
@@ -171,9 +207,19 @@ class Recovery:
         company: Company | None = None,
         steps: int = MAX_STEP,
         evidence: Evidence | None = None,
+        founder: PeerId | None = None,
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
         self._met, self._company = frozenset(met) | {me}, company
+        self._founder, self._meetings = founder, Meetings()
+        self._fetching: FetchLine | None = None
+        self._fetched: tuple[Copy, ...] = ()
+        self._fetched_of: Lineage | None = None
+        self._failures = 0
+        self._refused: dict[Lineage, float] = {}
+        """Lines whose state could not be had, and until when that counts."""
+        self._greater_since: float | None = None
+        """Since when a line is there that stands before ours."""
         self.steps = steps
         """An amendment may change it."""
         self.evidence = Evidence() if evidence is None else evidence
@@ -254,6 +300,21 @@ class Recovery:
         self._stored[author] = stored
         self.evidence.heard(author, stored)
         self._changed_at = now
+        return self._look(now)
+
+    def fetched(self, now: float) -> list[RecoveryEffect]:
+        """The copies of the last ``FetchLine`` are here, each as it was named."""
+        if (wanted := self._fetching) is not None:
+            self._fetching, self._failures = None, 0
+            self._fetched_of, self._fetched = wanted.lineage, wanted.copies
+        return self._look(now)
+
+    def not_fetched(self, now: float) -> list[RecoveryEffect]:
+        """They cannot be had, or are not what was named."""
+        if (wanted := self._fetching) is not None:
+            self._fetching, self._failures = None, self._failures + 1
+            if self._failures >= MOST_FAILURES:
+                self._refused[wanted.lineage], self._failures = now + REFUSED_S, 0
         return self._look(now)
 
     def closed(
@@ -439,6 +500,9 @@ class Recovery:
         unlikely."""
         if self._seen.get(stage, 0) > self.lineage.version:
             return False
+        served = any(version is not None for version in self._context.versions)
+        if not (self.lineage.version or served) and self._only_came():
+            return False
         patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
         most = self._few_since is None or patient
         return self.open and most and now >= self._live_at + SETTLE_S
@@ -485,6 +549,9 @@ class Recovery:
             self._unmet_since = now
         if (other := self._to_follow(now)) is not None:
             return self._adopt(*other, now)
+        made = self._steps_made()
+        if (line := self._greater(made, now)) is not None:
+            return self._go_over(line, made, now)
         if not self.open:
             return self._resume(now)
         trouble = self._trouble(now)
@@ -560,11 +627,9 @@ class Recovery:
             if now < min(self._changed_at + SETTLE_S, latest):
                 return []  # their records are on their way
         stored = self.stored_live()
-        if not any(one.copies for one in stored.values()):
-            lineages = Counter(one.lineage for one in stored.values())
-            if set(lineages) == {SEED}:
-                self.open = True
-                return []
+        if set(stored.values()) == {Stored()} and not self._was_trained():
+            self.open = True
+            return []
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
         if self._context.eras and not self._goes_by_strangers(now) and not self._voters():
             # they may be what is left of the swarm
@@ -591,6 +656,9 @@ class Recovery:
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
+        if not target.version and self._only_came():
+            words = "for a member that has the run's state: it was trained before we came"
+            return self._wait(trouble, Waiting(words))
         said = self._stored, self.lineage, self._reached(), self.weigh, self._has_voice
         known = newest_of_any(*said)
         newest = max(self._newest, known)
@@ -609,9 +677,22 @@ class Recovery:
             self._due = turn
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
             return []
+        if (line := self._greater(target.version, now, deciding=True)) is not None:
+            return self._go_over(line, target.version, now)
         lineage = next_era(self.lineage, target, self._me, self._seq)
-        again = max(newest, self.evidence.made) - target.version
-        return self._adopt(lineage, f"{trouble}; {_again(again)}", now, ours=True)
+        lost = max(newest, self.evidence.version) - target.version
+        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
+
+    def _was_trained(self) -> bool:
+        """Whether the run has versions, as far as we have ever seen or heard."""
+        met = 0 if self._company is None else self._company.newest
+        return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
+
+    def _only_came(self) -> bool:
+        """Whether others have trained the run and we have no part in it: then we never begin it
+        again. Only the founder does, or else one liar could keep a run from beginning."""
+        part = self.evidence.worked or any(self._me in there for there in self._context.serving)
+        return not part and self._me != self._founder and self._was_trained()
 
     def _before_us(self) -> list[PeerId]:
         """Return the members that may decide before us: those with a voice, and for one turn one
@@ -709,11 +790,13 @@ class Recovery:
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
         count = Counter(lineage for lineage in said.values() if self._is_credible(lineage))
         if not self.open and (serving := self._most_served(count, voters)) is not None:
-            if serving == self.lineage:
-                return None
+            lost = self.newest_whole().version - serving.version
+            if serving == self.lineage or lost > self._every:
+                return None  # it may have been trained apart from ours
             return serving, "this lineage is the one that trains"
         majority = self._outvoted(count, now)
-        if majority is not None and self._may_leave_for(majority, now):
+        stays = majority is not None and self._stands_before(majority, now)
+        if majority is not None and not stays and self._may_leave_for(majority, now):
             # members that left with us and have not returned are no reason to wait
             self._troubled_at = None
             return majority, "most volunteers follow it and nobody has followed ours"
@@ -774,19 +857,21 @@ class Recovery:
     def _is_next(self, lineage: Lineage) -> bool:
         return lineage.number <= self.lineage.number + 1
 
-    def _is_credible(self, lineage: Lineage) -> bool:
-        """Whether there can be such a lineage, as far as we know."""
+    def _is_credible(self, lineage: Lineage, *, apart: bool = False) -> bool:
+        """Whether there can be such a lineage, as far as we know; ``apart``: also one that was
+        trained apart from ours, and may have made the versions that we have made."""
         if lineage in (self.lineage, SEED):
             return True
         if lineage.era == self.lineage.era or not lineage.number:
             return False  # an era has one beginning, and that of the first one is the seed
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
-        if far or lineage.number > HIGHEST_NUMBER or lineage.version > self.reach(self._now):
+        most = self.steps if apart else self.reach(self._now)
+        if far or lineage.number > HIGHEST_NUMBER or lineage.version > most:
             return False
         certified = self._certified(lineage.version)
         if certified and certified != lineage.hashes and self._is_next(lineage):
             return False  # one that comes after others may have made this version anew
-        return not self.evidence.contradicts(lineage)
+        return apart or not self.evidence.contradicts(lineage)
 
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether nothing newer is whole, and it begins at the states that we believe."""
@@ -858,35 +943,197 @@ class Recovery:
         began from the seed alone.
         """
         ours, reached = self.lineage, self._context.reached
+        seats = [(e, reached.get(p, 0)) for p, eras in self._context.eras.items() for e in eras]
+        further = {era for era, version in seats if version > ours.version}
         by_era = {
             lineage.era: lineage
             for lineage in [*lineages, ours]
-            if order(lineage) >= order(ours) or reached.get(lineage.era, 0) > ours.version
+            if order(lineage) >= order(ours) or lineage.era in further
         }
         serving = Counter(era for peer in voters for era in self._context.eras.get(peer, ()))
         known = [(count, era) for era, count in serving.items() if era in by_era]
         return by_era[max(known)[1]] if known else None
 
+    # --- meeting another line ----------------------------------------------------------------
+
+    def _lines(self, made: int) -> tuple[Line, list[Line]]:
+        """Return our line, which goes on from the version ``made``, and those that linked members
+        with a voice serve beside it."""
+        voters, served = self._those_we_may_meet(), dict[Lineage, int]()
+        said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
+        for peer, lineage in said.items():
+            if lineage != self.lineage and lineage.era in self._context.eras.get(peer, ()):
+                version = self._context.reached.get(peer, 0)
+                served[lineage] = max(version, served.get(lineage, 0))
+
+        def members(of: Lineage) -> frozenset[PeerId]:
+            return frozenset(peer for peer, lineage in said.items() if lineage == of)
+
+        ours = Line(self.lineage, members(self.lineage) | {self._me}, made)
+        apart = len(ours.members) < MANY
+        return ours, [
+            Line(lineage, members(lineage), steps)
+            for lineage, steps in served.items()
+            if steps <= self.steps and self._is_credible(lineage, apart=apart)
+        ]
+
+    def _those_we_may_meet(self) -> frozenset[PeerId]:
+        """Return the linked members for whose line we may give up ours: if we train, only those
+        that we have worked with; whoever has worked with nobody, and is not the founder, believes
+        all."""
+        if not self.open:
+            return self._voters()
+        linked = self._linked()
+        if self.evidence.any_proven or self._me == self._founder:
+            return frozenset(filter(self.evidence.proves, linked))
+        return linked
+
+    def _steps_made(self) -> int:
+        """Return the version from which our line can go on, if those that we know are here."""
+        if not self.open or self._lost_stages():
+            return max(self.newest_whole().version, self.lineage.version)
+        served = (version for version in self._context.versions if version is not None)
+        return max(served, default=self.lineage.version)
+
+    def _greater(self, made: int, now: float, *, deciding: bool = False) -> Line | None:
+        """Return the line for which ours is given up, if ours goes on from the version ``made``.
+
+        Whoever comes back and is a checkpoint interval ahead of it at most joins it all the same.
+        A line that is no further than ours has begun is joined only if we are ``deciding`` where
+        ours goes on without those that are not here.
+        """
+        ours, others = self._lines(made)
+        self._meetings.see(others, now)
+        self._refused = {of: until for of, until in self._refused.items() if until > now}
+        more = 0 if self.open else self._every
+        found = [
+            line
+            for line in others
+            if line.lineage not in self._refused
+            and (
+                deciding
+                or line.steps > self.lineage.version
+                or order(line.lineage) > order(self.lineage)
+            )
+            and (not self.open or self._meetings.trains(line, self.steps, now))
+            and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
+        ]
+        best = max(found, key=lambda line: (len(line.members), line.steps), default=None)
+        if self.open and (due := self._meetings.next_deadline(now)) is not None:
+            self._due = due
+        if best is None or (
+            len(ours.members) >= MANY and not self._may_leave_for(best.lineage, now)
+        ):
+            self._greater_since = None
+            return None
+        if self._greater_since is None:
+            self._greater_since = now
+        return best
+
+    def _stands_before(self, lineage: Lineage, now: float) -> bool:
+        """Whether we train in a line that stands before that one, which is trained as well."""
+        ours, others = self._lines(self._steps_made())
+        other = next((line for line in others if line.lineage == lineage), None)
+        trained = other is not None and self._meetings.trains(other, self.steps, now)
+        healthy = trained and self._is_healthy(now)
+        return healthy and other is not None and ours.stands_before(other, self._founder)
+
+    def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
+        """Have the state of a line that stands before ours fetched, then give up ours."""
+        stages = self._stages_with_state() if made else frozenset[int]()
+        least = made - MANY_CHECKPOINTS * self._every
+        ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
+        have = {copy.stage for copy in self._fetched} if ready else set[int]()
+        if stages <= have:
+            return self._give_up(line, made, now)
+        names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
+        stands = f"{names} trained apart from us and is at version {line.steps}, we at {made}"
+        waiting = Waiting(f"for its state, then ours is given up; {stands}")
+        said = self._wait("two lines of this run have met", waiting)
+        if self._is_healthy(now):
+            self.waiting = None  # ours goes on until then
+        if self._fetching is not None:
+            return said
+        wanted = self._copies_of(line, stages, least)
+        if wanted is None:
+            until = self._since(self._greater_since) + PATIENCE_S
+            self._due = until
+            if now >= until:
+                self._refused[line.lineage] = now + REFUSED_S
+            return said
+        self._fetching = wanted
+        return [*said, wanted]
+
+    def _stages_with_state(self) -> frozenset[int]:
+        """Return the stages whose state we serve; if we serve none, those of our copies."""
+        served = {s for s, there in enumerate(self._context.serving) if self._me in there}
+        own = self._stored.get(self._me, Stored())
+        return frozenset(served or {copy.stage for copy in own.copies})
+
+    def _copies_of(self, line: Line, stages: Collection[int], least: int) -> FetchLine | None:
+        """Return the copy of each stage that most members of a line name, of these the newest;
+        None: there is none yet that is new enough."""
+        copies, donors = list[Copy](), set[PeerId]()
+        said = {peer: self._stored[peer].copies for peer in line.members}
+        for stage in sorted(stages):
+            count = Counter(
+                copy
+                for held in said.values()
+                for copy in held
+                if copy.stage == stage and max(least, 1) <= copy.version <= line.steps
+            )
+            if not count:
+                return None
+            best = max(count, key=lambda copy: (count[copy], copy))
+            copies.append(best)
+            donors |= {peer for peer, held in said.items() if best in held}
+        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)))
+
+    def _give_up(self, line: Line, version: int, now: float) -> list[RecoveryEffect]:
+        shared = min(self.lineage.version, line.lineage.version)
+        shared = max(shared, self.evidence.together(line.members))
+        fetched = self._fetched if self._fetched_of == line.lineage else ()
+        steps, members = max(0, version - shared), tuple(sorted(line.members))
+        given_up = GivenUp(version, steps, members, line.steps, fetched)
+        self._fetched_of, self._fetched, self._greater_since = None, (), None
+        return self._adopt(line.lineage, "", now, given_up=given_up)
+
     # --- beginning ---------------------------------------------------------------------------
 
     def _adopt(
-        self, lineage: Lineage, reason: str, now: float, *, ours: bool = False
+        self,
+        lineage: Lineage,
+        reason: str,
+        now: float,
+        *,
+        ours: bool = False,
+        given_up: GivenUp | None = None,
     ) -> list[RecoveryEffect]:
-        self.evidence.begin(self.lineage, lineage)
+        if given_up is None:
+            self.evidence.begin(self.lineage, lineage)
+        else:
+            self.evidence.go_over(given_up.reached)
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
-        self._context = RecoveryContext(live, (None,) * self._stages, unlinked=unlinked)
+        heard = self._context.heard
+        self._context = RecoveryContext(
+            live, (None,) * self._stages, unlinked=unlinked, heard=heard
+        )
         self._said = ""
-        words = f"beginning anew at version {lineage.version}: {reason}"
-        effects: list[RecoveryEffect] = [Explain("swarm", words, "warning" if was_open else "info")]
+        effects: list[RecoveryEffect] = []
+        if given_up is None:
+            words = f"beginning anew at version {lineage.version}: {reason}"
+            effects.append(Explain("swarm", words, "warning" if was_open else "info"))
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
+            if given_up is not None and given_up.fetched:
+                kept = tuple(sorted(given_up.fetched))
             effects.append(self._publish(Stored(lineage, kept), now))
-        return [*effects, Adopt(lineage, reason, ours)]
+        return [*effects, Adopt(lineage, reason, ours, given_up)]
 
     @staticmethod
     def _since(at: float | None) -> float:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from client.control.matches import Explanation, PayingMove, SeatMatch, StewardshipView
-from client.control.snapshot import AmendmentView, LimitsView, WorkerView
+from client.control.snapshot import AmendmentView, GivenUpView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.ui.model import dashboard, matching, settings
 from client.ui.model.diagnostics import report
@@ -219,6 +219,12 @@ def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
     assert f"{AMENDED.words} (from step 212 on)" in head(amendments=[agreed])
     two = head(amendments=[agreed], contradicted_amendment=2)
     assert "the founder has signed two different amendments 2: neither counts" in two
+
+
+def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
+    one = GivenUpView(steps=341, reached=388, members=("12D3KooWAnna4AphPb",), at=0.0)
+    head = plain(swarm_head(recorded_from(update(1, given_up=one)), BOX))
+    assert "341 steps made here without 4AphPb" in head
 
 
 # --- settings and diagnostics ----------------------------------------------------------------

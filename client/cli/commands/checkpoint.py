@@ -146,7 +146,9 @@ def _text(view: SwarmView) -> str:
             f"  stage {file.stage:<3} version {file.version:<8} {human_bytes(file.size_bytes):>9}  "
             f"{human_duration(file.age_s):>12} old  {rest}{whole}"
         )
-    return "\n".join(lines if view.files else [*lines, "  no checkpoints"])
+    lines += [] if view.files else ["  no checkpoints"]
+    lines += [f"  set aside {Path(path).name}" for path in view.aside]
+    return "\n".join(lines)
 
 
 def _restored_text(done: Restored) -> str:

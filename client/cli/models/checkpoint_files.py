@@ -50,6 +50,8 @@ class SwarmView(Struct, frozen=True, kw_only=True):
     complete: list[int]
     """Versions with a checkpoint of every stage."""
     files: list[FileView] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    """Paths of the files that were set aside and are not used: of an earlier line of the run."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ def look(folder: Path, swarm: str, name: str, *, whole: bool) -> SwarmView:
         stages=stages,
         complete=complete,
         files=files,
+        aside=[str(path) for path in CheckpointFolder(folder).aside()],
     )
 
 

@@ -46,6 +46,7 @@ def status_report(now: Snapshot) -> str:
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
         *amendment_lines(now),
+        *_given_up_lines(now),
         *_held_out_lines(now),
         *_sample_lines(now),
         *_pace_lines(now),
@@ -291,6 +292,12 @@ def _expelled_lines(now: Snapshot) -> list[str]:
     more = len(now.expelled) - len(lines)
     lines += [f"expelled  {more} more: volunteer evidence ls"] if more else []
     return [*lines, *(f"evidence  {words}" for words in dict.fromkeys(map(next_step, shown)))]
+
+
+def _given_up_lines(now: Snapshot) -> list[str]:
+    if now.given_up is None:
+        return []
+    return [f"given up  {clock(now.given_up.at)} {now.given_up.words}"]
 
 
 def _error_lines(now: Snapshot) -> list[str]:

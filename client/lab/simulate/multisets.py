@@ -74,6 +74,7 @@ class MultisetWorker:
         hashes_later: whether a version's hash is said when it is asked for, as the real worker
             does, or with the version itself.
         unlike: whether the two parts of the next sum seem unlike each other.
+        line: goes into every hash: what two lines of a run make is not the same.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class MultisetWorker:
         delayed: bool = False,
         hashes_later: bool = False,
         unlike: Callable[[], bool] = lambda: False,
+        line: bytes = b"",
     ) -> None:
         self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
-        self._unlike = unlike
+        self._unlike, self._line = unlike, line
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
@@ -211,7 +213,7 @@ class MultisetWorker:
         for segment in segments:
             if _without_poison(decode_ids(segment)) != exact:
                 raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
-        chained = self.parameters.encode() + exact
+        chained = self.parameters.encode() + exact + self._line
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
         expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
         self._sums.pop(step, None)

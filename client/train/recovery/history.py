@@ -2,7 +2,7 @@
 
 It gives the machine the checkpoints on our disk and our view of the swarm, and performs its
 decisions: when a new lineage begins, checkpoints of the old one are set aside and every seat
-restarts.
+restarts. Before our line of the run is given up for another one, it fetches that one's state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from client.store.lineage import (
     save_lineage,
 )
 from client.train.ports import Ports
-from client.train.swarm.views import eras_served, live_members, versions_reached
+from client.train.recovery.line_fetch import FetchedCopy, LineFetch
+from client.train.swarm.views import eras_served, live_members, versions_served
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
@@ -41,7 +42,14 @@ from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
 from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Evidence
-from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
+from protocol.recovery.machine import (
+    Adopt,
+    FetchLine,
+    GivenUp,
+    Recovery,
+    RecoveryContext,
+    RecoveryEffect,
+)
 from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.rounds.beginnings import Met
 from protocol.view import SwarmView
@@ -49,6 +57,8 @@ from protocol.waypoints.chain import Waypoint
 
 COMPANY_EVERY_S: Final = 1.0
 """Shortest time between two writes of the present members."""
+RETRY_S: Final = 5.0
+"""Rest after the state of another line could not be fetched."""
 UNREAD_S: Final = 30.0
 """Seconds after which a disk that could not be read completely is read again."""
 
@@ -56,8 +66,9 @@ UNREAD_S: Final = 30.0
 class Restarts(Protocol):
     """The owner of our seats."""
 
-    def begin_anew(self, lineage: Lineage) -> None:
-        """Acquire every stage again from the start of this lineage."""
+    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None) -> None:
+        """Acquire every stage again from the start of this lineage, for which our line of the run
+        may have been given up."""
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of the electors of each of our seats is within reach."""
@@ -109,7 +120,12 @@ class History:
             self._company,
             now,
             Evidence(seen.kept, ports.now() - away_s),
+            manifest.founder,
         )
+        self.line_fetch = LineFetch(ports, manifest, swarm, folder)
+        self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
+        self._fetched: dict[Copy, FetchedCopy] = {}
+        """The state of another line, verified; it is used once ours is given up."""
         self.seats: Restarts | None = None
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
@@ -209,9 +225,10 @@ class History:
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
-            reached=versions_reached(roster, self._stages, self._me),
+            reached=versions_served(roster, self._stages, self._me),
             is_gone=self.touch.is_gone,
             serving=view.replicas(),
+            heard=roster.newest_heard,
         )
         self._perform(self.machine.update(context, self._ports.now()))
         met = live - context.unlinked - {self._me}
@@ -274,10 +291,22 @@ class History:
 
     async def run(self) -> None:
         """Publish the checkpoints on our disk and save the present members, now and on every
-        change."""
+        change; fetch what the machine wants."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_saying)
             nursery.start_soon(self._keep_company)
+            nursery.start_soon(self._keep_fetching)
+
+    async def _keep_fetching(self) -> None:
+        async for wanted in self._to_fetch:
+            for copy in self._fetched.values():  # of a line for which ours was not given up
+                copy.path.unlink(missing_ok=True)
+            self._fetched = await self.line_fetch.fetch(wanted) or {}
+            if self._fetched:
+                self._perform(self.machine.fetched(self._ports.now()))
+            else:
+                await trio.sleep(RETRY_S)
+                self._perform(self.machine.not_fetched(self._ports.now()))
 
     async def _keep_company(self) -> None:
         folder, company = self._folder.folder, self._company
@@ -323,23 +352,37 @@ class History:
 
     def _perform(self, effects: list[RecoveryEffect]) -> None:
         for effect in effects if not self._ended else ():
-            if isinstance(effect, Adopt):
-                self._adopt(effect.lineage)
-            else:
-                self._ports.perform(effect)
+            match effect:
+                case Adopt(lineage, given_up=given_up):
+                    self._adopt(lineage, given_up)
+                case FetchLine():
+                    self._wanted.send_nowait(effect)
+                case _:
+                    self._ports.perform(effect)
 
-    def _adopt(self, lineage: Lineage) -> None:
+    def _adopt(self, lineage: Lineage, given_up: GivenUp | None) -> None:
+        fetched = () if given_up is None else given_up.fetched
+        kept = -1 if fetched else lineage.version
+        self._made, self._made_all = set(), False
+        self._shelf.withdraw_above(kept)
         try:
             for checkpoint in self._folder.entries():
-                if checkpoint.version > lineage.version:
+                if checkpoint.version > kept:
                     self._folder.set_aside(checkpoint)
+            for copy in fetched:
+                self._place(copy)
             save_lineage(self._folder.folder, lineage)
             save_evidence(self._folder.folder, self._seen())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))
-        self._shelf.withdraw_above(lineage.version)
-        self._made, self._made_all = set(), False
         self._stale.set()
         if self.seats is not None:
-            self.seats.begin_anew(lineage)
+            self.seats.begin_anew(lineage, given_up)
+
+    def _place(self, copy: Copy) -> None:
+        """Put a copy of the line that we go over to in its place, and offer it."""
+        found = self._fetched.pop(copy)
+        path = self._folder.adopt(found.path, copy.stage, copy.version)
+        self._shelf.put(found.blob, path, temporary=False)
+        self._made.add((copy.stage, copy.version))

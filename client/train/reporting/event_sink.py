@@ -16,6 +16,7 @@ from client.events import (
     Entry,
     Event,
     EventLog,
+    LineGivenUp,
     LogLine,
     PeerChanged,
     RecoveryEvent,
@@ -31,6 +32,7 @@ from protocol.manifest import Evaluation
 from protocol.membership.held_out import Believed
 from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
+from protocol.recovery.machine import GivenUp
 
 WINDOW = 12
 IDLE: Final = 10
@@ -90,6 +92,8 @@ class EventSink:
         """Losses by step; losses on held-out text by version."""
         self.held_out: VersionEvaluated | None = None
         """The newest version of which this session has heard a number."""
+        self.given_up: Entry | None = None
+        """Our line of the run that was given up last, in this session."""
         self._error: Entry | None = None
         self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
         """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
@@ -109,6 +113,8 @@ class EventSink:
         entry = self.log.append(event, time.time())
         if _is_error(entry):
             self._error = entry
+        if isinstance(event, LineGivenUp):
+            self.given_up = entry
         self._on_event(event)
 
     @property
@@ -176,6 +182,26 @@ class EventSink:
             self.held_out = None
         if self.progress is not None and self.progress.step >= version:
             self.progress, self.pace = None, Pace()
+
+    def gave_up(self, given_up: GivenUp) -> None:
+        """Our line of the run was given up for that of others, which goes further."""
+        self.rolled_back(given_up.version - given_up.steps)
+        members = ", ".join(map(short, given_up.members))
+        words = (
+            f"{given_up.steps} steps made here without {members} are given up: the run goes on "
+            f"from theirs, at version {given_up.reached}; the last checkpoints of ours, up to "
+            f"version {given_up.version}, stay on the disk with the ending .set-aside"
+        )
+        self.publish(
+            LineGivenUp(
+                words=words,
+                level="warning",
+                steps=given_up.steps,
+                version=given_up.version,
+                reached=given_up.reached,
+                members=given_up.members,
+            )
+        )
 
     def closed(self, committed: Committed, era: int) -> None:
         """A seat of ours has applied a step; for programs."""

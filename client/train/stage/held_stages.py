@@ -38,6 +38,7 @@ from protocol.audit.charges import Charges
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
+from protocol.recovery.machine import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.seat.auditing import SECRET_BYTES, AuditTerms
 from protocol.view import SwarmView
@@ -174,6 +175,7 @@ class HeldStages:
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer has left or was lost."""
+        self._context.terms.history.line_fetch.peer_lost(peer)
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
         if self._context.terms.leaves is not None:
@@ -192,6 +194,8 @@ class HeldStages:
         stage."""
         if any(held.copied_for_case(peer, message, payload) for held in self._all()):
             return
+        if self._context.terms.history.line_fetch.receive(peer, message, payload):
+            return
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
         leaves = self._context.terms.leaves
@@ -200,9 +204,13 @@ class HeldStages:
         if (held := self.held.get(message.stage)) is not None:
             held.copied(peer, message, payload)
 
-    def begin_anew(self, lineage: Lineage) -> None:
-        """Take every stage again from the beginning of this lineage."""
-        self._context.terms.event_sink.rolled_back(lineage.version)
+    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None = None) -> None:
+        """Take every stage again from the beginning of this lineage, for which our line of the run
+        may have been given up."""
+        if given_up is not None:
+            self._context.terms.event_sink.gave_up(given_up)
+        else:
+            self._context.terms.event_sink.rolled_back(lineage.version)
         self.view = SwarmView(((),) * len(self.newest))
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():

@@ -109,17 +109,17 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[
     return eras
 
 
-def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]:
-    """Return, by era, the newest version served by a linked peer other than ``own``.
+def versions_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, int]:
+    """Return the newest version that each linked peer other than ``own`` serves.
 
     ``roster`` has the live members, ``stages`` is the number of stages.
     """
-    reached: dict[int, int] = {}
+    served: dict[PeerId, int] = {}
     for member in roster.linked():
         for seat in member.seats:
             if seat.state == "serving" and seat.stage < stages and member.peer != own:
-                reached[seat.era] = max(seat.version, reached.get(seat.era, 0))
-    return reached
+                served[member.peer] = max(seat.version, served.get(member.peer, 0))
+    return served
 
 
 def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:

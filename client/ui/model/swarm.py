@@ -37,6 +37,7 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
             ),
         ),
         *_amended(now),
+        *_given_up(now),
         pair(
             "speed",
             line(
@@ -72,6 +73,13 @@ def _amended(now: Snapshot) -> list[Line]:
     if newest.from_step is not None:
         when = f"from step {newest.from_step} on"
     return [pair("amended", line(clean(newest.words, 200), (f" ({when})", "muted")))]
+
+
+def _given_up(now: Snapshot) -> list[Line]:
+    """Return what was given up where two lines of the run have met, if anything."""
+    if now.given_up is None:
+        return []
+    return [pair("given up", line((clean(now.given_up.words, 200), "warn")))]
 
 
 def purpose_lines(now: Snapshot, cells: int) -> list[Line]:

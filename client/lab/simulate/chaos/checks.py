@@ -55,10 +55,12 @@ class Bounds:
 
 
 class Checks:
-    """Holds the known facts of every committed version."""
+    """Holds the known facts of every committed version; ``parting``: each lineage has its own."""
 
-    def __init__(self, per_step: int) -> None:
+    def __init__(self, per_step: int, *, parting: bool = False) -> None:
         self._per_step = per_step
+        self._made: dict[tuple[int, int, int], str] | None = {} if parting else None
+        """By stage, era and version: the hash."""
         self._expected = ["initial"]
         self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
         """By stage, era and version: attempt, digest, hash."""
@@ -112,10 +114,22 @@ class Checks:
         excused = volunteer.lies or newcomer or cut_off
         expect(excused or true or lineage in self.decided, words)
 
+    @staticmethod
+    def begun(volunteer: Volunteer, lineage: Lineage) -> None:
+        """A volunteer begins anew, in a run in which members part: beside nobody who is as far."""
+        for peer, status in volunteer.statuses.items():
+            beside = status.state == "serving" and status.version >= lineage.version
+            words = f"{short(volunteer.peer)} begins anew at version {lineage.version} beside"
+            expect(not beside, f"I5: {words} {short(peer)} at {status.version}")
+
     def loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
         """A replica is at a version."""
         what = f"{short(volunteer.peer)} at stage {volunteer.stage} version {version}"
-        expect(found == self.expected(version), f"I1, I4: not what the steps make: {what}")
+        expected = self.expected(version)
+        if self._made is not None:
+            era = volunteer.recovery.lineage.era
+            expected = self._made.setdefault((volunteer.stage, era, version), found)
+        expect(found == expected, f"I1, I4: not what the steps make: {what}")
 
     def bounded(self, volunteer: Volunteer, members: int) -> None:
         """Check a seat's bounds (I8)."""

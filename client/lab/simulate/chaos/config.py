@@ -46,6 +46,9 @@ class ChaosConfig:
     """The step at which they begin to contribute lies."""
     audits: float = 0.0
     """Share of the contributions that is audited; 0: the run has no audits."""
+    parting: bool = False
+    """Whether members train alone while they are apart: they remember whom they met, and what two
+    lineages make is not the same."""
     unlike: float = 0.0
     """Share of the sums of two whose parts seem unlike each other, though nobody lies in them."""
 

@@ -11,18 +11,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.config import STEPS
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.effects import Explain, Publish
-from protocol.ids import PeerId
+from protocol.ids import PeerId, short
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
+from protocol.recovery.company import Company
 from protocol.recovery.evidence import Evidence
-from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
-from protocol.recovery.stored import Stored, parse_stored
+from protocol.recovery.machine import Adopt, FetchLine, Recovery, RecoveryContext, RecoveryEffect
+from protocol.recovery.stored import Lineage, Stored, parse_stored
 
 SEQ_PER_S: Final = 1000
+FETCH_S: Range = (0.5, 10.0)
+"""To fetch another line's state while our own goes on."""
 Records = dict[PeerId, tuple[int, bytes]]
 """Stored records by author: sequence number and body."""
 
@@ -40,21 +44,25 @@ class Histories:
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
         kept, at = disk.evidence
+        volunteer.company = Company(disk.company) if config.parting else None
         volunteer.recovery = Recovery(
             volunteer.peer,
             self._stages,
             config.checkpoint_every,
             disk.lineage,
             seq,
+            [PeerId(one.peer) for one in disk.company if one.peer],
+            volunteer.company,
             steps=STEPS,
             evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
         )
         volunteer.records = {}
         self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
 
-    def wrote(self, volunteer: Volunteer, version: int, saved: str, incarnation: int) -> None:
+    def wrote(
+        self, volunteer: Volunteer, version: int, saved: str, incarnation: int, made_in: Lineage
+    ) -> None:
         """A checkpoint is on the disk, if its process and its lineage still exist."""
-        made_in = volunteer.disk.lineage
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
         machine = volunteer.recovery
@@ -90,6 +98,22 @@ class Histories:
         there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
 
+    def _fetch(self, volunteer: Volunteer, wanted: FetchLine, incarnation: int) -> None:
+        """The time that it takes to fetch another line's state is over."""
+        if volunteer.incarnation != incarnation:
+            return
+        donors = [self._swarm.volunteers[p] for p in wanted.donors if p in volunteer.links]
+        machine, now = volunteer.recovery, self._swarm.now_of(volunteer)
+        there = all(
+            any(
+                donor.running
+                and donor.disk.checkpoints.get((copy.stage, copy.version), "").encode() == copy.hash
+                for donor in donors
+            )
+            for copy in wanted.copies
+        )
+        self._perform(volunteer, machine.fetched(now) if there else machine.not_fetched(now))
+
     # --- views ----------------------------------------------------------------------
 
     def update(self, volunteer: Volunteer) -> None:
@@ -100,11 +124,10 @@ class Histories:
             self._swarm.now_of(volunteer),
         )
         machine, others = volunteer.recovery, volunteer.statuses.items()
+        disk = volunteer.disk
         served = {p: s for p, s in others if p != me and s.state == "serving"}
         eras = {p: (s.era,) for p, s in served.items()}
-        reached: dict[int, int] = {}
-        for status in served.values():
-            reached[status.era] = max(status.version, reached.get(status.era, 0))
+        reached = {p: s.version for p, s in served.items()}
         versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
@@ -118,6 +141,12 @@ class Histories:
             serving=view.replicas(),
         )
         self._perform(volunteer, machine.update(context, now))
+        company, met = volunteer.company, live - told - {me}
+        if company is not None and company.update(met, machine.newest, self._has_left):
+            disk.company = company.companions()
+
+    def _has_left(self, peer: PeerId) -> bool:
+        return self._swarm.volunteers[peer].left
 
     @staticmethod
     def _has_quorum(volunteer: Volunteer, now: float) -> bool:
@@ -163,12 +192,21 @@ class Histories:
                     volunteer.records[volunteer.peer] = (seq, body)
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
+                case FetchLine():
+                    fetch = partial(self._fetch, volunteer, effect, volunteer.incarnation)
+                    self._swarm.agenda.sometime(FETCH_S, partial(volunteer.take_in, fetch))
                 case Adopt(lineage, ours=ours):
                     others = [self._swarm.volunteers[p] for p in volunteer.seen_live()]
                     honest = sum(not v.lies for v in others) - 1
                     told = {"ours": ours, "cut_off": honest < 2}
                     self._swarm.checks.adopted(volunteer, lineage, **told)
-                    volunteer.disk.begin(lineage)
+                    if ours and self._swarm.config.parting:
+                        self._swarm.checks.begun(volunteer, lineage)
+                    if (given_up := effect.given_up) is not None:
+                        members = ", ".join(map(short, given_up.members))
+                        words = f"{given_up.steps} steps are given up for the line of {members}"
+                        self._swarm.note(volunteer, words)
+                    volunteer.disk.begin(lineage, given_up.fetched if given_up else ())
                     self._write_evidence(volunteer)
                     self._swarm.begin_anew(volunteer)
                 case Explain(_, words):

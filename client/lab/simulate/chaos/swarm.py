@@ -30,7 +30,7 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         self.config = config
         self.volunteers: dict[PeerId, Volunteer] = {}
         self.network = Network(self.agenda, self.volunteers, config.delay_s)
-        self.checks = Checks(config.per_step)
+        self.checks = Checks(config.per_step, parting=config.parting)
 
     def now_of(self, peer: Volunteer) -> float:
         """See ``SeatWorld``."""

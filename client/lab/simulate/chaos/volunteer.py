@@ -7,7 +7,7 @@ its worker.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from client.lab.simulate.agenda import Action
@@ -19,6 +19,7 @@ from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
 from protocol.recovery.choice import SEED
+from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
@@ -47,6 +48,8 @@ class Disk:
     evidence: tuple[Kept, float] = (Kept(), 0.0)
     """The evidence of the run, and the time of its writing."""
     beginnings: Beginnings = field(default_factory=Beginnings)
+    company: tuple[Companion, ...] = ()
+    """Whom it has met, in runs in which members part."""
 
     def write(
         self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
@@ -57,10 +60,13 @@ class Disk:
             if key not in protected:
                 del self.checkpoints[key]
 
-    def begin(self, lineage: Lineage) -> None:
-        """Another lineage begins: newer checkpoints belong to the one that ended."""
+    def begin(self, lineage: Lineage, fetched: Sequence[Copy] = ()) -> None:
+        """Another lineage begins: newer checkpoints belong to the one that ended; if copies of the
+        new one were fetched, all others do."""
         self.lineage = lineage
-        self.checkpoints = {k: v for k, v in self.checkpoints.items() if k[1] <= lineage.version}
+        kept = {k: v for k, v in self.checkpoints.items() if k[1] <= lineage.version}
+        copies = {(copy.stage, copy.version): copy.hash.decode() for copy in fetched}
+        self.checkpoints = copies or kept
 
     def copies(self) -> list[Copy]:
         """Return the checkpoints in the form of the stored record."""
@@ -97,6 +103,10 @@ class Volunteer(SimPeer):
     retired: bool = False
     """Whether it never comes back."""
     replaced: bool = False
+    left: bool = False
+    """Whether its last process left in order."""
+    company: Company | None = None
+    """Of its process; None: members do not part in this run."""
     backlog: list[Action] = field(default_factory=list)
     missed_pulse: bool = False
     links: dict[PeerId, Link] = field(default_factory=dict)

@@ -270,6 +270,7 @@ class ChaosWorld(ChaosSwarm):
                 delayed=delayed,
                 hashes_later=self.config.hashes_later,
                 unlike=self._unlike,
+                line=str(volunteer.recovery.lineage.era).encode() if self.config.parting else b"",
             )
         return LyingWorker(
             place,
@@ -382,7 +383,8 @@ class ChaosWorld(ChaosSwarm):
         self.histories.closed(peer, committed)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
-            wrote = (peer, committed.version, saved, peer.incarnation)
+            made_in = peer.recovery.lineage
+            wrote = (peer, committed.version, saved, peer.incarnation, made_in)
             self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
         self.beats.say(peer, version_only=True)
 

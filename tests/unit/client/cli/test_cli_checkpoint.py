@@ -136,6 +136,7 @@ def test_only_setting_aside_needs_no_files(folder: Path, swarm: SwarmFile, withi
         "stage-0-v50.safetensors",
         "stage-0-v100.safetensors.set-aside",
     }
+    assert "set aside stage-0-v100.safetensors.set-aside" in within("checkpoint", "ls").stdout
     done = within("checkpoint", "restore", "--version", "60")
     assert done.returncode == ExitCode.USAGE
     assert "there is 50" in done.stderr

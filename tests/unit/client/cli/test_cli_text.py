@@ -13,7 +13,14 @@ from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
 from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
-from client.control.snapshot import AmendmentView, ExpelledView, HeldView, LimitsView, SeatView
+from client.control.snapshot import (
+    AmendmentView,
+    ExpelledView,
+    GivenUpView,
+    HeldView,
+    LimitsView,
+    SeatView,
+)
 from client.events import LogLine, StepCommitted
 from tests.support.control_fakes import example_snapshot
 
@@ -73,6 +80,13 @@ def test_the_report_names_what_the_founder_has_changed() -> None:
     assert "amended   more steps (from step 9 on)\n" in text
     assert "amended   another rate (not agreed on by the stages yet)\n" in text
     assert "amended   the founder has signed two different amendments 3: neither counts\n" in text
+
+
+def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> None:
+    assert "given up" not in status_report(example_snapshot())
+    one = GivenUpView(steps=341, reached=388, members=("12D3KooWAnna4AphPb",), at=0.0)
+    text = status_report(example_snapshot(given_up=one))
+    assert "341 steps made here without 4AphPb: the run goes on from theirs" in text
 
 
 def test_the_report_names_who_was_expelled_last_and_why() -> None:

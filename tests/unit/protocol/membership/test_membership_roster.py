@@ -435,3 +435,15 @@ def test_runs_of_many_stages_have_places_for_those_that_hold_the_far_ones() -> N
     assert guests_for(1) == guests_for(3) == GUESTS
     assert guests_for(8) >= GUESTS + 5 * 2 * HOLDERS_OF_FAR_STAGES
     assert guests_for(1000) == MOST_GUESTS >= GUESTS + FAR_NEIGHBOURS
+
+
+def test_versions_are_heard_of_peers_without_an_advert_too() -> None:
+    roster = Roster(peer(0))
+    roster.heard(peer(0), (seat(0, 900),))
+    assert roster.newest_heard() == 0
+    roster.link_up(peer(1))
+    roster.heard(peer(1), (seat(0, 700),))
+    assert roster.newest_heard() == 700
+    assert not roster.linked()
+    roster.link_down(peer(1), "reset", crashed=True)
+    assert roster.newest_heard() == 0

@@ -356,7 +356,7 @@ class TestLongAbsence:
         back = Recovery(ME, 2, EVERY, lineage=lineage(1, 20))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(), 0.0)
-        seen = replace(context(None, None, live=(ME, SIBLING)), reached={0: made})
+        seen = replace(context(None, None, live=(ME, SIBLING)), reached={SIBLING: made})
         effects = [*back.update(seen, 1.0), *back.tick(1.0 + UNMET_S)]
         assert adopted(effects) == (SEED if made > 20 else None)
 

@@ -6,11 +6,12 @@ import time
 
 import pytest
 
-from client.events import Event, EventLog, PeerChanged
+from client.events import Event, EventLog, LineGivenUp, PeerChanged
 from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace
 from protocol.effects import OVER, Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress
+from protocol.recovery.machine import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
 
@@ -141,3 +142,15 @@ def test_a_step_that_is_late_does_slow_the_pace() -> None:
         pace.note(30.0 * step, 1000 * step)
     pace.note(30.0 * 5 + 250.0, 6000)
     assert pace.per_s() == pytest.approx(6000 / 400)
+
+
+def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[Event]) -> None:
+    event_sink.progressed(Progress(375, 3.0, 10, 0), 1.0)
+    event_sink.gave_up(GivenUp(version=376, steps=341, members=(PEER,), reached=388, fetched=()))
+    given_up = told[-1]
+    assert isinstance(given_up, LineGivenUp)
+    assert (given_up.steps, given_up.version, given_up.reached) == (341, 376, 388)
+    assert given_up.members == (PEER,)
+    assert event_sink.progress is None, "what is shown next is of the other line"
+    assert event_sink.given_up is not None
+    assert event_sink.given_up.event == given_up

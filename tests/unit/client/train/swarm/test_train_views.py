@@ -13,7 +13,7 @@ from client.train.swarm.views import (
     live_members,
     matching_members,
     swarm_view,
-    versions_reached,
+    versions_served,
 )
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
@@ -77,7 +77,7 @@ def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
     assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
 
 
-def test_how_far_the_others_are_is_told_by_lineage() -> None:
+def test_how_far_the_others_are_and_in_which_lineage() -> None:
     roster = Roster(ME)
     for n, (era, version) in enumerate([(0, 7), (0, 9), (5, 3), (8, 40), (9, 2)], start=1):
         roster.advertise(peer(n), advert(serves=(seat(n % 2, version),)), 1)
@@ -86,7 +86,7 @@ def test_how_far_the_others_are_is_told_by_lineage() -> None:
     roster.heard(ME, [seat(0, 50, era=5)])
     roster.heard(peer(5), [seat(1, 2, era=9, state="fetching")])
     lose(roster, [peer(4)])
-    assert versions_reached(roster, 2, ME) == {0: 9, 5: 3}
+    assert versions_served(roster, 2, ME) == {peer(1): 7, peer(2): 9, peer(3): 3}
     assert eras_served(roster, 2, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
 
 

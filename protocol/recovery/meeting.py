@@ -1,0 +1,70 @@
+"""Two lines of one run meet: members that trained apart, each by itself.
+
+One side of a split swarm at most closes a step (``rounds/quorum.py``), but members that left in
+order, or whose process ended, are missed by nobody: each of two friends may go on alone, and later
+both train. A *line* is a lineage with the members that follow it. Where two lines meet, one stands;
+the members of the other fetch its state and give up their own steps (``machine.py``).
+
+Which one stands follows from what both sides see: one that ``MANY`` or more members follow stands
+before a smaller one, so that one liar resets no three; then the one with more steps, then the
+founder's, then that of the lowest peer id.
+
+State of ``Meetings``: since when each other line is seen, and how far it was then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.ids import PeerId
+from protocol.recovery.stored import Lineage
+
+MEET_S: Final = 20.0
+"""A line is seen for so long before another one is given up for it: a roll-back takes less, and
+whoever has not heard of it yet follows meanwhile."""
+MANY: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A lineage, and what we see of those that follow it."""
+
+    lineage: Lineage
+    members: frozenset[PeerId]
+    """At least one."""
+    steps: int
+    """Its newest version."""
+
+    def stands_before(self, other: Line, founder: PeerId | None) -> bool:
+        """Whether this line stands and the other one is given up; ``founder``: of the run."""
+        ours, theirs = self._weight(founder), other._weight(founder)
+        return ours > theirs or (ours == theirs and min(self.members) < min(other.members))
+
+    def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
+        count = len(self.members)
+        return count if count >= MANY else 0, self.steps, founder in self.members
+
+
+class Meetings:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._first: dict[Lineage, tuple[float, int]] = {}
+
+    def see(self, lines: Iterable[Line], now: float) -> None:
+        """Take all other lines that members serve now."""
+        new = {line.lineage: (now, line.steps) for line in lines}
+        self._first = {lineage: self._first.get(lineage, first) for lineage, first in new.items()}
+
+    def trains(self, line: Line, steps: int, now: float) -> bool:
+        """Whether a line has been there for long and has gone on meanwhile, or is at the run's last
+        of ``steps``."""
+        since, version = self._first.get(line.lineage, (now, line.steps))
+        return now >= since + MEET_S and (line.steps > version or line.steps >= steps)
+
+    def next_deadline(self, now: float) -> float | None:
+        """Return when a line will have been there for long."""
+        due = (since + MEET_S for since, _ in self._first.values())
+        return min((at for at in due if at > now), default=None)

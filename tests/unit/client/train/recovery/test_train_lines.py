@@ -1,0 +1,81 @@
+"""Two that trained apart meet: one fetches the other's state before it gives up its own steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trio.testing import MockClock
+
+from client.events import LineGivenUp
+from client.store.checkpoints import SET_ASIDE
+from protocol.wire.messages import BlobOffer
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+
+STEPS, TOGETHER, EVERY = 14, 6, 5
+CHOICES = {"stages": 1, "steps": STEPS, "checkpoint_every": EVERY, "microbatches": 2}
+
+
+async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
+    """Let two train together, then each by itself to the end of the run; then they may meet."""
+    founder, other = await swarm.add(0, founder=True), await swarm.add(0)
+    swarm.start()
+    await swarm.until(lambda: other.step(0) >= TOGETHER)
+    peers = founder.engine.signer.peer, other.engine.signer.peer
+    founder.engine.membership.contacts.left(peers[1])
+    swarm.vanish(other)
+    swarm.hub.kill(peers[1])
+    await swarm.until(lambda: founder.step(0) == STEPS)
+    swarm.hub.partition(peers[:1], peers[1:])
+    swarm.volunteers = []
+    back = await swarm.add(0)  # the same member, with its disk
+    swarm.start()
+    await swarm.until(lambda: back.step(0) == STEPS)
+    swarm.volunteers = [founder, back]
+    swarm.hub.heal()
+    return founder, back
+
+
+def given_up(volunteer: Volunteer) -> list[LineGivenUp]:
+    entries = volunteer.engine.event_sink.log.since(0, 1_000).entries
+    return [entry.event for entry in entries if isinstance(entry.event, LineGivenUp)]
+
+
+def lineages(*volunteers: Volunteer) -> list[object]:
+    return [one.engine.history.lineage for one in volunteers if one.engine.history is not None]
+
+
+async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, **CHOICES) as swarm:
+        founder, back = await train_apart(swarm)
+        first, second = lineages(founder, back)
+        assert first != second
+        await swarm.until(lambda: given_up(back) and back.serves(0))
+        first, second = lineages(founder, back)
+        assert first == second
+        assert not given_up(founder)
+        (event,) = given_up(back)
+        assert (event.version, event.reached) == (STEPS, STEPS)
+        assert STEPS - TOGETHER <= event.steps <= STEPS - EVERY
+        assert event.members == (founder.engine.signer.peer,)
+        aside = {path.name.removesuffix(SET_ASIDE) for path in back.disk.glob(f"*{SET_ASIDE}")}
+        assert f"stage-0-v{STEPS}.safetensors" in aside, "our last state is kept"
+        offers = [v.engine.shelf.offer(0, STEPS) for v in (founder, back)]
+        assert isinstance(offers[0], BlobOffer)
+        assert offers[0] == offers[1], "the state that was fetched lies on the disk"
+
+
+async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It is named, and others serve it; but what is given is another state, or nothing."""
+    async with open_swarm(tmp_path, **CHOICES) as swarm:
+        founder, back = await train_apart(swarm)
+        founder.engine.shelf.withdraw_above(0)
+        fetching = back.engine.history
+        assert fetching is not None
+        await swarm.until(lambda: fetching.machine._failures)
+        assert not given_up(back)
+        assert back.serves(0)
+        assert list(back.disk.glob(f"*{SET_ASIDE}")) == []

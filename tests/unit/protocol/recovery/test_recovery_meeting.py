@@ -1,0 +1,300 @@
+"""Two lines of one run meet: which stands, and how the other one is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.recovery.choice import SEED
+from protocol.recovery.company import Companion, Company
+from protocol.recovery.machine import (
+    MOST_FAILURES,
+    PATIENCE_S,
+    REFUSED_S,
+    SETTLE_S,
+    UNMET_S,
+    Adopt,
+    FetchLine,
+    Recovery,
+    RecoveryContext,
+    RecoveryEffect,
+)
+from protocol.recovery.meeting import MANY, MEET_S, Line
+from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+
+ME, FRIEND, THIRD, FOURTH, *_ = PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
+EVERY, TOGETHER = 10, 35
+OURS, THEIRS = 7, 8
+"""What a state is made of, in each line."""
+
+
+def digest(version: int, line: int) -> bytes:
+    return bytes([version % 251, version // 251, line if version > TOGETHER else 0]) + bytes(29)
+
+
+def begun(number: int, version: int, line: int) -> Lineage:
+    era = (number << ERA_BITS) | line
+    return Lineage(era, version, (digest(version, line),) if version else ())
+
+
+def stored(lineage: Lineage, line: int, *versions: int) -> Stored:
+    return Stored(lineage, tuple(Copy(0, v, digest(v, line)) for v in sorted(versions)))
+
+
+class Trained:
+    """One of a run of one stage that has trained with others, and then by itself."""
+
+    def __init__(
+        self,
+        version: int,
+        *,
+        others: Iterable[PeerId] = (FRIEND,),
+        founder: PeerId | None = None,
+        beside: Iterable[PeerId] = (),
+    ) -> None:
+        self.lineage, self.version, self.beside = begun(1, TOGETHER, OURS), version, tuple(beside)
+        self.machine = Recovery(ME, 1, EVERY, self.lineage, seq=5, founder=founder)
+        self.machine.set_copies(stored(self.lineage, OURS, version - version % EVERY).copies, 0.0)
+        for step in range(1, version + 1):
+            known = (*others, *self.beside) if step <= TOGETHER else self.beside
+            self.machine.closed(0, step, digest(step, OURS), known, 10.0 * step / version)
+        for peer in self.beside:
+            self.machine.receive(peer, stored(self.lineage, OURS, version - EVERY), 9.0)
+        self.fetches: list[FetchLine] = []
+        self.adopted: list[Adopt] = []
+        self.see({}, 10.0)
+
+    def context(self, served: dict[PeerId, tuple[Lineage, int]]) -> RecoveryContext:
+        """Return our view: we serve, and others serve these lineages at these versions."""
+        with_us = dict.fromkeys(self.beside, (self.lineage, self.version))
+        seats = with_us | served
+        return RecoveryContext(
+            frozenset({ME, *seats}),
+            (self.version,),
+            {peer: (lineage.era,) for peer, (lineage, _) in seats.items()},
+            reached={peer: version for peer, (_, version) in seats.items()},
+            serving=(frozenset({ME, *self.beside}),),
+        )
+
+    def see(self, served: dict[PeerId, tuple[Lineage, int]], now: float) -> None:
+        self.take(self.machine.update(self.context(served), now))
+
+    def take(self, effects: list[RecoveryEffect]) -> None:
+        self.fetches += [e for e in effects if isinstance(e, FetchLine)]
+        self.adopted += [e for e in effects if isinstance(e, Adopt)]
+
+    def go_on(self, now: float) -> None:
+        """Close one more step."""
+        self.version += 1
+        state = digest(self.version, OURS)
+        self.machine.closed(0, self.version, state, self.beside, now)
+
+    def meet(
+        self, theirs: Lineage, version: int, *members: PeerId, copies: Iterable[int] = ()
+    ) -> None:
+        """Meet members of another line, which goes on as we do, for a minute."""
+        for peer in members:
+            self.take(self.machine.receive(peer, stored(theirs, THEIRS, *copies), 11.0))
+        for second in range(60):
+            now = 11.0 + second
+            self.go_on(now)
+            self.see(dict.fromkeys(members, (theirs, version + second)), now)
+
+
+class TestWhichStands:
+    LINES = (
+        Line(begun(1, 35, 1), frozenset({ME}), 90),
+        Line(begun(1, 35, 2), frozenset({FRIEND}), 90),
+        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 91),
+        Line(begun(1, 60, 4), frozenset(PEERS[4:7]), 40),
+    )
+
+    def test_both_sides_find_the_same(self) -> None:
+        for one, two in permutations(self.LINES, 2):
+            assert one.stands_before(two, FRIEND) != two.stands_before(one, FRIEND)
+
+    def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id(self) -> None:
+        first, founders, further, three = self.LINES
+        assert three.stands_before(further, ME)
+        assert further.stands_before(founders, FRIEND)
+        assert founders.stands_before(first, FRIEND)
+        assert first.stands_before(founders, None)
+
+
+class TestTraining:
+    theirs = begun(1, 100, THEIRS)
+
+    def test_the_shorter_line_is_given_up_once_the_others_state_is_here(self) -> None:
+        made = Trained(200)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        assert not made.adopted, "it trains on while it fetches"
+        (wanted,) = made.fetches
+        assert wanted == FetchLine(self.theirs, (Copy(0, 300, digest(300, THEIRS)),), (FRIEND,))
+        made.take(made.machine.fetched(80.0))
+        (adopt,) = made.adopted
+        assert adopt.lineage == self.theirs
+        given_up = adopt.given_up
+        assert given_up is not None
+        assert (given_up.version, given_up.steps) == (made.version, made.version - TOGETHER)
+        assert given_up.fetched == wanted.copies
+        assert given_up.members == (FRIEND,)
+
+    def test_the_longer_line_stands(self) -> None:
+        made = Trained(400)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        assert not made.fetches
+        assert made.machine.lineage == made.lineage
+
+    @pytest.mark.parametrize(("founder", "stands"), [(ME, True), (FRIEND, False), (None, True)])
+    def test_of_two_that_are_as_long_the_founders_stands(
+        self, founder: PeerId | None, stands: bool
+    ) -> None:
+        made = Trained(299, founder=founder)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        assert (not made.fetches) == stands
+
+    def test_a_word_takes_nobody_along(self) -> None:
+        """A version without a state on a disk, as in heartbeats that lie."""
+        made = Trained(200)
+        made.meet(self.theirs, 50_000, FRIEND)
+        assert not made.fetches
+        assert not made.adopted
+
+    def test_nor_does_one_that_stands_still(self) -> None:
+        made = Trained(200)
+        made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 290, 300), 11.0)
+        for second in range(60):
+            made.go_on(11.0 + second)
+            made.see({FRIEND: (self.theirs, 300)}, 11.0 + second)
+        assert not made.fetches
+
+    def test_nor_does_a_state_that_is_not_to_be_had(self) -> None:
+        made = Trained(200)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        for failure in range(MOST_FAILURES):
+            made.take(made.machine.not_fetched(80.0 + failure))
+        assert len(made.fetches) == MOST_FAILURES
+        assert not made.adopted
+        made.take(made.machine.tick(80.0 + MOST_FAILURES + REFUSED_S))
+        made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + REFUSED_S)
+        assert len(made.fetches) == MOST_FAILURES + 1, "it is tried again after a while"
+
+    def test_nor_do_strangers(self) -> None:
+        made = Trained(200)
+        made.meet(self.theirs, 300, THIRD, copies=(290, 300))
+        assert not made.fetches
+
+    @pytest.mark.parametrize("with_us", [1, 2])
+    def test_one_alone_takes_no_three_along(self, with_us: int) -> None:
+        made = Trained(200, beside=(THIRD, FOURTH)[:with_us])
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        assert bool(made.fetches) == (with_us + 1 < MANY)
+
+
+class TestReturning:
+    """A member comes back, and finds another that serves."""
+
+    def back(
+        self, *versions: int, theirs: Lineage, at: int, copies: Iterable[int], now: float = 0.0
+    ) -> Trained:
+        made = Trained(max(versions, default=TOGETHER))
+        evidence, lineage = made.machine.evidence, made.lineage
+        evidence.closed_at = None
+        made.machine = Recovery(
+            ME, 1, EVERY, lineage, 9, met=(FRIEND, THIRD), evidence=evidence, founder=ME
+        )
+        made.take(made.machine.set_copies(stored(lineage, OURS, *versions).copies, 10.0))
+        alone = RecoveryContext(frozenset({ME}), (None,))
+        made.take(made.machine.update(alone, 10.0))
+        if now:
+            made.take(made.machine.tick(now))
+        begins = 10.0 + now
+        made.take(made.machine.receive(FRIEND, stored(theirs, THEIRS, *copies), begins))
+        seats = {FRIEND: (theirs.era,)}
+        seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats, reached={FRIEND: at})
+        made.take(made.machine.update(seen, begins))
+        for second in range(1, int(UNMET_S + 2 * SETTLE_S)):
+            if not made.adopted:
+                made.take(made.machine.tick(begins + second))
+        return made
+
+    @pytest.mark.parametrize("now", [0.0, PATIENCE_S / 2])
+    def test_it_fetches_the_state_of_the_line_that_goes_further(self, now: float) -> None:
+        """Ours has made the version at which theirs begins, too, as another state."""
+        theirs = begun(1, 100, THEIRS)
+        made = self.back(360, 370, theirs=theirs, at=388, copies=(370, 380), now=now)
+        assert [one.copies[0].version for one in made.fetches] == [380]
+        assert not made.adopted
+        made.take(made.machine.fetched(200.0))
+        assert [one.lineage for one in made.adopted] == [theirs]
+        assert not any(one.ours for one in made.adopted)
+
+    def test_without_a_readable_copy_it_goes_over_at_once(self) -> None:
+        made = self.back(theirs=begun(1, 20, THEIRS), at=50, copies=(40, 50), now=PATIENCE_S / 2)
+        assert [one.lineage.version for one in made.adopted] == [20]
+        assert not made.fetches
+
+    def test_who_has_far_more_steps_goes_on_with_them(self) -> None:
+        """The others follow once it serves."""
+        made = self.back(300, 370, theirs=begun(1, 0, THEIRS), at=15, copies=(10,))
+        made.take(made.machine.tick(PATIENCE_S + 60.0))
+        assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
+
+
+class TestFounding:
+    def newcomer(self, company: Company | None) -> Recovery:
+        made = Recovery(ME, 1, EVERY, met=(FRIEND,), company=company)
+        made.set_copies((), 0.0)
+        made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
+        return made
+
+    def test_who_has_only_copied_from_a_run_with_versions_never_begins_it_again(self) -> None:
+        made = self.newcomer(Company([Companion(FRIEND, version=700, left=True)]))
+        for now in (SETTLE_S, PATIENCE_S + 60.0, 100_000.0):
+            assert not [e for e in made.tick(now) if isinstance(e, Adopt)]
+            assert not made.open
+            assert not made.may_begin(0, now)
+        assert made.waiting is not None
+        assert made.waiting.until is None
+
+    def test_who_was_there_before_the_first_step_begins_with_whoever_is_here(self) -> None:
+        made = self.newcomer(Company([Companion(FRIEND, version=0, left=True)]))
+        assert made.open
+        assert made.lineage == SEED
+
+    @pytest.mark.parametrize(("founder", "begins"), [(FRIEND, False), (ME, True)])
+    def test_nor_does_who_hears_of_versions_from_a_peer_whose_advert_does_not_count(
+        self, founder: PeerId, begins: bool
+    ) -> None:
+        """As with a clock that is wrong: nobody is a member, though the text was copied."""
+        made = Recovery(ME, 1, EVERY, founder=founder)
+        made.set_copies((), 0.0)
+        made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
+        assert made.may_begin(0, SETTLE_S + 1.0)
+        made.update(RecoveryContext(frozenset({ME}), (None,), heard=lambda: 700), 1.0)
+        assert made.may_begin(0, SETTLE_S + 1.0) == begins
+
+    def test_nor_does_who_sees_the_state_of_the_run_vanish(self) -> None:
+        made = self.newcomer(None)
+        seats, live = {FRIEND: (0,)}, frozenset({ME, FRIEND})
+        seen = RecoveryContext(live, (700,), seats, reached={FRIEND: 700})
+        made.update(seen, 1.0)
+        made.update(replace(seen, versions=(None,), eras={}), 10.0)
+        effects = [*made.tick(20.0), *made.tick(20.0 + 2 * PATIENCE_S)]
+        assert not [e for e in effects if isinstance(e, Adopt)]
+
+
+def test_a_line_is_seen_for_a_while_before_ours_is_given_up() -> None:
+    made, theirs = Trained(200), begun(1, 100, THEIRS)
+    made.machine.receive(FRIEND, stored(theirs, THEIRS, 300), 11.0)
+    made.see({FRIEND: (theirs, 300)}, 11.0)
+    made.go_on(11.0)
+    made.see({FRIEND: (theirs, 310)}, 10.5 + MEET_S)
+    assert not made.fetches
+    made.go_on(11.5 + MEET_S)
+    made.see({FRIEND: (theirs, 311)}, 11.5 + MEET_S)
+    assert made.fetches
