@@ -42,6 +42,7 @@ def needs(program: str) -> None:
         pytest.skip(f"{program} is not installed")
 
 
+@pytest.mark.slow
 def test_the_generated_files_are_up_to_date() -> None:
     """If not: make packaging, and commit what it wrote."""
     verdict = run(sys.executable, str(PACKAGING / "generate.py"), "--check")

@@ -8,6 +8,7 @@ from client.lab.simulate.chaos.config import drawn
 from client.lab.simulate.chaos.liar import MENU
 from client.lab.simulate.chaos.many import Tally, run_some
 from client.lab.simulate.chaos.replay import log_hash, run_once
+from tests.support.cases import usual
 
 ONCE_BROKE = (
     100,
@@ -47,7 +48,7 @@ def test_a_liar_among_faults_breaks_nothing() -> None:
     assert told > 40, "in some runs there are always some who know nobody yet"
 
 
-@pytest.mark.parametrize("seed", VERSIONS_BROKE)
+@pytest.mark.parametrize("seed", usual(5, VERSIONS_BROKE))
 def test_versions_that_nobody_made_stop_nobody(seed: int) -> None:
     world, violation = run_once(drawn(seed, ("versions",)))
     assert not violation

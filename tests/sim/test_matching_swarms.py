@@ -11,6 +11,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.volunteer import State
+from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
 EQUAL = 1e9
@@ -48,8 +49,11 @@ SHAPES = [(1, 1), (2, 2), (4, 2), (8, 4), (7, 3), (6, 4)]
 
 @pytest.mark.parametrize("weather", [CALM, STORMY], ids=["calm", "stormy"])
 @pytest.mark.parametrize(("count", "stages"), SHAPES)
-def test_equal_machines_spread_evenly(count: int, stages: int, weather: Weather) -> None:
-    for seed in range(40):
+@pytest.mark.parametrize("seeds", usual(1, (range(15), range(15, 40))))
+def test_equal_machines_spread_evenly(
+    count: int, stages: int, weather: Weather, seeds: range
+) -> None:
+    for seed in seeds:
         within_s = (0.0, 0.5, 5.0)[seed % 3]
         world = swarm(count, stages, seed, weather, within_s)
         took_s = settle(world, count)

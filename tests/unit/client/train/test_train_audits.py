@@ -147,7 +147,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(
 async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_it(
     tmp_path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with open_swarm(tmp_path, audit=50, steps=24) as swarm:
+    async with open_swarm(tmp_path, audit=50, steps=18) as swarm:
         first, *_ = await staffed(swarm, 0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         [driver] = first.held_stages.drivers()

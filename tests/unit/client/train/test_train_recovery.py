@@ -79,6 +79,7 @@ async def test_a_stage_that_died_goes_on_from_a_copy(
         swarm._assert_losses()
 
 
+@pytest.mark.slow
 async def test_a_split_that_lasts_heals(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Both sides hold the other for dead long before they can reach each other again."""
     async with open_swarm(tmp_path, steps=60) as swarm:

@@ -130,7 +130,7 @@ async def test_without_memory_umpires_have_no_opinion_and_both_stay(
         raise UserError(f"stage {stage} needs more memory than there is", "")
 
     monkeypatch.setattr(MemoryBudget, "take_beside", full)
-    async with open_swarm(tmp_path, audit=100, steps=30) as swarm:
+    async with open_swarm(tmp_path, audit=100, steps=20) as swarm:
         first, second, honest, liar = await staffed(swarm, 0, 0, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         for worker in liar.workers:
