@@ -48,6 +48,14 @@ def test_private_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
     assert some.may_call(at(P, ip, 4001), 0.0)
 
 
+def test_a_private_range_is_met_as_a_whole() -> None:
+    """Whoever was met in 10.0.0.0/8 is in our network, which may be larger than a /16."""
+    some = calls()
+    some.met(Q, "10.200.7.7")
+    assert some.may_call(at(P, "10.1.2.3", 4001), 0.0)
+    assert not some.may_call(at(P, "172.16.2.3", 4001), 0.0)
+
+
 @pytest.mark.parametrize("ip", ["fd12:3456:789a:1::1", "::1", "2001:db8::1"])
 def test_private_ip6_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
     some = calls()

@@ -182,6 +182,14 @@ def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
         channel.receive()
 
 
+def test_a_node_that_died_before_it_read_an_answer_is_gone(connected) -> None:
+    channel, node, *_ = connected
+    channel.send(1, MESSAGE, [])
+    node.close()  # with bytes unread: the next read is a reset, not an end
+    with pytest.raises(NodeGone):
+        channel.receive()
+
+
 def test_every_request_and_every_reply_can_be_sent():
     sent = {request for request in vars(requests).values() if _is_message(request, Request)}
     assert sent == set(get_args(requests.AnyRequest))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.audit.audit import PATIENCE_S
+from protocol.audit.audit import PATIENCE_S, Subject
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
@@ -36,6 +36,7 @@ from protocol.wire.messages import (
     AuditReply,
     AuditRequest,
     AuditResult,
+    CaseRequest,
     Charged,
     Commitment,
     Plan,
@@ -500,3 +501,17 @@ class TestAnAuditorThatCovers:
             auditing.computed(KeepVersionTask(step), Outcome(), 0.2)
             auditing.on_result(SIBLING, agrees, 0.3)
         assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
+
+
+def test_umpires_are_shown_a_case_and_nobody_else_is(auditing: Auditing) -> None:
+    umpire, request = peer(5), CaseRequest(STAGE, STAGE + 1, STEP, ATTEMPT, SIBLING, "list", 0)
+    auditing._umpires = lambda stage: {umpire} if stage == STAGE else set()
+    subject = Subject(
+        member=SIBLING, stage=STAGE, step=STEP, attempt=ATTEMPT, era=0,
+        counted=frozenset({28}), bounds=(0, 64), segments=SEGMENTS[:1], held=(), tensors=(),
+        coarse=False,
+    )  # fmt: skip
+    auditing._file.open(subject, sign(signer(2), COMMITMENT, b"said", SWARM), 2.5, 0.0)
+    auditing._file.charged(charge_of_third(1), SIBLING, STEP)
+    assert auditing.on_case_request(THIRD, request, 1.0) == []
+    assert len(auditing.on_case_request(umpire, request, 1.0)) == 1

@@ -236,6 +236,22 @@ def test_what_a_judge_decided_wrongly_is_undone_when_the_stage_does_not_go_on() 
     assert set(made.beside()) == {ONE, TWO} - {wrong}
 
 
+def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    judged(made, {ONE: (TWO,)})
+    (wrong,) = made.beside()
+    back = DISPUTE_S + UNMENDED_S
+    made.tick(back)
+    again = back + ASIDE_S + 1.0
+    made.tick(again)
+    assert made.beside() == [], "both are back"
+    made.accuse(wrong, "it sleeps", again)
+    assert made.is_aside(wrong)
+    made.tick(again + ASIDE_S)
+    assert not made.is_aside(wrong)
+
+
 def test_what_goes_on_without_one_stays_so() -> None:
     made = Standing(place(), None)
     made.observe(view(), (), 0.0)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from client.net.network import LinkEnds
 from client.train.swarm import reach as reach_module
-from client.train.swarm.reach import Reach
+from client.train.swarm.reach import LOOK_S, Reach
 from protocol.address import Address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
@@ -171,6 +171,18 @@ async def test_an_announced_address_that_nobody_reaches_is_a_warning(
         warned = [effect.words for effect in made.told if effect.level == "warning"]
         assert len(warned) == 1
         assert "port 9000, which it announces" in warned[0]
+
+
+async def test_an_address_announced_later_is_probed_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with world(monkeypatch) as made:
+        made.reach.announced = [Address("ip4", US, 9000)]
+        for number in range(3):
+            made.reach.observed(made.meet(number), Observed(US, 50_000))
+        await trio.sleep(LOOK_S + 1.0)
+        probes = [message for _, message in made.sent if isinstance(message, ProbeRequest)]
+        assert 9000 in {probe.port for probe in probes}
 
 
 async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.MonkeyPatch) -> None:

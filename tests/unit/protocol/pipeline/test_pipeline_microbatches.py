@@ -1,0 +1,64 @@
+"""The sets and bitmaps of a step's microbatches say what their phases say, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase
+
+PER_STEP = 12
+IDS = range(PER_STEP, 2 * PER_STEP)
+"""Of step 1."""
+
+
+def bitmap(ids: Iterable[int]) -> bytes:
+    bits = sum(1 << (microbatch - PER_STEP) for microbatch in ids)
+    return bits.to_bytes((PER_STEP + 7) // 8, "little")
+
+
+def agrees(held: Microbatches, phases: dict[int, Phase]) -> None:
+    done = {microbatch for microbatch, phase in phases.items() if phase is Phase.DONE}
+    flying = phases.keys() - done
+    assert {state.microbatch: state.phase for state in held} == phases
+    assert {state.microbatch for state in held.of(1)} == phases.keys()
+    assert (held.done(1), held.ledger(1)) == (done, bitmap(done))
+    assert (held.in_flight(1), held.in_flight_bits(1)) == (flying, bitmap(flying))
+    for phase in Phase:
+        assert held.count(1, phase) == sum(each is phase for each in phases.values())
+    waiting = [(phase is Phase.QUEUED, m) for m, phase in phases.items() if phase in READY]
+    first = held.first_waiting(1)
+    assert (first.microbatch if first else None) == (min(waiting)[1] if waiting else None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(IDS), st.none() | st.sampled_from(Phase)), max_size=40))
+def test_they_agree_after_every_change(changes: list[tuple[int, Phase | None]]) -> None:
+    held, phases = Microbatches(PER_STEP), dict[int, Phase]()
+    for microbatch, phase in changes:
+        before, revision = phases.copy(), held.revision(1)
+        state = held.get(microbatch)
+        if phase is None:
+            assert held.pop(microbatch) is state
+            phases.pop(microbatch, None)
+        elif state is None:
+            held.add(MicrobatchState(1, microbatch, phase))
+            phases[microbatch] = phase
+        else:
+            held.move(state, phase)
+            phases[microbatch] = phase
+        agrees(held, phases)
+        counts = [(m in seen, seen.get(m) is Phase.DONE) for seen in (before, phases) for m in IDS]
+        if counts[:PER_STEP] != counts[PER_STEP:]:
+            assert held.revision(1) > revision, "what is counted or in flight has changed"
+
+
+def test_a_step_that_is_forgotten_is_empty() -> None:
+    held = Microbatches(PER_STEP)
+    for microbatch, phase in zip(IDS, Phase, strict=False):
+        held.add(MicrobatchState(1, microbatch, phase))
+    assert held.steps() == [1]
+    held.forget(1)
+    agrees(held, {})
+    assert (held.steps(), len(held)) == ([], 0)
