@@ -549,11 +549,11 @@ class Recovery:
             self._unmet_since = now
         if (other := self._to_follow(now)) is not None:
             return self._adopt(*other, now)
+        if not self.open:
+            return self._resume(now)
         made = self._steps_made()
         if (line := self._greater(made, now)) is not None:
             return self._go_over(line, made, now)
-        if not self.open:
-            return self._resume(now)
         trouble = self._trouble(now)
         if not trouble:
             self._troubled_since = None
@@ -638,6 +638,9 @@ class Recovery:
             self._due = settled
             self.waiting = Waiting("for what versions the others have", self._due)
             return []
+        made = self._steps_made()
+        if (line := self._greater(made, now)) is not None:
+            return self._go_over(line, made, now)
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
