@@ -1064,7 +1064,7 @@ class Recovery:
             if now >= until:
                 self._refused[line.lineage] = now + REFUSED_S
             return said
-        self._fetching = wanted
+        self._fetching, self._fetched_of, self._fetched = wanted, None, ()
         return [*said, wanted]
 
     def _stages_with_state(self) -> frozenset[int]:
