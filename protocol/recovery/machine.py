@@ -549,11 +549,11 @@ class Recovery:
             self._unmet_since = now
         if (other := self._to_follow(now)) is not None:
             return self._adopt(*other, now)
+        if not self.open:
+            return self._resume(now)
         made = self._steps_made()
         if (line := self._greater(made, now)) is not None:
             return self._go_over(line, made, now)
-        if not self.open:
-            return self._resume(now)
         trouble = self._trouble(now)
         if not trouble:
             self._troubled_since = None
@@ -638,6 +638,9 @@ class Recovery:
             self._due = settled
             self.waiting = Waiting("for what versions the others have", self._due)
             return []
+        made = self._steps_made()
+        if (line := self._greater(made, now)) is not None:
+            return self._go_over(line, made, now)
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
@@ -999,8 +1002,11 @@ class Recovery:
         """Return the line for which ours is given up, if ours goes on from the version ``made``.
 
         Whoever comes back and is a checkpoint interval ahead of it at most joins it all the same.
-        A line that is no further than ours has begun is joined only if we are ``deciding`` where
-        ours goes on without those that are not here.
+
+        Args:
+            made: our version.
+            now: monotonic seconds.
+            deciding: whether we would begin anew now, without those of our line that are away.
         """
         ours, others = self._lines(made)
         self._meetings.see(others, now)
@@ -1009,26 +1015,30 @@ class Recovery:
         found = [
             line
             for line in others
-            if line.lineage not in self._refused
-            and (
-                deciding
-                or line.steps > self.lineage.version
-                or order(line.lineage) > order(self.lineage)
-            )
-            and (not self.open or self._meetings.trains(line, self.steps, now))
+            if self._may_join(line, now, deciding=deciding)
             and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
         ]
         best = max(found, key=lambda line: (len(line.members), line.steps), default=None)
         if self.open and (due := self._meetings.next_deadline(now)) is not None:
             self._due = due
-        if best is None or (
-            len(ours.members) >= MANY and not self._may_leave_for(best.lineage, now)
-        ):
+        bound = len(ours.members) >= MANY
+        if best is None or (bound and not self._may_leave_for(best.lineage, now)):
             self._greater_since = None
             return None
         if self._greater_since is None:
             self._greater_since = now
         return best
+
+    def _may_join(self, line: Line, now: float, *, deciding: bool) -> bool:
+        """Whether a line is reason enough to give up ours if it stands before ours. One that has
+        not come as far as where ours begins was perhaps left behind by a roll-back; it is joined
+        only if nothing is left of ours."""
+        if line.lineage in self._refused:
+            return False
+        if self.open:
+            return self._meetings.trains(line, self.steps, now)
+        further = line.steps > self.lineage.version
+        return deciding or further or order(line.lineage) > order(self.lineage)
 
     def _stands_before(self, lineage: Lineage, now: float) -> bool:
         """Whether we train in a line that stands before that one, which is trained as well."""
@@ -1061,7 +1071,7 @@ class Recovery:
             if now >= until:
                 self._refused[line.lineage] = now + REFUSED_S
             return said
-        self._fetching = wanted
+        self._fetching, self._fetched_of, self._fetched = wanted, None, ()
         return [*said, wanted]
 
     def _stages_with_state(self) -> frozenset[int]:
