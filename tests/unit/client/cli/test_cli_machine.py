@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cli import main
+from client.cli import command_line
 from client.cli.reach import machine
 from client.errors import OF_THE_MACHINE, ExitCode
 from client.redaction import Redactor
@@ -91,7 +91,7 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
     def command(tokens: object) -> int:
         raise ExceptionGroup("", [error]) if grouped else error
 
-    monkeypatch.setattr(main, "build_app", lambda: command)
+    monkeypatch.setattr(command_line, "build_app", lambda: command)
     done = within("status")
     assert done.returncode == ExitCode.RUNTIME
     assert f"cannot use /some/file: {os.strerror(number)}" in done.stderr
