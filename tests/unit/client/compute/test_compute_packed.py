@@ -173,6 +173,8 @@ def test_held_out_conversations_are_evaluated_within_their_borders():
     same = {"step": 0, "microbatch": 0}
     assert middle.call(Forward(**same, tokens=tokens), one)[1] == [two]
     assert evaluated.loss_sum > 0
+    gone = Evaluate(version=1, microbatch=-1, tokens=tokens)
+    assert last.fails(gone, two).kind == "stale", "another version would have another loss"
 
 
 def spoiled(change):

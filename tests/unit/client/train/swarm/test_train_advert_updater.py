@@ -83,14 +83,15 @@ def test_the_updater_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path
     earlier = SessionHistory(tmp_path)
     earlier.beat(5400)
     node = Node()
+    node.time = 50.0
     node.own_advert.enter(advert(), {})
     updater = AdvertUpdater(node, Settings(), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
         node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
-    node.time = 600.0
+    node.time = 650.0
     updater.update()
-    node.time = 660.0
+    node.time = 710.0
     node.own_advert.set_unable({})  # a renewal
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
     said = parse_advert(publish.body, peer(0), peer(0), 2)
