@@ -309,7 +309,7 @@ MUTANTS = (
     Mutant(does_not_subtract_doubles, 12, "I1"),
     Mutant(takes_a_lease_twice, 18, "I1"),
     Mutant(forgets_its_word, 67, "I9"),
-    Mutant(takes_what_it_hears_for_contact, 49, "I5"),
+    Mutant(takes_what_it_hears_for_contact, 132, "I5"),
     Mutant(counts_who_has_left, 1306, "I5"),
     Mutant(forgets_who_began, 36, "I5", hashes_later=True),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
