@@ -93,7 +93,8 @@ REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 MOST_FAILURES: Final = 3
 REFUSED_S: Final = 60.0
-"""A line whose state could not be had, so many times, counts for nothing for so long."""
+"""A line whose state could not be had, so many times, or that we have just left, is no reason to
+give up ours for so long."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -217,7 +218,7 @@ class Recovery:
         self._fetched_of: Lineage | None = None
         self._failures = 0
         self._refused: dict[Lineage, float] = {}
-        """Lines whose state could not be had, and until when that counts."""
+        """Lines for which ours is not given up, and until when."""
         self._greater_since: float | None = None
         """Since when a line is there that stands before ours."""
         self.steps = steps
@@ -1057,8 +1058,7 @@ class Recovery:
         if stages <= have:
             return self._give_up(line, made, now)
         names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
-        stands = f"{names} trained apart from us and is at version {line.steps}, we at {made}"
-        waiting = Waiting(f"for its state, then ours is given up; {stands}")
+        waiting = Waiting(f"for the state of {names}, which has gone further than we apart from us")
         said = self._wait("two lines of this run have met", waiting)
         if self._is_healthy(now):
             self.waiting = None  # ours goes on until then
@@ -1123,6 +1123,7 @@ class Recovery:
             self.evidence.begin(self.lineage, lineage)
         else:
             self.evidence.go_over(given_up.reached)
+        self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}

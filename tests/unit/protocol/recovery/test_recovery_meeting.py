@@ -298,3 +298,18 @@ def test_a_line_is_seen_for_a_while_before_ours_is_given_up() -> None:
     made.go_on(11.5 + MEET_S)
     made.see({FRIEND: (theirs, 311)}, 11.5 + MEET_S)
     assert made.fetches
+
+
+def test_a_line_that_was_just_left_is_no_reason_to_go_back() -> None:
+    """Else two rules could take turns without end."""
+    made, theirs = Trained(200), begun(1, 100, THEIRS)
+    made.meet(theirs, 300, FRIEND, copies=(290, 300))
+    made.take(made.machine.fetched(80.0))
+    assert made.machine.lineage == theirs
+    left = {FRIEND: (made.lineage, 900)}
+    made.machine.receive(FRIEND, stored(made.lineage, OURS, 890, 900), 81.0)
+    for second in range(int(REFUSED_S) - 5):
+        made.take(made.machine.update(replace(made.context(left), versions=(400,)), 81.0 + second))
+        left = {FRIEND: (made.lineage, 901 + second)}
+    assert len(made.fetches) == 1
+    assert len(made.adopted) == 1
