@@ -4,8 +4,8 @@ An advert may name anybody's address. So dialling it needs a reason to believe i
 
 - A range that the internet does not route (loopback, private networks) is dialled only if we have
   met a peer there: distant strangers cannot make us dial our own machine or network.
-- An address at which its peer has answered us, or that the user or an earlier session names, is
-  *believed*: it is dialled whenever it is wanted, in any range.
+- An address at which its peer has answered us is *believed*, and so is one of a private range that
+  the user or an earlier session names: it is dialled whenever it is wanted, in any range.
 - An address whose peer was linked with us from the same machine is *likely*: it is dialled once in
   a few seconds.
 - Any other is dialled once a minute, no matter how many peers name it, and all of them within a

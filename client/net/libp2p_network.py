@@ -310,7 +310,7 @@ class Libp2pNetwork:
 
     def named(self, addresses: Iterable[str]) -> None:
         """Replace the addresses that the user or an earlier session names: while their peers are
-        wanted, they are dialled for ever, whatever range they lie in."""
+        wanted, they are dialled for ever, also in private ranges where nobody was met yet."""
         self._named = frozenset(addresses)
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
@@ -719,7 +719,7 @@ class Libp2pNetwork:
         for text in addresses:
             with suppress(AddressError):
                 address = await numeric_host(parse_destination(text))
-                if text in self._named:
+                if text in self._named and not self._calls.is_in_reach(address.first_hop):
                     self._calls.believe(address.first_hop)
                 if self._calls.is_in_reach(address.first_hop):
                     found[text] = address

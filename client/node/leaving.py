@@ -14,7 +14,7 @@ from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.held_stages import HeldStages
 
-UNSAVED: Final = "free space and try again; --discard leaves anyway"
+UNSAVED: Final = "free space and try again; finish or pause with --discard leaves anyway"
 
 
 class Leaving:

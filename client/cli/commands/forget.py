@@ -74,7 +74,8 @@ def _refuse_running(home: Home, swarm: SwarmFile) -> None:
 
 def _lost(home: Home, swarm: SwarmFile) -> str:
     """Say what nobody may be able to bring back; empty: nothing."""
-    checkpoints = len(CheckpointFolder(home.folders.checkpoints(swarm.swarm)).entries())
+    folder = CheckpointFolder(home.folders.checkpoints(swarm.swarm))
+    checkpoints = len(folder.entries()) + len(folder.aside())
     lost = [f"{checkpoints} checkpoints"] if checkpoints else []
     if home.folders.vouches(swarm.swarm).exists():
         lost.append("the invitation by which you belong to it")

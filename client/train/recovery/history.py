@@ -27,7 +27,7 @@ from client.store.lineage import (
     save_lineage,
 )
 from client.train.ports import Ports
-from client.train.recovery.line_fetch import FetchedCopy, LineFetch
+from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
 from client.train.swarm.views import eras_served, live_members, versions_served
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.inventory import stored_states
@@ -299,8 +299,7 @@ class History:
 
     async def _keep_fetching(self) -> None:
         async for wanted in self._to_fetch:
-            for copy in self._fetched.values():  # of a line for which ours was not given up
-                copy.path.unlink(missing_ok=True)
+            discard(self._fetched.values())  # of a line for which ours was not given up
             self._fetched = await self.line_fetch.fetch(wanted) or {}
             if self._fetched:
                 self._perform(self.machine.fetched(self._ports.now()))

@@ -8,6 +8,8 @@ name, until the machine of ``protocol.recovery`` decides (``History``).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,13 @@ class FetchedCopy:
     blob: Blob
 
 
+def discard(copies: Iterable[FetchedCopy]) -> None:
+    """Remove copies that have no place."""
+    for copy in copies:
+        with suppress(OSError):
+            copy.path.unlink(missing_ok=True)
+
+
 class LineFetch:
     """See the module's docstring; the owner passes it what peers send of blobs."""
 
@@ -50,10 +59,11 @@ class LineFetch:
     ) -> None:
         self._ports, self._manifest, self._swarm, self._folder = ports, manifest, swarm, folder
         self._download: Download | None = None
+        self._donors: tuple[PeerId, ...] = ()
 
     def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
         """Handle a message about the copy that is being fetched; False: it concerns another."""
-        if self._download is None:
+        if self._download is None or peer not in self._donors:
             return False
         wanted = self._download.query
         asked = (wanted.kind, wanted.stage, wanted.version)
@@ -73,31 +83,39 @@ class LineFetch:
     async def fetch(self, wanted: FetchLine) -> dict[Copy, FetchedCopy] | None:
         """Fetch all of these copies; None: one cannot be had, or is not what was named."""
         fetched = dict[Copy, FetchedCopy]()
+        self._donors = wanted.donors
         try:
             for copy in wanted.copies:
-                fetched[copy] = await self._fetch(copy, wanted.donors)
+                fetched[copy] = await self._fetch(copy)
         except (DownloadFailed, CheckpointError, OSError) as error:
+            discard(fetched.values())
             words = f"the state of the other line of the run cannot be had: {error}"
             self._ports.perform(Explain("transfer", words, "warning"))
             return None
         return fetched
 
-    async def _fetch(self, copy: Copy, donors: tuple[PeerId, ...]) -> FetchedCopy:
+    async def _fetch(self, copy: Copy) -> FetchedCopy:
         path = self._folder.folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
+        try:
+            return FetchedCopy(path, await self._download_to(path, copy))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    async def _download_to(self, path: Path, copy: Copy) -> Blob:
         query = BlobQuery("state", copy.stage, copy.version)
-        download = self._download = Download(self._ports, query, donors, path)
+        download = self._download = Download(self._ports, query, self._donors, path)
         try:
             await download.run(IDLE_S, ANSWER_S)
         finally:
             self._download = None
         try:
-            return FetchedCopy(path, await trio.to_thread.run_sync(self._verified, path, copy))
+            return await trio.to_thread.run_sync(self._verified, path, copy)
         except CheckpointUnreadable:
             raise
         except CheckpointError:
             for source in sorted(download.sources):
                 self._ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
-            path.unlink(missing_ok=True)
             raise
 
     def _verified(self, path: Path, copy: Copy) -> Blob:

@@ -63,9 +63,9 @@ class HeldStages:
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
+        """Why this volunteer cannot go on at all."""
         self.pause: Callable[[str], object] = lambda reason: None
         """Has everything given up until the user resumes, with the reason."""
-        """Why this volunteer cannot go on at all."""
         self.held: dict[int, HeldStageDriver] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)

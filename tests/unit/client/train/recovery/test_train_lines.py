@@ -79,3 +79,4 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
         assert not given_up(back)
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []
+        assert list(back.disk.glob(".*.line.tmp")) == [], "what is of no use takes no room"
