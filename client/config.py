@@ -420,7 +420,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     samples: Annotated[
         bool,
-        About("Let newer and newer models go on from the founder's prompts, on this machine."),
+        About("Continue the founder's prompts with each new version of the model, on this machine."),
     ] = False
     """In a process of its own with one thread. It needs memory for the whole model, and copies what
     is not on this disk from members."""

@@ -1,8 +1,8 @@
-"""Lets newer and newer models go on from the founder's prompts, if the owner wants that.
+"""Continues the founder's prompts with each new version of the model, if the owner wants that.
 
 Each time the swarm has saved another version, ``volunteer sample --prompts`` runs as a process of
 its own, with one thread and the lowest priority: it takes the newest version that is complete on
-this disk, or else copies it from members, and takes the likeliest token each time. It rests for
+this disk, or else copies it from members, and decodes greedily. It rests for
 twenty times as long as it took. What it writes is shown on this machine and sent to nobody.
 """
 
