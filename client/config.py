@@ -420,7 +420,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     samples: Annotated[
         bool,
-        About("Continue the founder's prompts with each new version of the model, on this machine."),
+        About("Continue the founder's prompts here with each new version of the model."),
     ] = False
     """In a process of its own with one thread. It needs memory for the whole model, and copies what
     is not on this disk from members."""
