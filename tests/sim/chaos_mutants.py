@@ -311,12 +311,13 @@ MUTANTS = (
     Mutant(forgets_its_word, 67, "I9"),
     Mutant(takes_what_it_hears_for_contact, 132, "I5"),
     Mutant(counts_who_has_left, 1306, "I5"),
-    Mutant(forgets_who_began, 36, "I5", hashes_later=True),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
 )
 
 RARE: dict[Callable[[Patch], None], str] = {
+    forgets_who_began: "rounds/test_rounds_quorum.py"
+    "::TestStartingAgainWhereALineageBegins::test_those_that_it_knew_are_still_electors",
     rolls_back_like_it_closes: "rounds/test_rounds_quorum.py"
     "::TestRollingBack::test_those_who_set_each_other_aside_are_within_reach",
     forgets_its_siblings: "rounds/test_rounds_quorum.py"
