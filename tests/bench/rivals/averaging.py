@@ -147,7 +147,7 @@ def ours(case: Case, kind: str, lines: Sequence[float], where: Hosts, folder: Pa
     manifest = _manifest(case, folder)
     path, corpus = folder / "manifest.json", folder / "corpus"
     path.write_bytes(msgspec.json.encode(manifest))
-    corpus.write_bytes(bytes(range(256)) * 256)
+    corpus.write_bytes(bytes(range(32, 127)) * 690)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
     known = [(up, up if case.symmetric else max(lines)) for up in lines]
     rates = ",".join(f"{up * 1e6 / 8:.0f}/{down * 1e6 / 8:.0f}" for up, down in known)
@@ -193,7 +193,7 @@ def of_versions(rounds: list[list[dict[str, Any]]], *, bare: bool) -> Turn:
 
 def _manifest(case: Case, folder: Path) -> Manifest:
     data = folder / "text"
-    data.write_bytes(bytes(range(256)) * 256)
+    data.write_bytes(bytes(range(32, 127)) * 690)
     run = RunChoices(
         name="averaging",
         data=str(data),

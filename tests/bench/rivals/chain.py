@@ -123,7 +123,7 @@ def theirs(block: Block, compression: str, seconds: float, folder: Path) -> list
 def manifest_of(block: Block, folder: Path) -> Manifest:
     """Found three stages of one such block each, whose step never closes."""
     text = folder / "text"
-    text.write_bytes(bytes(range(256)) * 256)
+    text.write_bytes(bytes(range(32, 127)) * 690)
     run = RunChoices(
         name="chain",
         data=str(text),

@@ -31,5 +31,10 @@ def test_events_carry_topic_words_and_data() -> None:
     log = EventLog()
     entry = log.append(PeerChanged(words="gone", level="warning", peer="p", state="down"), 1.0)
     assert (entry.topic, entry.event.level) == ("membership", "warning")
-    assert entry.event.data() == {"peer": "p", "state": "down", "stages": ()}
+    assert entry.event.data() == {
+        "peer": "p",
+        "state": "down",
+        "stages": (),
+        "in_order": False,
+    }
     assert log.append(LogLine(words="x", about="transfer"), 1.0).topic == "transfer"

@@ -213,6 +213,7 @@ def test_a_small_share_of_a_large_step_is_not_doubted():
         assert audited.grade is Grade.AGREES, audited.words
 
 
+@pytest.mark.slow
 def test_a_step_after_one_ten_times_as_large_is_not_doubted():
     """What rounding took from the step before comes back in this one: 4.4 times the deviation that
     independent roundings would have along so small a gradient, once in 2,400 honest ones."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
 import torch
 import trio
 from trio.testing import MockClock
@@ -46,6 +47,7 @@ async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
         assert torch.equal(replica_of(first, 0).flat.values, replica_of(second, 0).flat.values)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 from trio.testing import MockClock
 
@@ -139,6 +140,7 @@ def books(swarm: TestSwarm) -> list[Amendments]:
     return [volunteer.engine.amending.book for volunteer in swarm.volunteers]
 
 
+@pytest.mark.slow
 async def test_all_learn_of_it_and_agree_and_newcomers_too(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
