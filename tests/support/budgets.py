@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
     if report.passed and dear and not marked:
         report.outcome = "failed"
         report.longrepr = (
-            f"{used:.1f} processor seconds, and {MOST_S:.0f} are allowed, or {SHARED * MOST_S:.0f}: "
+            f"{used:.1f} processor seconds, and {MOST_S:.0f} to {SHARED * MOST_S:.0f} may be: "
             "make it smaller, or mark it slow, or leave it to make long"
         )
     refuse_skip(report)
