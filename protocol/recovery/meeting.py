@@ -14,7 +14,7 @@ State of ``Meetings``: since when each other line is seen, and how far it was th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +45,15 @@ class Line:
     def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
         count = len(self.members)
         return count if count >= MANY else 0, self.steps, founder in self.members
+
+
+def first(lines: Collection[Line], founder: PeerId | None) -> Line | None:
+    """Return the one of these lines that stands before all others; None: there is none."""
+
+    def stands(line: Line) -> bool:
+        return all(line.stands_before(one, founder) for one in lines if one != line)
+
+    return next(filter(stands, lines), None)
 
 
 class Meetings:
