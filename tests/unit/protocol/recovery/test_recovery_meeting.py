@@ -12,10 +12,12 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import SEED
 from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
+    HEALTHY_S,
     MOST_FAILURES,
     PATIENCE_S,
     REFUSED_S,
     SETTLE_S,
+    STALLED_S,
     UNMET_S,
     Adopt,
     FetchLine,
@@ -23,7 +25,7 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.meeting import MANY, MEET_S, Line
+from protocol.recovery.meeting import MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, FRIEND, THIRD, FOURTH, *_ = PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
@@ -118,11 +120,19 @@ class TestWhichStands:
             assert one.stands_before(two, FRIEND) != two.stands_before(one, FRIEND)
 
     def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id(self) -> None:
-        first, founders, further, three = self.LINES
+        mine, founders, further, three = self.LINES
         assert three.stands_before(further, ME)
         assert further.stands_before(founders, FRIEND)
-        assert founders.stands_before(first, FRIEND)
-        assert first.stands_before(founders, None)
+        assert founders.stands_before(mine, FRIEND)
+        assert mine.stands_before(founders, None)
+
+    def test_of_several_the_one_that_stands_before_all_others(self) -> None:
+        """More members count only from three on."""
+        _, founders, further, three = self.LINES
+        two = Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85)
+        assert first([two, founders], None) == founders
+        assert first([two, founders, three, further], None) == three
+        assert first([], None) is None
 
 
 class TestTraining:
@@ -194,6 +204,31 @@ class TestTraining:
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
         assert bool(made.fetches) == (with_us + 1 < MANY)
 
+    def test_three_take_along_one_that_has_gone_further(self) -> None:
+        three = (FRIEND, THIRD, FOURTH)
+        made = Trained(500, others=three)
+        made.meet(self.theirs, 300, *three, copies=(290, 300))
+        (wanted,) = made.fetches
+        assert wanted.copies == (Copy(0, 300, digest(300, THEIRS)),)
+        made.take(made.machine.fetched(80.0))
+        assert [one.lineage for one in made.adopted] == [self.theirs]
+
+    def test_a_pause_of_the_line_that_stands_does_not_end_it(self) -> None:
+        """The others may be about to come over; after two minutes it is no line that trains."""
+        two = (FRIEND, THIRD)
+        made = Trained(500, others=two)
+        made.meet(self.theirs, 300, *two, copies=(290, 300))
+        begins = 11.0 + 60
+        for second in range(int(STALLED_S)):
+            made.see(dict.fromkeys(two, (self.theirs, 360)), begins + second)
+        assert not made.fetches
+        assert not made.adopted
+        begins += HEALTHY_S + STALLED_S
+        for second in range(2):
+            made.see(dict.fromkeys(two, (self.theirs, 361)), begins + second)
+        assert made.fetches
+        assert not made.adopted
+
 
 class TestReturning:
     """A member comes back, and finds another that serves."""
@@ -232,6 +267,14 @@ class TestReturning:
         made.take(made.machine.fetched(200.0))
         assert [one.lineage for one in made.adopted] == [theirs]
         assert not any(one.ours for one in made.adopted)
+
+    def test_it_waits_two_minutes_at_most_for_one_that_sends_slowly(self) -> None:
+        theirs = begun(1, 100, THEIRS)
+        made = self.back(360, 370, theirs=theirs, at=388, copies=(370, 380))
+        for second in range(int(PATIENCE_S) + 30):
+            made.take(made.machine.tick(50.0 + second))
+        assert len(made.fetches) == 1
+        assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
 
     def test_without_a_readable_copy_it_goes_over_at_once(self) -> None:
         made = self.back(theirs=begun(1, 20, THEIRS), at=50, copies=(40, 50), now=PATIENCE_S / 2)
