@@ -552,7 +552,8 @@ class Recovery:
             return self._adopt(*other, now)
         if not self.open:
             return self._resume(now)
-        made = 0 if self._is_stalled(now) else self._steps_made()
+        gone = self._lost_stages() and self._is_stalled(now)
+        made = self.newest_whole().version if gone else self._steps_made()
         if (line := self._greater(made, now)) is not None:
             return self._go_over(line, made, now)
         trouble = self._trouble(now)
@@ -965,7 +966,7 @@ class Recovery:
         """Return our line, which goes on from the version ``made``, and those that linked members
         with a voice serve beside it.
 
-        Of the other lines those members count alone, of ours all that we see. So each side counts
+        Of the other lines those members count alone, of ours all that serve it. So each side counts
         itself at least as high as the other side does, and never do both give up.
         """
         voters, served = self._those_we_may_meet(), dict[Lineage, int]()
@@ -978,10 +979,8 @@ class Recovery:
         def members(of: Lineage) -> frozenset[PeerId]:
             return frozenset(peer for peer, lineage in said.items() if lineage == of)
 
-        linked = self._linked() & self._stored.keys()
-        with_us = {peer for peer in linked if self._stored[peer].lineage == self.lineage}
-        seats = frozenset[PeerId]().union(*self._context.serving)
-        ours = Line(self.lineage, seats | with_us | {self._me}, made)
+        with_us = members(self.lineage).union({self._me}, *self._context.serving)
+        ours = Line(self.lineage, with_us, made)
         apart = len(ours.members) < MANY
         return ours, [
             Line(lineage, members(lineage), steps)

@@ -214,18 +214,21 @@ class TestTraining:
         assert [one.lineage for one in made.adopted] == [self.theirs]
 
     def test_a_pause_of_the_line_that_stands_does_not_end_it(self) -> None:
-        """The others may be about to come over; after two minutes it is no line that trains."""
+        """The others may be about to come over."""
         two = (FRIEND, THIRD)
         made = Trained(500, others=two)
         made.meet(self.theirs, 300, *two, copies=(290, 300))
         begins = 11.0 + 60
-        for second in range(int(STALLED_S)):
-            made.see(dict.fromkeys(two, (self.theirs, 360)), begins + second)
+        for second in range(int(HEALTHY_S + 2 * STALLED_S)):
+            made.see(dict.fromkeys(two, (self.theirs, made.version - 1)), begins + second)
         assert not made.fetches
         assert not made.adopted
-        begins += HEALTHY_S + STALLED_S
-        for second in range(2):
-            made.see(dict.fromkeys(two, (self.theirs, 361)), begins + second)
+
+    def test_once_it_is_passed_it_is_given_up_all_the_same(self) -> None:
+        two = (FRIEND, THIRD)
+        made = Trained(500, others=two)
+        made.meet(self.theirs, 300, *two, copies=(550, 560))
+        made.see(dict.fromkeys(two, (self.theirs, made.version + 1)), 11.0 + 60 + STALLED_S)
         assert made.fetches
         assert not made.adopted
 

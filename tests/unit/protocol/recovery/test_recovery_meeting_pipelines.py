@@ -10,6 +10,7 @@ from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
     MAX_TURNS,
     PATIENCE_S,
+    STALLED_S,
     TURN_S,
     Adopt,
     FetchLine,
@@ -17,7 +18,6 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
@@ -47,7 +47,8 @@ class Member:
         for version in range(1, MADE + 1):
             together = (NEXT, OTHER) if version <= TOGETHER else (NEXT,)
             self.machine.closed(0, version, copy(0, version, OURS).hash, together, version / 50)
-        self.version, self.effects = MADE, list[RecoveryEffect]()
+        self.version, self.has_quorum = MADE, True
+        self.effects = list[RecoveryEffect]()
 
     @property
     def adopted(self) -> list[Adopt]:
@@ -80,6 +81,7 @@ class Member:
             seats,
             reached=dict.fromkeys(with_us, self.version) | {OTHER: at},
             serving=serving,
+            quorum=lambda _: self.has_quorum,
         )
         self.effects += self.machine.update(context, now)
 
@@ -148,10 +150,12 @@ def test_who_comes_back_first_waits_for_the_rest_of_its_line() -> None:
     assert (adopt.given_up.version, adopt.given_up.steps) == (MADE, MADE - TOGETHER)
 
 
-def test_the_meeting_takes_a_while() -> None:
-    """Else the tests above would prove little: a line of steps alone is joined by then."""
-    member, theirs = Member(), served_apart(990)
-    member.machine.receive(OTHER, theirs, 10.0)
-    for second in range(int(MEET_S) + 2):
-        member.see(set(), theirs.lineage, 1000 + second, 11.0 + second)
-    assert member.fetches
+def test_a_line_that_cannot_decide_is_not_waited_for_without_end() -> None:
+    """A stage is lost, and with it the majority of our electors."""
+    member, theirs = Member(), served_apart(140, 150)
+    member.has_quorum = False
+    member.train_beside(theirs, 110, 11.0, 40)
+    for second in range(int(STALLED_S) + 2):
+        member.see(set(), theirs.lineage, 151 + second, 51.0 + second)
+        assert bool(member.fetches) == (second >= STALLED_S)
+    assert not member.adopted
