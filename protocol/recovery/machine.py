@@ -1011,16 +1011,16 @@ class Recovery:
 
     def _trained_apart(self) -> frozenset[Lineage]:
         """Return the lineages beside which we have made steps that their members have had no part
-        in. We go over to these only as to a line that stands before ours: their members may be
-        about to come over to us."""
+        in; for who comes back, more than a checkpoint interval. We go over to these only as to a
+        line that stands before ours: their members may be about to come over to us."""
         if not self.evidence.worked:
             return frozenset()
-        made = self._steps_made()
+        made, few = self._steps_made(), AHEAD_STEPS if self.open else self._every
         _, others = self._lines(made)
         return frozenset(
             line.lineage
             for line in others
-            if made > max(self._shared(line), line.lineage.version) + AHEAD_STEPS
+            if made > max(self._shared(line), line.lineage.version) + few
         )
 
     def _shared(self, line: Line) -> int:
@@ -1121,7 +1121,8 @@ class Recovery:
         return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)))
 
     def _give_up(self, line: Line, now: float) -> list[RecoveryEffect]:
-        version, fetched = self._steps_made(), self._fetched
+        version = self._steps_made()
+        fetched = self._fetched if self._fetched_of == line.lineage else ()
         steps, members = max(0, version - self._shared(line)), tuple(sorted(line.members))
         given_up = GivenUp(version, steps, members, line.steps, fetched)
         self._fetched_of, self._fetched, self._greater_since = None, (), None
