@@ -1048,7 +1048,9 @@ class Recovery:
             if self._may_join(line, now, deciding=deciding)
             and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
         ]
-        best = first(found, self._founder)
+        # A state that is here comes first, or else two lines could take turns in being fetched.
+        here = [line for line in found if line.lineage == self._fetched_of]
+        best = first(here or found, self._founder)
         if self.open and (due := self._meetings.next_deadline(now)) is not None:
             self._due = due
         bound = len(ours.members) >= MANY

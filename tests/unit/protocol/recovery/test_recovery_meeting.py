@@ -232,6 +232,20 @@ class TestTraining:
         assert made.fetches
         assert not made.adopted
 
+    def test_a_state_that_is_here_is_used_though_a_third_line_stands_before_both(self) -> None:
+        """Else two that take turns could be fetched without end."""
+        made, third = Trained(200, others=(FRIEND, THIRD)), begun(1, 110, OURS)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        made.take(made.machine.receive(THIRD, stored(third, OURS, 700), 71.0))
+        for second in range(60):
+            made.go_on(71.0 + second)
+            both = {FRIEND: (self.theirs, 360 + second), THIRD: (third, 700 + second)}
+            made.see(both, 71.0 + second)
+        assert [one.lineage for one in made.fetches] == [self.theirs]
+        made.take(made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 410), 131.0))
+        made.take(made.machine.fetched(131.0))
+        assert [one.lineage for one in made.adopted] == [self.theirs]
+
 
 class TestReturning:
     """A member comes back, and finds another that serves."""
