@@ -234,9 +234,9 @@ class TestTraining:
 
     def test_a_state_that_is_here_is_used_though_a_third_line_stands_before_both(self) -> None:
         """Else two that take turns could be fetched without end."""
-        made, third = Trained(200, others=(FRIEND, THIRD)), begun(1, 110, OURS)
+        made, third = Trained(200, others=(FRIEND, THIRD)), begun(1, 110, THEIRS + 1)
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
-        made.take(made.machine.receive(THIRD, stored(third, OURS, 700), 71.0))
+        made.take(made.machine.receive(THIRD, stored(third, THEIRS + 1, 700), 71.0))
         for second in range(60):
             made.go_on(71.0 + second)
             both = {FRIEND: (self.theirs, 360 + second), THIRD: (third, 700 + second)}
