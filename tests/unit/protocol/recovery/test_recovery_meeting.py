@@ -293,6 +293,11 @@ class TestReturning:
         assert len(made.fetches) == 1
         assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
 
+    def test_who_undoes_a_checkpoint_interval_at_most_joins_at_once(self) -> None:
+        made = self.back(360, 370, theirs=begun(2, 362, OURS), at=364, copies=())
+        assert [(one.ours, one.lineage.version) for one in made.adopted] == [(False, 362)]
+        assert not made.fetches
+
     def test_without_a_readable_copy_it_goes_over_at_once(self) -> None:
         made = self.back(theirs=begun(1, 20, THEIRS), at=50, copies=(40, 50), now=PATIENCE_S / 2)
         assert [one.lineage.version for one in made.adopted] == [20]

@@ -103,7 +103,10 @@ def test_a_stage_that_is_missing_for_a_moment_ends_no_line(copies: tuple[int, ..
 
 
 def test_a_stage_that_is_lost_for_good_ends_it_once_the_state_of_the_other_is_here() -> None:
+    """We believe the state at which the other line begins, so it might be a decision to follow."""
     member, theirs = Member(), served_apart(140, 150)
+    together = Stored(SEED, served_apart(TOGETHER).copies)
+    member.machine.receive(OTHER, together, 10.0)
     member.train_beside(theirs, 110, 11.0, 40)
     for second in range(int(LATEST_S)):
         member.see(set(), theirs.lineage, 151 + second, 51.0 + second)
