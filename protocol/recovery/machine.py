@@ -1004,7 +1004,10 @@ class Recovery:
         whoever has the other stages may come back."""
         own = (copy.version for copy in self._own_copies())
         served = (version for version in self._context.versions if version is not None)
-        return max(self.newest_whole().version, self.lineage.version, *own, *served)
+        made = max([self.lineage.version, *own, *served])
+        if not self.open or self._lost_stages():
+            made = max(made, self.newest_whole().version)
+        return made
 
     def _own_copies(self) -> tuple[Copy, ...]:
         return self._stored.get(self._me, Stored()).copies
@@ -1015,8 +1018,10 @@ class Recovery:
         line that stands before ours: their members may be about to come over to us."""
         if not self.evidence.worked:
             return frozenset()
+        _, others = self._lines(0)
+        if not others:
+            return frozenset()
         made, few = self._steps_made(), AHEAD_STEPS if self.open else self._every
-        _, others = self._lines(made)
         return frozenset(
             line.lineage
             for line in others
