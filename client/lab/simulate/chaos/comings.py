@@ -97,7 +97,8 @@ class Comings:
     def _go(self, volunteer: Volunteer, session: Session) -> None:
         seat, worker = volunteer.seat, volunteer.worker
         volunteer.left = session.in_order
-        if session.in_order and seat is not None and worker is not None and seat.serving:
+        serving = seat is not None and seat.serving and seat.step > 0
+        if session.in_order and serving and seat is not None and worker is not None:
             volunteer.disk.write(volunteer.stage, seat.step, worker.save(seat.step), ())
         self.world.crash(volunteer, wipe=False)
         if session.damaged:
