@@ -43,7 +43,7 @@ from protocol.recovery.choice import (
 from protocol.recovery.company import Company
 from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
-from protocol.recovery.meeting import MANY, Line, Meetings
+from protocol.recovery.meeting import MANY, Line, Meetings, first
 from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
@@ -552,7 +552,8 @@ class Recovery:
             return self._adopt(*other, now)
         if not self.open:
             return self._resume(now)
-        made = self._steps_made()
+        gone = self._lost_stages() and self._is_stalled(now)
+        made = self.newest_whole().version if gone else self._steps_made()
         if (line := self._greater(made, now)) is not None:
             return self._go_over(line, made, now)
         trouble = self._trouble(now)
@@ -792,15 +793,15 @@ class Recovery:
         """Return the lineage of others that we ought to be in, and why."""
         voters = self._voters()
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
-        count = Counter(lineage for lineage in said.values() if self._is_credible(lineage))
+        apart = self._trained_apart()
+        count = Counter(of for of in said.values() if of not in apart and self._is_credible(of))
         if not self.open and (serving := self._most_served(count, voters)) is not None:
             lost = self.newest_whole().version - serving.version
             if serving == self.lineage or lost > self._every:
                 return None  # it may have been trained apart from ours
             return serving, "this lineage is the one that trains"
         majority = self._outvoted(count, now)
-        stays = majority is not None and self._stands_before(majority, now)
-        if majority is not None and not stays and self._may_leave_for(majority, now):
+        if majority is not None and self._may_leave_for(majority, now):
             # members that left with us and have not returned are no reason to wait
             self._troubled_at = None
             return majority, "most volunteers follow it and nobody has followed ours"
@@ -815,7 +816,7 @@ class Recovery:
                 half and self._may_follow_half(newest, now)
             ):
                 return newest, "most volunteers follow this lineage"
-        return self._decided(now)
+        return self._decided(apart, now)
 
     def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
         """Whether most of the members with a voice are reason enough."""
@@ -829,15 +830,16 @@ class Recovery:
         follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
         return self._electorates.second(follow.__contains__, self._context.is_gone)
 
-    def _decided(self, now: float) -> tuple[Lineage, str] | None:
-        """Return the next lineage, if another member has decided it and we would have too."""
+    def _decided(self, apart: Collection[Lineage], now: float) -> tuple[Lineage, str] | None:
+        """Return the next lineage, if another member has decided it and we would have too, and it
+        is none of those that were trained apart from ours."""
         if not self._was_troubled(now):
             return None
         linked = self._linked()
         said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
         for lineage in sorted(said, key=order, reverse=True):
             later = order(lineage) > order(self.lineage)
-            is_next = later and self._is_next(lineage)
+            is_next = later and lineage not in apart and self._is_next(lineage)
             if is_next and self._is_credible(lineage) and self._would_choose(lineage):
                 return lineage, f"{short(said[lineage])} decided it"
         return None
@@ -962,7 +964,11 @@ class Recovery:
 
     def _lines(self, made: int) -> tuple[Line, list[Line]]:
         """Return our line, which goes on from the version ``made``, and those that linked members
-        with a voice serve beside it."""
+        with a voice serve beside it.
+
+        Of the other lines those members count alone, of ours all that serve it. So each side counts
+        itself at least as high as the other side does, and never do both give up.
+        """
         voters, served = self._those_we_may_meet(), dict[Lineage, int]()
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
         for peer, lineage in said.items():
@@ -973,7 +979,8 @@ class Recovery:
         def members(of: Lineage) -> frozenset[PeerId]:
             return frozenset(peer for peer, lineage in said.items() if lineage == of)
 
-        ours = Line(self.lineage, members(self.lineage) | {self._me}, made)
+        with_us = members(self.lineage).union({self._me}, *self._context.serving)
+        ours = Line(self.lineage, with_us, made)
         apart = len(ours.members) < MANY
         return ours, [
             Line(lineage, members(lineage), steps)
@@ -993,11 +1000,38 @@ class Recovery:
         return linked
 
     def _steps_made(self) -> int:
-        """Return the version from which our line can go on, if those that we know are here."""
-        if not self.open or self._lost_stages():
-            return max(self.newest_whole().version, self.lineage.version)
+        """Return the newest version of our line: one that is served, or of which we have a copy;
+        whoever has the other stages may come back."""
+        own = (copy.version for copy in self._own_copies())
         served = (version for version in self._context.versions if version is not None)
-        return max(served, default=self.lineage.version)
+        made = max([self.lineage.version, *own, *served])
+        if not self.open or self._lost_stages():
+            made = max(made, self.newest_whole().version)
+        return made
+
+    def _own_copies(self) -> tuple[Copy, ...]:
+        return self._stored.get(self._me, Stored()).copies
+
+    def _trained_apart(self) -> frozenset[Lineage]:
+        """Return the lineages beside which we have made steps that their members have had no part
+        in; for who comes back, more than a checkpoint interval. We go over to these only as to a
+        line that stands before ours: their members may be about to come over to us."""
+        if not self.evidence.worked:
+            return frozenset()
+        _, others = self._lines(0)
+        if not others:
+            return frozenset()
+        made, few = self._steps_made(), AHEAD_STEPS if self.open else self._every
+        return frozenset(
+            line.lineage
+            for line in others
+            if made > max(self._shared(line), line.lineage.version) + few
+        )
+
+    def _shared(self, line: Line) -> int:
+        """Return the version up to which ours and another line are one, as far as we know."""
+        begun = min(self.lineage.version, line.lineage.version)
+        return max(begun, self.evidence.together(line.members))
 
     def _greater(self, made: int, now: float, *, deciding: bool = False) -> Line | None:
         """Return the line for which ours is given up, if ours goes on from the version ``made``.
@@ -1019,7 +1053,9 @@ class Recovery:
             if self._may_join(line, now, deciding=deciding)
             and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
         ]
-        best = max(found, key=lambda line: (len(line.members), line.steps), default=None)
+        # A state that is here comes first, or else two lines could take turns in being fetched.
+        here = [line for line in found if line.lineage == self._fetched_of]
+        best = first(here or found, self._founder)
         if self.open and (due := self._meetings.next_deadline(now)) is not None:
             self._due = due
         bound = len(ours.members) >= MANY
@@ -1041,44 +1077,36 @@ class Recovery:
         further = line.steps > self.lineage.version
         return deciding or further or order(line.lineage) > order(self.lineage)
 
-    def _stands_before(self, lineage: Lineage, now: float) -> bool:
-        """Whether we train in a line that stands before that one, which is trained as well."""
-        ours, others = self._lines(self._steps_made())
-        other = next((line for line in others if line.lineage == lineage), None)
-        trained = other is not None and self._meetings.trains(other, self.steps, now)
-        healthy = trained and self._is_healthy(now)
-        return healthy and other is not None and ours.stands_before(other, self._founder)
-
     def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
         """Have the state of a line that stands before ours fetched, then give up ours."""
-        stages = self._stages_with_state() if made else frozenset[int]()
-        least = made - MANY_CHECKPOINTS * self._every
+        stages = self._stages_with_state()
+        by_steps = len(line.members) < MANY
+        least = made - MANY_CHECKPOINTS * self._every if by_steps else 0
         ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
         have = {copy.stage for copy in self._fetched} if ready else set[int]()
         if stages <= have:
-            return self._give_up(line, made, now)
+            return self._give_up(line, now)
         names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
         waiting = Waiting(f"for the state of {names}, which has gone further than we apart from us")
         said = self._wait("two lines of this run have met", waiting)
-        if self._is_healthy(now):
+        healthy = self._is_healthy(now)
+        if healthy:
             self.waiting = None  # ours goes on until then
-        if self._fetching is not None:
+        if self._fetching is not None and healthy:
             return said
-        wanted = self._copies_of(line, stages, least)
-        if wanted is None:
-            until = self._since(self._greater_since) + PATIENCE_S
-            self._due = until
-            if now >= until:
-                self._refused[line.lineage] = now + REFUSED_S
-            return said
-        self._fetching, self._fetched_of, self._fetched = wanted, None, ()
-        return [*said, wanted]
+        wanted = None if self._fetching is not None else self._copies_of(line, stages, least)
+        if wanted is not None:
+            self._fetching, self._fetched_of, self._fetched = wanted, None, ()
+            return [*said, wanted]
+        self._due = until = self._since(self._greater_since) + PATIENCE_S
+        if now >= until:
+            self._refused[line.lineage] = now + REFUSED_S
+        return said
 
     def _stages_with_state(self) -> frozenset[int]:
         """Return the stages whose state we serve; if we serve none, those of our copies."""
         served = {s for s, there in enumerate(self._context.serving) if self._me in there}
-        own = self._stored.get(self._me, Stored())
-        return frozenset(served or {copy.stage for copy in own.copies})
+        return frozenset(served or {copy.stage for copy in self._own_copies()})
 
     def _copies_of(self, line: Line, stages: Collection[int], least: int) -> FetchLine | None:
         """Return the copy of each stage that most members of a line name, of these the newest;
@@ -1099,11 +1127,10 @@ class Recovery:
             donors |= {peer for peer, held in said.items() if best in held}
         return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)))
 
-    def _give_up(self, line: Line, version: int, now: float) -> list[RecoveryEffect]:
-        shared = min(self.lineage.version, line.lineage.version)
-        shared = max(shared, self.evidence.together(line.members))
+    def _give_up(self, line: Line, now: float) -> list[RecoveryEffect]:
+        version = self._steps_made()
         fetched = self._fetched if self._fetched_of == line.lineage else ()
-        steps, members = max(0, version - shared), tuple(sorted(line.members))
+        steps, members = max(0, version - self._shared(line)), tuple(sorted(line.members))
         given_up = GivenUp(version, steps, members, line.steps, fetched)
         self._fetched_of, self._fetched, self._greater_since = None, (), None
         return self._adopt(line.lineage, "", now, given_up=given_up)

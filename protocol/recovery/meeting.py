@@ -5,7 +5,8 @@ order, or whose process ended, are missed by nobody: each of two friends may go 
 both train. A *line* is a lineage with the members that follow it. Where two lines meet, one stands;
 the members of the other fetch its state and give up their own steps (``machine.py``).
 
-Which one stands follows from what both sides see: one that ``MANY`` or more members follow stands
+Which one stands follows from what each side sees (``machine.py``: it never counts itself lower than
+the other side does, so one at most gives up): one that ``MANY`` or more members follow stands
 before a smaller one, so that one liar resets no three; then the one with more steps, then the
 founder's, then that of the lowest peer id.
 
@@ -14,7 +15,7 @@ State of ``Meetings``: since when each other line is seen, and how far it was th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +46,15 @@ class Line:
     def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
         count = len(self.members)
         return count if count >= MANY else 0, self.steps, founder in self.members
+
+
+def first(lines: Collection[Line], founder: PeerId | None) -> Line | None:
+    """Return the one of these lines that stands before all others; None: there is none."""
+
+    def stands(line: Line) -> bool:
+        return all(line.stands_before(one, founder) for one in lines if one != line)
+
+    return next(filter(stands, lines), None)
 
 
 class Meetings:

@@ -105,6 +105,8 @@ class History:
         self._company_changed = trio.Event()
         now, longest = steps or (manifest.steps, manifest.steps)
         lineage, unusable = load_lineage(folder.folder, manifest.stage_count, longest)
+        self._saved = lineage
+        """The lineage that the disk names as that of its checkpoints."""
         seen, damaged = load_evidence(folder.folder)
         self._beginnings, lost = load_beginnings(folder.folder)
         for words in filter(None, (unusable, damaged, lost)):
@@ -334,18 +336,23 @@ class History:
 
     async def _say_copies(self) -> bool:
         """Publish the checkpoints on our disk and save what we have seen; return whether all were
-        readable."""
+        readable and the disk names our lineage."""
         if self.machine.evidence.any:
             with suppress(OSError):  # it is written again with the next checkpoint
                 seen = self._seen()
                 await trio.to_thread.run_sync(save_evidence, self._folder.folder, seen)
+        if (lineage := self.lineage) != self._saved:
+            with suppress(OSError):  # it is tried again
+                await trio.to_thread.run_sync(save_lineage, self._folder.folder, lineage)
+                self._saved = lineage
         found = await trio.to_thread.run_sync(
             stored_states, self._folder, self._swarm, self._stages
         )
         ours = filter(self._is_ours, found)
         copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
         self._perform(self.machine.set_copies(copies, self._ports.now()))
-        return len(found) >= len(await trio.to_thread.run_sync(self._folder.entries))
+        entries = await trio.to_thread.run_sync(self._folder.entries)
+        return self._saved == self.lineage and len(found) >= len(entries)
 
     # --- effects -----------------------------------------------------------------------------
 
@@ -368,9 +375,10 @@ class History:
             for checkpoint in self._folder.entries():
                 if checkpoint.version > kept:
                     self._folder.set_aside(checkpoint)
-            for copy in fetched:
-                self._place(copy)
             save_lineage(self._folder.folder, lineage)
+            self._saved = lineage
+            for copy in fetched:  # under the old lineage they would be another state
+                self._place(copy)
             save_evidence(self._folder.folder, self._seen())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"

@@ -1,8 +1,9 @@
 """Members of one stage that come and go for hours, as friends do; whoever is alone trains alone.
 
 A member leaves in order or its process ends, is away for seconds or for long, and may find its
-checkpoints damaged when it comes back. Whoever are up and linked for ``TOGETHER_S`` have to follow
-one lineage, serve, and be at one version, within the steps that are under way. Nobody begins anew
+checkpoints damaged when it comes back. Two that are up and linked follow one lineage, serve, and
+are at one version, within the steps that are under way; they may be apart for ``TOGETHER_S`` after
+they meet, or after a third one comes for whose line they give up theirs. Nobody begins anew
 at a version that a linked member has passed (invariant I5, as people mean it: one model).
 """
 
@@ -65,7 +66,7 @@ class Comings:
         self.seed, self._until = seed, 3600.0 * hours
         self.world = ChaosWorld(config, faults=[])
         self._together: dict[frozenset[str], float] = {}
-        """Since when two members are up and linked."""
+        """When two members that are up and linked met, or were one for the last time."""
         for volunteer in self.world.present():
             self._stay(volunteer)
 
@@ -96,7 +97,8 @@ class Comings:
     def _go(self, volunteer: Volunteer, session: Session) -> None:
         seat, worker = volunteer.seat, volunteer.worker
         volunteer.left = session.in_order
-        if session.in_order and seat is not None and worker is not None and seat.serving:
+        serving = seat is not None and seat.serving and seat.step > 0
+        if session.in_order and serving and seat is not None and worker is not None:
             volunteer.disk.write(volunteer.stage, seat.step, worker.save(seat.step), ())
         self.world.crash(volunteer, wipe=False)
         if session.damaged:
@@ -118,17 +120,21 @@ class Comings:
                 pair = frozenset({one.peer, two.peer})
                 if two.peer in one.links and one.peer in two.links:
                     linked.add(pair)
-                    if now >= self._together.setdefault(pair, now) + TOGETHER_S:
-                        self._are_one(one, two)
+                    words = self._apart(one, two)
+                    since = self._together.setdefault(pair, now) if words else now
+                    self._together[pair] = since
+                    expect(now < since + TOGETHER_S, f"I5: {words}")
         self._together = {pair: at for pair, at in self._together.items() if pair in linked}
 
-    def _are_one(self, one: Volunteer, two: Volunteer) -> None:
-        same = one.recovery.lineage == two.recovery.lineage
-        words = " and ".join(
-            f"{short(v.peer)} at {v.seat.step if v.seat else None}" for v in (one, two)
-        )
-        expect(same, f"I5: two lineages stay beside each other: {words}")
-        expect(one.serving and two.serving, f"not both serve: {words}")
-        if one.seat is not None and two.seat is not None:
-            apart = abs(one.seat.step - two.seat.step)
-            expect(apart <= STEPS_APART, f"they are {apart} steps apart: {words}")
+    def _apart(self, one: Volunteer, two: Volunteer) -> str:
+        """Say why two members are not one; empty: they are."""
+        steps = [v.seat.step if v.seat else None for v in (one, two)]
+        members = zip((one, two), steps, strict=True)
+        words = " and ".join(f"{short(v.peer)} at {step}" for v, step in members)
+        if one.recovery.lineage != two.recovery.lineage:
+            return f"two lineages stay beside each other: {words}"
+        if not (one.serving and two.serving):
+            return f"not both serve: {words}"
+        if one.seat and two.seat and abs(one.seat.step - two.seat.step) > STEPS_APART:
+            return f"they stay more than {STEPS_APART} steps apart: {words}"
+        return ""

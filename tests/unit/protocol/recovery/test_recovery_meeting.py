@@ -12,10 +12,12 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import SEED
 from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
+    HEALTHY_S,
     MOST_FAILURES,
     PATIENCE_S,
     REFUSED_S,
     SETTLE_S,
+    STALLED_S,
     UNMET_S,
     Adopt,
     FetchLine,
@@ -23,7 +25,7 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.meeting import MANY, MEET_S, Line
+from protocol.recovery.meeting import MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, FRIEND, THIRD, FOURTH, *_ = PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
@@ -118,11 +120,19 @@ class TestWhichStands:
             assert one.stands_before(two, FRIEND) != two.stands_before(one, FRIEND)
 
     def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id(self) -> None:
-        first, founders, further, three = self.LINES
+        mine, founders, further, three = self.LINES
         assert three.stands_before(further, ME)
         assert further.stands_before(founders, FRIEND)
-        assert founders.stands_before(first, FRIEND)
-        assert first.stands_before(founders, None)
+        assert founders.stands_before(mine, FRIEND)
+        assert mine.stands_before(founders, None)
+
+    def test_of_several_the_one_that_stands_before_all_others(self) -> None:
+        """More members count only from three on."""
+        _, founders, further, three = self.LINES
+        two = Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85)
+        assert first([two, founders], None) == founders
+        assert first([two, founders, three, further], None) == three
+        assert first([], None) is None
 
 
 class TestTraining:
@@ -194,6 +204,48 @@ class TestTraining:
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
         assert bool(made.fetches) == (with_us + 1 < MANY)
 
+    def test_three_take_along_one_that_has_gone_further(self) -> None:
+        three = (FRIEND, THIRD, FOURTH)
+        made = Trained(500, others=three)
+        made.meet(self.theirs, 300, *three, copies=(290, 300))
+        (wanted,) = made.fetches
+        assert wanted.copies == (Copy(0, 300, digest(300, THEIRS)),)
+        made.take(made.machine.fetched(80.0))
+        assert [one.lineage for one in made.adopted] == [self.theirs]
+
+    def test_a_pause_of_the_line_that_stands_does_not_end_it(self) -> None:
+        """The others may be about to come over."""
+        two = (FRIEND, THIRD)
+        made = Trained(500, others=two)
+        made.meet(self.theirs, 300, *two, copies=(290, 300))
+        begins = 11.0 + 60
+        for second in range(int(HEALTHY_S + 2 * STALLED_S)):
+            made.see(dict.fromkeys(two, (self.theirs, made.version - 1)), begins + second)
+        assert not made.fetches
+        assert not made.adopted
+
+    def test_once_it_is_passed_it_is_given_up_all_the_same(self) -> None:
+        two = (FRIEND, THIRD)
+        made = Trained(500, others=two)
+        made.meet(self.theirs, 300, *two, copies=(550, 560))
+        made.see(dict.fromkeys(two, (self.theirs, made.version + 1)), 11.0 + 60 + STALLED_S)
+        assert made.fetches
+        assert not made.adopted
+
+    def test_a_state_that_is_here_is_used_though_a_third_line_stands_before_both(self) -> None:
+        """Else two that take turns could be fetched without end."""
+        made, third = Trained(200, others=(FRIEND, THIRD)), begun(1, 110, THEIRS + 1)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        made.take(made.machine.receive(THIRD, stored(third, THEIRS + 1, 700), 71.0))
+        for second in range(60):
+            made.go_on(71.0 + second)
+            both = {FRIEND: (self.theirs, 360 + second), THIRD: (third, 700 + second)}
+            made.see(both, 71.0 + second)
+        assert [one.lineage for one in made.fetches] == [self.theirs]
+        made.take(made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 410), 131.0))
+        made.take(made.machine.fetched(131.0))
+        assert [one.lineage for one in made.adopted] == [self.theirs]
+
 
 class TestReturning:
     """A member comes back, and finds another that serves."""
@@ -232,6 +284,19 @@ class TestReturning:
         made.take(made.machine.fetched(200.0))
         assert [one.lineage for one in made.adopted] == [theirs]
         assert not any(one.ours for one in made.adopted)
+
+    def test_it_waits_two_minutes_at_most_for_one_that_sends_slowly(self) -> None:
+        theirs = begun(1, 100, THEIRS)
+        made = self.back(360, 370, theirs=theirs, at=388, copies=(370, 380))
+        for second in range(int(PATIENCE_S) + 30):
+            made.take(made.machine.tick(50.0 + second))
+        assert len(made.fetches) == 1
+        assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
+
+    def test_who_undoes_a_checkpoint_interval_at_most_joins_at_once(self) -> None:
+        made = self.back(360, 370, theirs=begun(2, 362, OURS), at=364, copies=())
+        assert [(one.ours, one.lineage.version) for one in made.adopted] == [(False, 362)]
+        assert not made.fetches
 
     def test_without_a_readable_copy_it_goes_over_at_once(self) -> None:
         made = self.back(theirs=begun(1, 20, THEIRS), at=50, copies=(40, 50), now=PATIENCE_S / 2)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
 from trio.testing import MockClock
 
 from client.events import LineGivenUp
 from client.store.checkpoints import SET_ASIDE
+from client.store.lineage import load_lineage, save_lineage
+from client.train.recovery import history
+from protocol.recovery.stored import Lineage
 from protocol.wire.messages import BlobOffer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -80,3 +85,25 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []
         assert list(back.disk.glob(".*.line.tmp")) == [], "what is of no use takes no room"
+
+
+async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path, **CHOICES) as swarm:
+        _, back = await train_apart(swarm)
+        tried = list[Lineage]()
+
+        def save_once_full(folder: Path, lineage: Lineage) -> None:
+            tried.append(lineage)
+            if len(tried) == 1:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save_lineage(folder, lineage)
+
+        monkeypatch.setattr(history, "save_lineage", save_once_full)
+        await swarm.until(lambda: given_up(back))
+        ours = back.engine.history
+        assert ours is not None
+        assert ours._fetched, "no copy of it was put among our checkpoints"
+        await swarm.until(lambda: len(tried) > 1)
+        await swarm.until(lambda: load_lineage(back.disk, 1, STEPS)[0] == ours.lineage)
