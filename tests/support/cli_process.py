@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -39,16 +38,14 @@ class Volunteer:
 
 
 class Within:
-    """Runs ``volunteer`` in this process, with nothing on stdin: a process loads for seconds."""
+    """Runs ``volunteer`` in this process: for commands that import torch, which takes seconds."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "stdin", io.StringIO())
-                code = run(arguments)
+            code = run(arguments)
         except SystemExit as wrong:  # of usage
             code = int(wrong.code or 0)
         said = self._capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import subprocess
@@ -53,7 +54,14 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), FAILURES)
-def test_exit_code_and_reason(within: Within, arguments: list[str], code: int, words: str) -> None:
+def test_exit_code_and_reason(
+    within: Within,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     done = within(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
