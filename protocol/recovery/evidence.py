@@ -166,6 +166,11 @@ class Evidence:
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
         self._proven = {p: min(v, lineage.version) for p, v in self._proven.items()}
 
+    def begins_with(self, version: int, peers: Collection[PeerId]) -> None:
+        """What we begin with, at this version, is what these peers have made."""
+        for peer in self._proven.keys() & set(peers):
+            self._proven[peer] = max(version, self._proven[peer])
+
     def go_over(self, version: int) -> None:
         """We give up what we have made apart from others, whose line is at this version."""
         self.closed_at, self._made = None, {}

@@ -1148,6 +1148,7 @@ class Recovery:
     ) -> list[RecoveryEffect]:
         if given_up is None:
             self.evidence.begin(self.lineage, lineage)
+            self.evidence.begins_with(lineage.version, self._makers(lineage))
         else:
             self.evidence.go_over(given_up.reached)
         self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
@@ -1172,6 +1173,13 @@ class Recovery:
                 kept = tuple(sorted(given_up.fetched))
             effects.append(self._publish(Stored(lineage, kept), now))
         return [*effects, Adopt(lineage, reason, ours, given_up)]
+
+    def _makers(self, begin: Lineage) -> frozenset[PeerId]:
+        """Return the members whose copies a lineage begins with, if we have none ourselves."""
+        if any(copy.version == begin.version for copy in self._own_copies()):
+            return frozenset()
+        there = self.stored_live()
+        return frozenset(p for s in range(self._stages) for p in holders(there, begin, s))
 
     @staticmethod
     def _since(at: float | None) -> float:
