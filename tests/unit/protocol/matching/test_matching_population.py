@@ -137,7 +137,7 @@ def test_whom_a_waypoint_names_comes_before_any_number_of_others() -> None:
 
 
 def test_a_successor_adopts_nobody_that_only_says_it_serves_the_stage() -> None:
-    """A crowd would make newcomers avoid the stage, and full epochs plan with it."""
+    """A crowd would make newcomers avoid the stage."""
     held = frozenset({Stage(0)})
     everybody = [
         Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12, held, may_decide=n < 2) for n in range(9)
