@@ -153,8 +153,8 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
     plain = within(*show)
     assert plain.stderr.count("from web:") == 3
     swarm = tmp_path / "s.swarm"
-    create = ("create", "--data", out, "--context", "64", "--no-measure", "--out")
-    founded = within(*create, str(swarm))
+    create = ("create", "--data", out, "--no-measure", "--context")
+    founded = within(*create, "64", "--out", str(swarm))
     assert founded.returncode == 0, founded.stderr
     assert "a mixture of web 75.00%, " in founded.stderr
     assert "in this run these parts are read more than 4 times: web " in founded.stderr
@@ -162,7 +162,7 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
     # 720 windows of 64, of which 180 are code's: of its 34 windows 3 are held out
     assert "a mixture of web 75.00%, 0.786 epochs; " in planned.stderr
     assert "code 25.00%, 5.81 epochs" in planned.stderr
-    short = within(*(word.replace("64", "4096") for word in create), str(tmp_path / "t.swarm"))
+    short = within(*create, "4096", "--out", str(tmp_path / "t.swarm"))
     assert short.returncode == ExitCode.CONFIG
     assert "the part code of" in short.stderr
     assert "has 2190 tokens, and a sample needs 4097" in short.stderr
