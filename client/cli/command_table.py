@@ -332,13 +332,9 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "eval": Command(
         USE,
-        "Measure the newest model: on a text, or on tasks of lm_eval.",
-        (
-            ("eval --text book.txt", "perplexity and bits per byte"),
-            ("eval --tasks arc_easy --python lm-eval/bin/python", "as lm_eval measures it"),
-        ),
-        "lm_eval is not installed with volunteer: it brings hundreds of packages. Give it an "
-        'environment of its own: python3 -m venv lm-eval && lm-eval/bin/pip install "lm_eval[hf]".',
+        "Measure the newest model on a text.",
+        (("eval --text book.txt", "perplexity and bits per byte"),),
+        "For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).",
     ),
     "doctor": Command(
         MACHINE,
