@@ -269,15 +269,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
     ),
-    "report": Command(
-        WATCH,
-        "Write one page about a run: loss, throughput, members, faults.",
-        (
-            ("report", "report.html, of the only swarm known here; the volunteer need not run"),
-            ("report --swarm my-swarm --out page.html", "another swarm, another file"),
-            ("report --json", "the same facts for programs; writes no file"),
-        ),
-    ),
     "replay": Command(
         WATCH,
         "Play a recorded run in the terminal interface.",
