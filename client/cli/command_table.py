@@ -339,12 +339,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "config": Command(
         MACHINE,
-        "Show, change, locate or check the settings.",
+        "Show or change the settings.",
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
+            ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
         "file, the administrator's file, default.",
@@ -352,7 +352,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show, create or replace this volunteer's identity.",
+        "Show, name or replace this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
@@ -366,7 +366,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, start, stop, remove or check it.",
+        "Run as a service: install or remove it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
@@ -375,13 +375,10 @@ COMMANDS: Final[dict[str, Command]] = {
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
             ),
-            (
-                "service status --instance gpu1",
-                "installed, enabled, active; the others",
-            ),
-            ("service logs -f --instance gpu1", "what its manager has kept"),
+            ("service uninstall --instance gpu1", "stops it; its home stays"),
         ),
-        "--system makes it a service of the machine, which needs root.",
+        "--system makes it a service of the machine, which needs root. Installing prints the "
+        "commands of systemctl or launchctl that start and stop it, and show its state and log.",
         nested=True,
     ),
     "encrypt": Command(

@@ -1,4 +1,4 @@
-"""``volunteer identity``: show, create or replace the Ed25519 key that other volunteers know us by.
+"""``volunteer identity``: show, name or replace the Ed25519 key that other volunteers know us by.
 
 A new key takes the place of the old one where members vouch for each other. All is signed and
 written before the key's own file is replaced, in one step. Until then the next key waits beside
@@ -67,23 +67,9 @@ def show(*, json: AsJson = False) -> None:
     seed = load_identity(folder)
     if seed is None:
         raise UserError(
-            f"no identity in {folder}", "make one: volunteer identity create", ExitCode.CONFIG
+            f"no identity in {folder} yet", "the first create or join makes one", ExitCode.CONFIG
         )
     _print(Signer(seed), str(folder / KEY_FILE), json)
-
-
-@app.command
-def create(*, json: AsJson = False) -> None:
-    """Make an identity, unless there is one, and print its peer id."""
-    folder = make_private(find_home().folders.data)
-    known = load_identity(folder) is not None
-    signer = find_home().signer()
-    say(
-        "this home already has an identity"
-        if known
-        else f"created {folder / KEY_FILE}; keep it private"
-    )
-    _print(signer, str(folder / KEY_FILE), json)
 
 
 @app.command
