@@ -306,11 +306,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("chat", "in the terminal; Ctrl-D ends"),
             ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
-            ("chat --json < questions.txt", "a line of JSON for each line"),
+            ("chat --model model", "a folder of volunteer export: it starts sooner"),
+            ("chat < questions.txt", "a line of text for each line"),
         ),
         "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
-        "A model whose tokenizer has no chat template continues your text. Every token is computed "
-        "from all before it, so that long conversations are slow.",
+        "A model whose tokenizer has no chat template continues your text. It needs transformers: "
+        'pip install "volunteer[hf]".',
     ),
     "export": Command(
         USE,

@@ -113,7 +113,7 @@ def export(
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
         raise UserError(problem, "add --merged", ExitCode.USAGE)
     store = TextStore(home.folders.texts)
-    with _told(out):
+    with explained(out):
         if gguf:
             folder = export_for_llama_cpp(trained, out, dtype)
         elif alone:
@@ -141,7 +141,7 @@ def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
+def explained(out: Path) -> Iterator[None]:
     """Say in a ``UserError`` what kept a model from being written to ``out``."""
     try:
         yield
