@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from client import at_rest
 from client.config import Settings
 from client.errors import UserError
-from client.plan.machines import OFFLOAD_WORK, RERUN_WORK, Machine, StageWork
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.workers.offloading import (
     NOWHERE,
@@ -23,7 +22,7 @@ from client.train.workers.offloading import (
     offloading,
 )
 from client.train.workers.opening import check_fits, fit_stage, open_stage_request, stage_need
-from protocol.manifest import Manifest, StageCost
+from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
 TWO = manifest(stages=2)
@@ -132,17 +131,3 @@ def test_encrypted_homes_offload_to_no_disk(tmp_path: Path) -> None:
         assert offloading(Settings(), tmp_path, has_host=False).places == ()
     finally:
         at_rest.use(None)
-
-
-def test_a_plan_reckons_with_a_disk() -> None:
-    cost = StageCost(1, 1e9, 1, 0.0, 0.0, 100.0)
-    work = StageWork(cost, 50.0, 200.0, 650.0, offload_bytes=17.0, away_bytes=300.0)
-    plain, with_disk, small_disk, tiny = (
-        Machine("m", 1e9, memory, 1e9, 1e9, disk_bytes=disk)
-        for memory, disk in ((20.0, 0.0), (20.0, 300.0), (20.0, 299.0), (19.0, 300.0))
-    )
-    assert [work.fits(each) for each in (plain, with_disk, small_disk, tiny)] == [0, 1, 0, 0]
-    assert work.rate(with_disk) == pytest.approx(1 / (RERUN_WORK * OFFLOAD_WORK))
-    assert (work.rate(plain), work.taken_bytes(with_disk)) == (0.0, 17.0)
-    ample = Machine("m", 1e9, 1000.0, 1e9, 1e9, disk_bytes=300.0)
-    assert (work.rate(ample), work.taken_bytes(ample)) == (1.0, 650.0)
