@@ -5,18 +5,15 @@ sums are moved to it before a round, and added in the order of ranks: the sum de
 rank has counted what. Afterwards it gives its parameters to the others, so that all have the same
 bits whatever their devices are. State: the process group of `torch.distributed`.
 
-The ranks find each other by a file in a private folder, and listen on loopback alone. On several
-hosts they meet by a store that the first rank opens on loopback, and that is carried over the
-encrypted connections of the hosts; the libraries talk over the network between these. Tensors are
+The ranks find each other by a file in a private folder, and listen on loopback alone. Tensors are
 all that they exchange: nothing is unpickled.
 """
 
 import hashlib
 import os
-import socket
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,33 +23,15 @@ from client.compute.cuttable import why_not
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
-from client.compute.replies import GroupPrepared, SumGathered, VersionShared
-from client.compute.requests import GatherSum, JoinGroup, OpenStage, PrepareGroup, ShareVersion
+from client.compute.replies import SumGathered, VersionShared
+from client.compute.requests import GatherSum, JoinGroup, OpenStage, ShareVersion
 from client.compute.sharding import Cutting, ShardedSlot
 from client.compute.slot import Slot
 from client.compute.team import Ring
 
 _LEADER = 0
-_HOST = "127.0.0.1"
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LIBRARIES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-def prepare(request: PrepareGroup) -> tuple[Any, GroupPrepared]:
-    """Return the store by which ranks meet, if this one is to open it, and what the reply says.
-
-    Raises:
-        ShapeError: this machine lacks the device, or its torch lacks `torch.distributed`.
-    """
-    _check_distributed()
-    kind = select_device(request.device).type
-    if not request.opens_store:
-        return None, GroupPrepared(kind=kind)
-    listening = socket.create_server((_HOST, 0))
-    port = listening.getsockname()[1]
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        _HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
-    return store, GroupPrepared(kind=kind, store_port=port)
 
 
 class Ranks:
@@ -60,23 +39,23 @@ class Ranks:
 
     Args:
         request: the place.
-        store: of `prepare`; None: this rank has opened none.
 
     Raises:
         ShapeError: this machine lacks the device, or its torch lacks `torch.distributed`.
         RuntimeError: the others were not there in time.
     """
 
-    def __init__(self, request: JoinGroup, store: Any = None) -> None:
-        _check_distributed()
-        _use_interface(request)
+    def __init__(self, request: JoinGroup) -> None:
+        if not dist.is_available():
+            raise ShapeError("this build of torch has no torch.distributed: use one device")
+        os.environ.update(dict.fromkeys(_LIBRARIES, _LOOPBACK))
         self._rank = request.rank
         device = select_device(request.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=store or _store_of(request),
+            store=dist.FileStore(request.meet, request.size),  # type: ignore[attr-defined]
             rank=request.rank,
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),
@@ -152,27 +131,6 @@ class Ranks:
         return VersionShared(
             digest=hashlib.blake2b(host_bytes(replica.parameters), digest_size=32).hexdigest()
         )
-
-
-def _check_distributed() -> None:
-    if not dist.is_available():
-        raise ShapeError("this build of torch has no torch.distributed: use one device")
-
-
-def _use_interface(request: JoinGroup) -> None:
-    """Have the libraries use an interface; between hosts the administrator's choice stands."""
-    for variable in _LIBRARIES if request.interface else ():
-        if not request.store_port or variable not in os.environ:
-            os.environ[variable] = request.interface
-
-
-def _store_of(request: JoinGroup) -> Any:
-    if not request.store_port:
-        return dist.FileStore(request.meet, request.size)  # type: ignore[attr-defined]
-    timeout = timedelta(seconds=request.timeout_s)
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        _HOST, request.store_port, is_master=False, wait_for_workers=False, timeout=timeout
-    )
 
 
 def _shared(replica: Replica, *, advanced: bool) -> Sequence[Tensor]:

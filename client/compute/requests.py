@@ -25,7 +25,6 @@ from client.compute.replies import (
     Evaluated,
     Forwarded,
     GroupJoined,
-    GroupPrepared,
     Hashed,
     Loaded,
     LossComputed,
@@ -147,36 +146,20 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         return StateSpec(self.optimizer.name, self.delayed)
 
 
-class PrepareGroup(Request[GroupPrepared], frozen=True, kw_only=True):
-    """Say what kind of device this rank has; ranks on several hosts are asked before `JoinGroup`.
-
-    Fields:
-        device: of this rank.
-        opens_store: whether to open the store by which all of them meet, on loopback.
-    """
-
-    device: str
-    opens_store: bool
-
-
 class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
     """Become one of the ranks that are one worker; the answer comes when all have joined.
 
     Fields:
         rank: from 0, which makes the versions; size: number of ranks.
         device: of this rank; all are of one kind.
-        meet: path of a file in a private folder, by which they find each other; or else
-        store_port: port of loopback at which the first rank's store of `PrepareGroup` is reached.
-        interface: network interface that they talk over; empty: the libraries choose.
+        meet: path of a file in a private folder, by which they find each other.
         timeout_s: seconds after which a rank that does not take part is given up.
     """
 
     rank: Count
     size: Annotated[int, Meta(ge=2)]
     device: str
-    meet: str = ""
-    store_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    interface: str = ""
+    meet: str
     timeout_s: Positive
 
 
@@ -535,7 +518,6 @@ AnyRequest = (
     | PrepareData
     | SetThreads
     | AskCompiled
-    | PrepareGroup
     | JoinGroup
     | GatherSum
     | ShareVersion

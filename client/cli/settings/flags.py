@@ -29,7 +29,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "hours": ("only_when_idle", "idle_after_minutes", "not_on_battery", "schedule"),
     "devices": ("device", "inside", "offload", "compile"),
-    "cluster": ("hosts", "host_index", "hosts_address", "hosts_key_file"),
     "disk": (
         "data_dir",
         "checkpoint_keep",
