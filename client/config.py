@@ -269,13 +269,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--devices",
         ),
     ] = "auto"
-    inside: Annotated[
-        Literal["auto", "replicas", "fsdp", "tp"],
-        About(
-            "How several devices share a stage: replicas: each has all of it; fsdp: each some rows "
-            "of every matrix; tp: each some heads; auto: one of the two where it does not fit."
-        ),
-    ] = "auto"
     threads: Annotated[
         int,
         Meta(ge=0, le=1024),

@@ -73,7 +73,6 @@ from client.compute.requests import (
     UsualNorm,
     WeighContribution,
 )
-from client.compute.sharding import Cutting
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
 
@@ -304,7 +303,7 @@ class Executor:
         with allowance.giving_back(request) if self._owns_process else nullcontext():
             departs = chosen.type == "cuda" if self._departs is None else self._departs
             departures = Departures() if departs else None
-            cutting = self._cutting(request, chosen)
+            cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
             replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
@@ -317,9 +316,6 @@ class Executor:
             state_bytes=replica.held_bytes + averager.residual_bytes,
             hash=replica.state_hash() if replica.team.leads else "",
         )
-
-    def _cutting(self, request: OpenStage, chosen: torch.device) -> Cutting | None:
-        return None if request.inside == "replicas" else self._group.cutting(request, chosen)
 
     def _ask_compiled(self) -> CompiledTold:
         compiling = self._stage.compiling

@@ -365,7 +365,7 @@ class WorkerGroup(Worker):
     async def _open(self, request: OpenStage) -> _Outcome:
         await self._join()
         self._ledger.forget_before(math.inf)
-        self._is_cut = request.inside != "replicas"
+        self._is_cut = request.ranks > 1
         opening = partial(self._opening, request)
         if not self._is_cut:
             return await self._shared(await self._each(opening), 0)
@@ -381,7 +381,6 @@ class WorkerGroup(Worker):
             threads=_part(request.threads, ranks),
             most_threads=request.most_threads and _part(request.most_threads, ranks),
             memory_bytes=request.memory_bytes // (1 if self._is_cut else ranks),
-            ranks=ranks if self._is_cut else 1,
         )
         follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
         return replace(own, **follower) if rank else own

@@ -9,25 +9,30 @@ The ranks find each other by a file in a private folder, and listen on loopback 
 all that they exchange: nothing is unpickled.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from client.compute.cuttable import why_not
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
 from client.compute.replies import SumGathered, VersionShared
 from client.compute.requests import GatherSum, JoinGroup, OpenStage, ShareVersion
-from client.compute.sharding import Cutting, ShardedSlot
+from client.compute.sharding import ShardedSlot
 from client.compute.slot import Slot
 from client.compute.team import Ring
+
+if TYPE_CHECKING:
+    from client.compute.full_shards import FullShards
 
 _LEADER = 0
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -60,32 +65,13 @@ class Ranks:
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),
         )
-        # Here: who is no rank does without what they import, and no stage limits memory yet.
+        # Here: who is no rank does without what it imports, and no stage limits memory yet.
         from client.compute.full_shards import FullShards
-        from client.compute.tensor_parallel import TensorParallel
 
-        self._full_shards, self._tensor_parallel = FullShards, TensorParallel
+        self._full_shards = FullShards
 
-    def cutting(self, request: OpenStage, device: torch.device) -> Cutting:
-        """Return how a stage is cut over the ranks.
-
-        Raises:
-            ShapeError: it cannot be cut so; says why.
-        """
-        why = why_not(
-            request.model,
-            request.inside,
-            ranks=request.ranks,
-            sequences=request.sequences,
-            delayed=request.delayed,
-            whole=len(request.layers_per_stage) == 1,
-        )
-        if why:
-            raise ShapeError(
-                f"stage {request.stage} cannot be cut over {request.ranks} ranks: {why}"
-            )
-        if request.inside == "tp":
-            return self._tensor_parallel(Ring(self._rank, request.ranks, 0, device), request.model)
+    def cutting(self, request: OpenStage, device: torch.device) -> FullShards:
+        """Return what cuts a stage over the ranks."""
         return self._full_shards(Ring(self._rank, request.ranks, request.sequences, device))
 
     def gather(self, slot: Slot, request: GatherSum) -> SumGathered:

@@ -56,7 +56,6 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Offload = Literal["off", "memory", "disk"]
-Inside = Literal["replicas", "fsdp", "tp"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -123,10 +122,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
-    inside: Inside = "replicas"
-    """How the ranks of a group share the stage: each has all of it, or it is cut over them."""
     ranks: Positive = 1
-    """Over which it is cut."""
+    """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
     """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 

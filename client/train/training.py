@@ -47,7 +47,6 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
-from client.train.workers.grouping import check_inside
 from client.train.workers.offloading import advertised_bytes
 from client.train.workers.opening import check_fits
 from client.train.workers.pool import opener
@@ -274,7 +273,6 @@ class Training:
         """
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
         check_threads(settings)
-        check_inside(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.worker_ready()

@@ -28,7 +28,7 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "relay",
     ),
     "hours": ("only_when_idle", "idle_after_minutes", "not_on_battery", "schedule"),
-    "devices": ("device", "inside", "offload", "compile"),
+    "devices": ("device", "offload", "compile"),
     "disk": (
         "data_dir",
         "checkpoint_keep",

@@ -243,7 +243,7 @@ async def test_a_rank_that_never_answers_is_given_up(
 
 
 async def cut_over(group: WorkerGroup) -> None:
-    await group.call(open_request(0, [4], inside="fsdp", averaging="s8", memory_bytes=90))
+    await group.call(open_request(0, [4], ranks=2, averaging="s8", memory_bytes=90))
 
 
 async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
