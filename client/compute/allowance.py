@@ -92,7 +92,6 @@ def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
         reruns_blocks=request.reruns_blocks,
         offload=request.offload != "off",
         ranks=request.ranks,
-        inside=request.inside,
         host=host,
         z_loss=request.optimizer.z_weight > 0,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 import torch
@@ -26,7 +26,7 @@ from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
-from client.compute.ranks import Ranks, prepare
+from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
     CompiledTold,
@@ -62,7 +62,6 @@ from client.compute.requests import (
     Measure,
     OpenStage,
     PrepareData,
-    PrepareGroup,
     Probe,
     Recompute,
     Reduce,
@@ -74,7 +73,6 @@ from client.compute.requests import (
     UsualNorm,
     WeighContribution,
 )
-from client.compute.sharding import Cutting
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
 
@@ -129,8 +127,6 @@ class Executor:
         self._owns_process, self._departs = owns_process, departs
         self._opened: _Opened | None = None
         self._ranks: Ranks | None = None
-        self._store: Any = None
-        """By which ranks on several hosts meet, if this one has opened it."""
         self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
@@ -268,11 +264,8 @@ class Executor:
                 return ThreadsSet(), ()
             case AskCompiled():
                 return self._ask_compiled(), ()
-            case PrepareGroup():
-                self._store, prepared = prepare(request)
-                return prepared, ()
             case JoinGroup():
-                self._ranks = Ranks(request, self._store)
+                self._ranks = Ranks(request)
                 return GroupJoined(), ()
             case GatherSum():
                 found = self._stage.auditor.slot if request.audited else self._stage.replica.at
@@ -310,7 +303,7 @@ class Executor:
         with allowance.giving_back(request) if self._owns_process else nullcontext():
             departs = chosen.type == "cuda" if self._departs is None else self._departs
             departures = Departures() if departs else None
-            cutting = self._cutting(request, chosen)
+            cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
             replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
@@ -323,9 +316,6 @@ class Executor:
             state_bytes=replica.held_bytes + averager.residual_bytes,
             hash=replica.state_hash() if replica.team.leads else "",
         )
-
-    def _cutting(self, request: OpenStage, chosen: torch.device) -> Cutting | None:
-        return None if request.inside == "replicas" else self._group.cutting(request, chosen)
 
     def _ask_compiled(self) -> CompiledTold:
         compiling = self._stage.compiling

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from client.compute.cuttable import held_parameters
 from client.compute.payload import CodecName
-from client.compute.requests import Inside
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -35,9 +34,6 @@ _SHARDS = 2
 # A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
 # or comes. As much was measured where a pass turns back and at its end.
 _WHOLE_UNITS = 3
-# Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
-# into norms and matrices of both halves.
-_COPIED_WIDTHS = 4
 # Buffers as long as the parameters beside the state: a gradient sum for every version that can be
 # worked at, and one scratch gradient.
 _SCRATCH_BUFFERS = 1
@@ -98,7 +94,6 @@ def required_bytes(
     reruns_blocks: bool = False,
     offload: bool = False,
     ranks: int = 1,
-    inside: Inside = "fsdp",
     host: bool = False,
     z_loss: bool = True,
 ) -> MemoryNeed:
@@ -119,7 +114,6 @@ def required_bytes(
         offload: whether the other vectors lie in slower memory than the parameters.
         ranks: over which the stage is cut; then this is the memory of each, with an equal share of
             what the first one has beside its shards.
-        inside: how it is cut.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
             offloaded and does not count here.
         z_loss: whether the loss needs the logits once more; counts where the stage is cut.
@@ -129,7 +123,7 @@ def required_bytes(
     if ranks == 1:
         return need
     copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
-    return _need_of_each(held, need, ranks, inside, copies, host=host)
+    return _need_of_each(held, need, ranks, copies, host=host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,30 +218,21 @@ def _need_alone(
 
 
 def _need_of_each(
-    held: _Held, alone: MemoryNeed, ranks: int, inside: Inside, logit_copies: int, *, host: bool
+    held: _Held, alone: MemoryNeed, ranks: int, logit_copies: int, *, host: bool
 ) -> MemoryNeed:
     """What each rank needs of a stage that is cut over them; `alone` is what one would need."""
     model, layers, stage = held.model, held.layers_per_stage, held.stage
     boundaries = (stage > 0) + (not held.is_last)  # of all sequences
-    unit_bytes = last_unit_bytes = 0
-    own_sequences = held.sequences
-    if inside == "fsdp":
-        *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
-        unit_bytes = max(units)
-        own_sequences = -(-held.sequences // ranks)
-        whole = held.whole_graph_bytes(own_sequences)
-    else:
-        # This assumes that tokens spread evenly over the experts. If a rank gets more of them than
-        # its memory holds, fewer sequences are run at once.
-        copied = _COPIED_WIDTHS * held.layers * held.hidden_bytes(own_sequences)
-        whole = copied + max(0, held.whole_graph_bytes(own_sequences) - copied) // ranks
-    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, inside, ranks=ranks)
+    *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
+    own_sequences = -(-held.sequences // ranks)
+    whole = held.whole_graph_bytes(own_sequences)
+    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, ranks)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, own_sequences)
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
     head_bytes = held.head_bytes(own_sequences, logit_copies)
     turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
-    ending_bytes = part_bytes + _WHOLE_UNITS * unit_bytes - graph_bytes
+    ending_bytes = part_bytes + _WHOLE_UNITS * max(units) - graph_bytes
     return MemoryNeed(
         state_bytes=_SHARDS * part_bytes
         + boundaries * held.hidden_bytes(held.sequences)
@@ -260,6 +245,20 @@ def _need_of_each(
         graphs=alone.graphs,
         head_bytes=head_bytes,
     )
+
+
+def held_parameters(
+    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
+) -> int:
+    """Return how many parameters of a stage the first rank holds, if the rows of each are dealt out
+    over ranks; the others hold no more."""
+
+    def held(tensors: Tensors) -> int:
+        return sum(-(-rows // ranks) * math.prod(rest) for rows, *rest in tensors.values())
+
+    count = layers_per_stage[stage] * held(model.layer_tensors(0))
+    count += held(model.embedding_tensors) if stage == 0 else 0
+    return count + (held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0)
 
 
 def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:

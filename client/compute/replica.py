@@ -15,10 +15,13 @@ Chen et al., arXiv 1809.02839 (weight prediction), with the last update as the p
 Shapes: N parameters of the stage.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,7 +34,7 @@ from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
-from client.compute.sharding import Cutting, ShardedSlot, Shards
+from client.compute.sharding import ShardedSlot, Shards
 from client.compute.slot import Slot, open_slots
 from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.team import ALONE, Team
@@ -45,6 +48,9 @@ from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
+
+if TYPE_CHECKING:
+    from client.compute.full_shards import FullShards
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -273,7 +279,7 @@ def _is_fast(device: torch.device) -> bool:
 def open_replica(
     request: OpenStage,
     device: torch.device,
-    cutting: Cutting | None = None,
+    cutting: FullShards | None = None,
     departures: Departures | None = None,
 ) -> Replica:
     """A replica at version 0.
@@ -348,7 +354,7 @@ def _whole_slots(
 
 
 def _cut_slots(
-    request: OpenStage, part: StageSlice, cutting: Cutting
+    request: OpenStage, part: StageSlice, cutting: FullShards
 ) -> tuple[list[Slot], Vectors]:
     """The first rank has whole vectors on the processor; the others know what is where in them."""
     ring = cutting.ring

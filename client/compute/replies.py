@@ -234,13 +234,6 @@ class CompiledTold(Reply, frozen=True, kw_only=True):
     words: str
 
 
-class GroupPrepared(Reply, frozen=True, kw_only=True):
-    """The kind of a rank's device, such as `cpu` or `cuda`, and the port of its store, or 0."""
-
-    kind: str
-    store_port: int = 0
-
-
 class GroupJoined(Reply, frozen=True, kw_only=True):
     """The ranks of the group have found each other."""
 
@@ -258,7 +251,6 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 AnyReply = (
     ThreadsSet
     | CompiledTold
-    | GroupPrepared
     | GroupJoined
     | SumGathered
     | VersionShared

@@ -25,7 +25,6 @@ from client.compute.replies import (
     Evaluated,
     Forwarded,
     GroupJoined,
-    GroupPrepared,
     Hashed,
     Loaded,
     LossComputed,
@@ -57,7 +56,6 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Offload = Literal["off", "memory", "disk"]
-Inside = Literal["replicas", "fsdp", "tp"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -124,10 +122,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
-    inside: Inside = "replicas"
-    """How the ranks of a group share the stage: each has all of it, or it is cut over them."""
     ranks: Positive = 1
-    """Over which it is cut."""
+    """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
     """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 
@@ -147,36 +143,20 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         return StateSpec(self.optimizer.name, self.delayed)
 
 
-class PrepareGroup(Request[GroupPrepared], frozen=True, kw_only=True):
-    """Say what kind of device this rank has; ranks on several hosts are asked before `JoinGroup`.
-
-    Fields:
-        device: of this rank.
-        opens_store: whether to open the store by which all of them meet, on loopback.
-    """
-
-    device: str
-    opens_store: bool
-
-
 class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
     """Become one of the ranks that are one worker; the answer comes when all have joined.
 
     Fields:
         rank: from 0, which makes the versions; size: number of ranks.
         device: of this rank; all are of one kind.
-        meet: path of a file in a private folder, by which they find each other; or else
-        store_port: port of loopback at which the first rank's store of `PrepareGroup` is reached.
-        interface: network interface that they talk over; empty: the libraries choose.
+        meet: path of a file in a private folder, by which they find each other.
         timeout_s: seconds after which a rank that does not take part is given up.
     """
 
     rank: Count
     size: Annotated[int, Meta(ge=2)]
     device: str
-    meet: str = ""
-    store_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    interface: str = ""
+    meet: str
     timeout_s: Positive
 
 
@@ -535,7 +515,6 @@ AnyRequest = (
     | PrepareData
     | SetThreads
     | AskCompiled
-    | PrepareGroup
     | JoinGroup
     | GatherSum
     | ShareVersion

@@ -227,8 +227,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     passes: int = 0
     """Forward and backward passes done."""
-    host: str = ""
-    """Name of its host, where a cluster job has several; there `pid` is 0 unless it is ours."""
 
 
 class CardView(Struct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from protocol.manifest import StageCost
 
@@ -38,8 +38,6 @@ class Machine:
     """Bytes that vectors may be offloaded to; 0: none are."""
     devices: int = 1
     """That compute as one: the speed is that of all of them, the memory that of each."""
-    inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto"
-    """How they share a stage: as ``volunteer join --inside``."""
     host_bytes: float = 0.0
     """Memory beside that of the devices, for what the first keeps of a stage that is cut over them;
     0: there is none, and it lies in theirs."""
@@ -50,9 +48,8 @@ class Cut:
     """A stage of which each device of a machine has a part; memory in bytes, of each device."""
 
     devices: int
-    inside: Literal["fsdp", "tp"]
     why_not: str = ""
-    """Why it cannot be cut so; empty: it can."""
+    """Why it cannot be cut; empty: it can."""
     fixed_bytes: float = 0.0
     graph_bytes: float = 0.0
     rerun_bytes: float = 0.0
@@ -91,12 +88,12 @@ class StageWork:
     away_bytes: float = 0.0
     """Bytes that are offloaded then."""
     cuts: tuple[Cut, ...] = ()
-    """The ways to cut it over the devices of a machine, the one to be tried first in front."""
+    """It cut over the devices of a machine, by their number."""
 
     def fits(self, machine: Machine) -> bool:
         """Whether the machine can be a replica: by the matching's rule, or with offloading or cut
         over its devices, for which it advertises as much as the rule asks for."""
-        if machine.inside in ("fsdp", "tp") or self._is_too_large(machine):
+        if self._is_too_large(machine):
             cut = self.cut_by(machine)
             return cut.fits(machine) if cut is not None else self._offloads(machine)
         return True
@@ -104,21 +101,18 @@ class StageWork:
     def cut_by(self, machine: Machine) -> Cut | None:
         """Return how the machine's devices would share the stage; None: each has all of it, or it
         cannot be cut."""
-        if machine.inside == "auto" and not self._is_too_large(machine):
+        if not self._is_too_large(machine):
             return None
-        return next((cut for cut in self._ways(machine) if not cut.why_not), None)
+        return next((cut for cut in self._cuts_over(machine) if not cut.why_not), None)
 
     def why_uncut(self, machine: Machine) -> str:
         """Return why the machine's devices cannot cut the stage; empty: they can, or need not."""
-        ways = self._ways(machine)
-        return ways[0].why_not if ways and self.cut_by(machine) is None else ""
+        if not self._is_too_large(machine):
+            return ""
+        return next((cut.why_not for cut in self._cuts_over(machine)), "")
 
-    def _ways(self, machine: Machine) -> list[Cut]:
-        return [
-            cut
-            for cut in self.cuts
-            if cut.devices == machine.devices and machine.inside in ("auto", cut.inside)
-        ]
+    def _cuts_over(self, machine: Machine) -> Iterator[Cut]:
+        return (cut for cut in self.cuts if cut.devices == machine.devices)
 
     def _is_too_large(self, machine: Machine) -> bool:
         return machine.memory_bytes < self.cost.memory_bytes

@@ -161,14 +161,13 @@ class TestSwarm:
         founder: bool = False,
         starts: bool = False,
         device: str = "cpu",
-        inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto",
         ahead_s: float | None = None,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones; ``inside``: how several share a stage;
-        ``ahead_s``: its clock goes with the virtual time, and is ahead by so much.
+        processes compute, if they are real ones; ``ahead_s``: its clock goes with the virtual time,
+        and is ahead by so much.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -206,7 +205,6 @@ class TestSwarm:
         own = Settings(
             threads=1,
             device=device,
-            inside=inside,
             memory_limit_bytes=memory_bytes,
             offload=self.offload,
         )

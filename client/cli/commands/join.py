@@ -25,7 +25,6 @@ from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import print_json, say
-from client.compute.hosts.job import Job, job_of
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
@@ -103,14 +102,6 @@ def join(
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
-    job = job_of(settings, os.environ)
-    if job is not None:
-        _refuse_background(headless=headless)
-        if job.index:
-            from client.cli.serving.cluster import follow
-
-            return follow(job, settings)
-        settings = msgspec.structs.replace(settings, hosts=job.hosts)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
         refuse_second(home)
@@ -123,7 +114,6 @@ def join(
             exit_when_done=exit_when_done,
             headless=headless,
             quiet=quiet,
-            job=job,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
     return _in_background(
@@ -142,17 +132,6 @@ def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) ->
     if record is not None and (headless or detach):
         problem = "--record is for the screen"
         raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
-
-
-def _refuse_background(*, headless: bool) -> None:
-    """Refuse to run one of a job's hosts anywhere but here, where the job sees it.
-
-    Raises:
-        UserError: names the flag that is missing.
-    """
-    if not headless:
-        words = "a host of a cluster job runs without a screen"
-        raise UserError(words, "add --headless", ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -186,7 +165,6 @@ def serve_here(
     headless: bool,
     quiet: bool,
     relay_only: bool = False,
-    job: Job | None = None,
 ) -> int:
     """Run the node in this process until it ends. See ``foreground.serve``."""
     refuse_second(home)
@@ -203,7 +181,6 @@ def serve_here(
         headless=headless,
         quiet=quiet,
         relay_only=relay_only,
-        job=job,
     )
 
 

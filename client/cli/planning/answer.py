@@ -41,7 +41,6 @@ class CutLine(Struct, frozen=True):
 
     machine: str
     devices: int
-    inside: str
     device_bytes: float
     """Memory of each."""
     host_bytes: float
@@ -241,7 +240,6 @@ def _cuts(work: StageWork, members: Sequence[Machine]) -> list[CutLine]:
         CutLine(
             machine=each.name,
             devices=cut.devices,
-            inside=cut.inside,
             device_bytes=work.taken_bytes(each),
             host_bytes=cut.host_bytes if each.host_bytes else 0.0,
         )

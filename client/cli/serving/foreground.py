@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
 from client.cli.terminal.status_text import progress_line
 from client.clock import NodeClock
-from client.compute.hosts.job import Job
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, first_of, solvable
@@ -53,7 +51,6 @@ def serve(
     headless: bool,
     quiet: bool = False,
     relay_only: bool = False,
-    job: Job | None = None,
 ) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
@@ -66,7 +63,6 @@ def serve(
         headless: write the log to stderr, without a line of progress.
         quiet: write the log only to its file.
         relay_only: relay for others, hold no stage.
-        job: the hosts that this one leads; None: it is alone.
 
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
@@ -90,7 +86,7 @@ def serve(
     try:
         if genuine is not None and not relay_only:
             refuse_if_too_small(genuine.manifest, settings, home.folders.data)
-        code: ExitCode = trio.run(_run, options, write, headless, record, job, clock=NodeClock())
+        code: ExitCode = trio.run(_run, options, write, headless, record, clock=NodeClock())
     except BaseException as error:
         record.end(*_end_of(error))
         as_line = settings.log_format == "json" and not quiet
@@ -164,7 +160,6 @@ async def _run(
     write: Callable[[Event], None],
     headless: bool,
     record: RunRecord,
-    job: Job | None,
 ) -> ExitCode:
     supervised = Supervised(Notifier())
     settings = options.settings
@@ -179,13 +174,7 @@ async def _run(
             host, port = settings.metrics_host, settings.metrics_port
             await nursery.start(serve_metrics, host, port, supervised.snapshot)
         ready = replace(options, ready=supervised.set_up)
-        run = partial(run_node, on_event=write, stop=stop)
-        if job is None:
-            code = await run(ready)
-        else:
-            from client.cli.serving.cluster import lead
-
-            code = await lead(job, ready, write, stop, run)
+        code = await run_node(ready, on_event=write, stop=stop)
         nursery.cancel_scope.cancel()
     return code
 
@@ -243,13 +232,11 @@ async def _stop_on_signal(
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks it to continue
         wanted.append(signal.SIGHUP)
-    told = False  # stop is also set where another host of the job is told to end
     with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()
         async for _ in signals:
-            if told:
+            if stop.is_set():
                 record.end("it was told to stop twice, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
             write(LogLine(words="stopping: draining and saving; interrupt again to stop at once"))
-            told = True
             stop.set()

@@ -163,8 +163,7 @@ def _rank_lines(now: Snapshot) -> list[str]:
 
 
 def _rank_words(rank: RankView) -> str:
-    place = f"{rank.host} {rank.device}" if rank.host else rank.device
-    return f"{place} {rank.passes:,} passes"
+    return f"{rank.device} {rank.passes:,} passes"
 
 
 def _reach_lines(now: Snapshot) -> list[str]:

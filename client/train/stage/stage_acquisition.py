@@ -136,7 +136,7 @@ class Terms:
         return offloading(self.settings, self.folders.offloaded, has_host=has_host)
 
     def grouping(self) -> Grouping:
-        """Return how our devices may share a stage now."""
+        """Return the devices that may share a stage now."""
         return grouping(self.settings, has_host=self.capacity().has_host)
 
 
@@ -158,9 +158,8 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums {where}"
 
 
-def _cut_words(stage: int, settings: Settings) -> str:
-    count = settings.ranks
-    return f"stage {stage} is cut over {count} devices: each holds a part of its parameters"
+def _cut_words(stage: int, devices: int) -> str:
+    return f"stage {stage} is cut over {devices} devices: each holds a part of its parameters"
 
 
 async def offer_text(terms: Terms) -> None:
@@ -265,8 +264,8 @@ class StageAcquisition:
             terms.cores.most_threads,
             terms.folders.compiled,
         )
-        if fit.inside != "replicas":
-            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, terms.settings)))
+        if fit.ranks > 1:
+            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))
         if fit.offload != "off":
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
             create_folders(terms.folders.offloaded)

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import UNSET
 
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, graphs_that_fit, required_bytes
-from client.compute.requests import Inside, Offload, OpenStage
+from client.compute.requests import Offload, OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.workers.grouping import ALONE, Grouping
@@ -18,8 +18,6 @@ from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
-_NUMBERS_OF_DEVICES = (2, 4, 8, 16)
-_OTHER_SWARM = "join a swarm with more stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +34,14 @@ class Fit:
     """Where the vectors lie but the parameters: beside them, if they fit there."""
     offload_folder: str = ""
     offloaded_bytes: int = 0
-    inside: Inside = "replicas"
-    """How the ranks of a group share it."""
+    ranks: int = 1
+    """Over which it is cut; 1: each of a group has all of it."""
     usual_bytes: int = 0
     """Memory that it usually takes: few graphs are in flight at once."""
 
     def at_once(self, ranks: int) -> int:
         """Return the microbatches that so many ranks run at a time."""
-        return ranks if self.inside == "replicas" else 1
+        return ranks if self.ranks == 1 else 1
 
 
 def stage_need(
@@ -54,7 +52,6 @@ def stage_need(
     reruns_blocks: bool = False,
     offload: bool = False,
     ranks: int = 1,
-    inside: Inside = "fsdp",
     host: bool = False,
 ) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
@@ -77,7 +74,6 @@ def stage_need(
         reruns_blocks=reruns_blocks,
         offload=offload,
         ranks=ranks,
-        inside=inside,
         host=host,
         z_loss=manifest.optimizer.z_weight > 0,
     )
@@ -105,85 +101,45 @@ def fit_stage(
     Raises:
         UserError: it does not fit.
     """
-    ways = grouping.ways(manifest, stage)
-    if why := grouping.why_not(manifest, stage, ways[0]):
-        words = f"stage {stage} cannot be cut over {grouping.ranks} devices: {why}"
-        raise UserError(words, "use --inside auto or replicas", ExitCode.CONFIG)
-    for inside in ways:
-        if inside == "replicas":
-            fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, offloading)
-        else:
-            fit = _fit_cut(manifest, stage, inside, available_bytes, grouping)
-        if fit is not None:
-            return fit
-    least = _least(manifest, stage, ways[-1], offloading, grouping)
-    elsewhere, each = "", " of each device" if ways[-1] != "replicas" else ""
+    uncut = grouping.why_uncut(manifest)
+    fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, offloading)
+    if fit is None and not uncut:
+        fit = _fit_cut(manifest, stage, available_bytes, grouping)
+    if fit is not None:
+        return fit
+    least = _least(manifest, stage, offloading, grouping)
+    elsewhere, each = "", "" if uncut else " of each device"
     if least.offloaded_bytes:
         where = "disk" if offloading.places else "the host's memory"
         elsewhere = f" and {_mib(least.offloaded_bytes)} of {where}"
     raise UserError(
         f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
-        _what_helps(manifest, stage, available_bytes, grouping, ways[-1]),
+        f"{_not_cut(grouping, uncut)}raise --memory-limit, close other programs or volunteers, add "
+        "graphics cards (--devices), or join a swarm with more stages",
         ExitCode.CONFIG,
     )
 
 
-def _what_helps(
-    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping, tried: Inside
-) -> str:
-    """Say what lets a machine hold a stage that does not fit; ``tried`` is the last way to hold
-    it."""
-    usual = f"raise --memory-limit, close other programs or volunteers, or {_OTHER_SWARM}"
-    if tried != "replicas":
-        host_bytes = _least(manifest, stage, tried, NOWHERE, grouping).offloaded_bytes
-        if host_bytes > grouping.host_bytes:
-            lacks = _mib(host_bytes - grouping.host_bytes)
-            return f"the host's memory lacks {lacks}: close other programs, or {_OTHER_SWARM}"
-    wider = _more_devices(manifest, stage, available_bytes, grouping)
-    if wider is not None:
-        return f"{wider} such devices hold it together (--devices, --inside auto); or {usual}"
-    if grouping.ranks > 1 and tried == "replicas" and grouping.inside == "auto":
-        return f"its devices cannot cut it: {grouping.why_not(manifest, stage, 'fsdp')}; {usual}"
-    return usual
-
-
-def _more_devices(
-    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping
-) -> int | None:
-    """Return the fewest devices like these that can hold a stage together; None: no number that is
-    looked at, or they are one processor, whose memory does not grow with them."""
-    if not grouping.host_bytes:
-        return None
-    for ranks in sorted({grouping.ranks, *_NUMBERS_OF_DEVICES}):
-        if ranks < grouping.ranks:
-            continue
-        wider = replace(grouping, ranks=ranks, inside="auto")
-        for inside in wider.ways(manifest, stage)[1:]:
-            if _fit_cut(manifest, stage, inside, available_bytes, wider) is not None:
-                return ranks
-    return None
+def _not_cut(grouping: Grouping, why: str) -> str:
+    return f"its devices cannot cut it: {why}; " if grouping.ranks > 1 and why else ""
 
 
 def _least(
-    manifest: Manifest,
-    stage: int,
-    inside: Inside,
-    offloading: Offloading,
-    grouping: Grouping,
+    manifest: Manifest, stage: int, offloading: Offloading, grouping: Grouping
 ) -> MemoryNeed:
     """The least memory that a stage needs, in the last way in which it may be held here."""
-    if inside == "replicas":
+    if grouping.why_uncut(manifest):
         return stage_need(manifest, stage, reruns_blocks=True, offload=bool(offloading.places))
     ranks, host = grouping.ranks, grouping.host_bytes > 0
-    return stage_need(manifest, stage, reruns_blocks=True, ranks=ranks, inside=inside, host=host)
+    return stage_need(manifest, stage, reruns_blocks=True, ranks=ranks, host=host)
 
 
 def _fit_cut(
-    manifest: Manifest, stage: int, inside: Inside, available_bytes: int, grouping: Grouping
+    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping
 ) -> Fit | None:
     ranks, host = grouping.ranks, grouping.host_bytes > 0
-    need_with = partial(stage_need, manifest, stage, ranks=ranks, inside=inside, host=host)
+    need_with = partial(stage_need, manifest, stage, ranks=ranks, host=host)
     for reruns_blocks in (False, True):
         need = need_with(reruns_blocks=reruns_blocks)
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
@@ -192,7 +148,7 @@ def _fit_cut(
                 need_with(kept, reruns_blocks=reruns_blocks).total_bytes
                 for kept in (graphs, min(graphs, USUAL_GRAPHS))
             )
-            return Fit(graphs, taken, reruns_blocks, inside=inside, usual_bytes=usual)
+            return Fit(graphs, taken, reruns_blocks, ranks=ranks, usual_bytes=usual)
     return None
 
 
@@ -317,7 +273,7 @@ def open_stage_request(
         offload_folder=fit.offload_folder,
         compile=settings.compile,
         compile_folder=compile_folder,
-        inside=fit.inside,
+        ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,

@@ -142,7 +142,7 @@ def test_a_stage_that_is_cut_over_devices_runs_as_it_is(tmp_path: Path, marked: 
     assert opened_stage is not None
     kept = opened_stage.compiling._job.verdict_path
     kept.write_bytes(msgspec.json.encode(Verdict(faster=1.5)))
-    asked = {"compile": "on", "compile_folder": str(tmp_path), "inside": "fsdp"}
+    asked = {"compile": "on", "compile_folder": str(tmp_path), "ranks": 2}
     request = open_request(0, [2, 2], **asked)
     cut = compiling.Compiling(request, opened_stage.replica, torch.device("cpu"))
     assert cut.told().state == "failed"
