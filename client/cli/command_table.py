@@ -397,19 +397,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "--system makes it a service of the machine, which needs root.",
         nested=True,
     ),
-    "encrypt": Command(
-        MACHINE,
-        "Encrypt the training text and the checkpoints on this disk.",
-        (
-            ("encrypt", "asks for a new passphrase; also before the first create or join"),
-            ("encrypt --change-passphrase", "the files stay as they are"),
-            ("encrypt --undo", "decrypt them again"),
-        ),
-        "Where nobody can be asked, VOLUNTEER_PASSPHRASE_FILE names a file whose first line is the "
-        "passphrase; it may be a descriptor, such as /dev/fd/3. With --change-passphrase the new "
-        "one is in the file that VOLUNTEER_NEW_PASSPHRASE_FILE names. Argon2id makes a key of the "
-        "passphrase, which opens the random key of the files; these are XChaCha20-Poly1305.",
-    ),
     "cache": Command(
         MACHINE,
         "Show what is kept on disk, and free space.",

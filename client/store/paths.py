@@ -38,7 +38,6 @@ class Entry(StrEnum):
 
     AGREEMENTS = "agreements"
     AMENDMENTS = "amendments"
-    AT_REST_KEY = "at-rest.key"
     CAPACITY = "capacity.json"
     CHECKPOINTS = "checkpoints"
     COMPILED = "compiled"

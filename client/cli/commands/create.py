@@ -27,7 +27,6 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
-from client.cli.reach.passphrase import unlock
 from client.cli.terminal.mixture_text import describe_mixture, times_read
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
@@ -116,7 +115,6 @@ def create(
     if path.exists() and not force:
         problem = f"{path} exists already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
-    unlock(home.folders.data)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.founding.manifest import found_swarm

@@ -17,7 +17,6 @@ from functools import partial
 
 import trio
 
-from client import at_rest
 from client.compute.hosts.job import Job
 from client.compute.hosts.leading import WAIT_S
 from client.compute.hosts.link import HANDSHAKE_S, Link, LinkBroken, WrongKey, connect, pipe
@@ -31,7 +30,6 @@ from client.compute.hosts.messages import (
     Refused,
     StartRank,
     StoreHere,
-    Welcome,
     hear,
     tell,
 )
@@ -178,8 +176,6 @@ class Following:
                     return answer.code
                 case Refused():
                     raise _Refused(answer)
-                case Welcome():
-                    at_rest.use(answer.file_key or None)
             self._say(f"host {self._job.index} of {self._job.hosts}: computes for {self._place}")
             async with trio.open_nursery() as nursery:
                 over = await self._obey(link, nursery)

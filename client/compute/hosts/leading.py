@@ -18,7 +18,6 @@ from typing import Any
 
 import trio
 
-from client import at_rest
 from client.compute.hosts.job import Job
 from client.compute.hosts.link import (
     HANDSHAKE_S,
@@ -205,7 +204,7 @@ class Hosts:
         self._set(host.index, follower)
         self._explain(f"host {host.index} of {self.job.hosts} is here: {host.name}")
         try:
-            await tell(link, Welcome(file_key=at_rest.key_to_hand_on()))
+            await tell(link, Welcome())
             while True:
                 await hear(link, FROM_FOLLOWER)
                 self._explain(f"{host.name} was told to end, so this volunteer leaves")

@@ -55,10 +55,8 @@ class Leaving(Struct, frozen=True, tag=True):
     """This host is told to end: the volunteer is to hand over, save, and leave."""
 
 
-class Welcome(Struct, frozen=True, tag=True, kw_only=True):
-    """The host is one of the volunteer's; `file_key` is that of encrypted files, or empty."""
-
-    file_key: Annotated[bytes, Meta(max_length=32)]
+class Welcome(Struct, frozen=True, tag=True):
+    """The host is one of the volunteer's."""
 
 
 class Refused(Struct, frozen=True, tag=True, kw_only=True):
