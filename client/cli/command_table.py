@@ -365,16 +365,13 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show, create or replace this volunteer's identity.",
+        "Show or create this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
-            ("identity rotate", "a new key takes its place in swarms entered by invitation"),
         ),
-        "rotate is for a home that moves to another machine, or whose key somebody may have read. "
-        "Copy the home first if it moves, and start the volunteer afterwards: every member learns "
-        "that the old key counts no more. Whom it has invited stays; its invites end, and its work "
-        "is counted from the beginning.",
+        "For a new key set VOLUNTEER_HOME to another folder and join from there, where members "
+        "vouch for each other with a new invite; ask who invited the old key to expel it.",
         nested=True,
     ),
     "service": Command(

@@ -50,7 +50,6 @@ class Entry(StrEnum):
     LINE = "bandwidth.json"
     LOCK = "identity.lock"
     LOGS = "logs"
-    NEXT_KEY = "identity.next"
     PAUSED = "paused.json"
     SAMPLES = "samples"
     SESSIONS = "sessions.json"

@@ -111,16 +111,6 @@ class ExpulsionList(Wire, frozen=True):
     expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
 
 
-class RotationList(Wire, frozen=True):
-    """Members whose keys were replaced, each as the chain of the new key; told as expulsions are,
-    and before them."""
-
-    chains: Annotated[
-        list[Annotated[list[Envelope], Meta(min_length=1, max_length=limits.MAX_CHAIN)]],
-        Meta(max_length=limits.MAX_ROTATIONS_PER_MESSAGE),
-    ]
-
-
 class AmendmentList(Wire, frozen=True):
     """Amendments of the founder that the sender knows; told after Hello, and when there is a new
     one."""
@@ -643,7 +633,7 @@ class Probed(Wire, frozen=True):
     reached: bool | None
 
 
-Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
+Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList
 Amending = AmendmentList | AmendmentRequest
 Reaching = Observed | ProbeRequest | Probed
 Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching

@@ -20,13 +20,7 @@ from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 10
 """Version of the messages. It rises when one changes, so that peers with different versions
-disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
-author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits,
-``PassedOn``. 5: waypoints, ``ChainLink``. 6: ``Commitment``, sums in ``Ready``. 7: the list of a
-blob's digests is a chunk. 8: ``RotationList``, rotations in chains, who was audited
-in heartbeats. 9: commitments are signed with their segments, and so are segments; relays and names
-in adverts; ``counted`` records; ``HeldOut``, records of held-out losses; amendments; ``Observed``
-and probes; ``Moving``. 10: clocks in ``Hello``."""
+disconnect at once with the reason."""
 
 
 @dataclass(slots=True)

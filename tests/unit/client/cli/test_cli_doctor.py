@@ -164,12 +164,6 @@ def damaged_key(scene: Scene) -> None:
     (scene.data / KEY_FILE).write_bytes(b"short")
 
 
-@case("identity", "fail", "about to be replaced", "volunteer identity rotate")
-def interrupted_rotation(scene: Scene) -> None:
-    (scene.data / "identity.next").write_bytes(bytes(32))
-    (scene.data / "identity.next").chmod(0o600)
-
-
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
     scene.run(HOLDER, str(scene.data))
