@@ -116,18 +116,17 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("invite", "without a running volunteer: the members met last"),
             ("invite --qr", "with a QR code"),
-            ("invite --once", "for one volunteer only, where members vouch for each other"),
+            ("invite --once", "for one volunteer only, in a private swarm"),
             ("invite --out my-swarm.swarm", "also as a file"),
         ),
-        "The invite is the only line on stdout. The invite of a private swarm contains its secret. "
-        "In a swarm founded with --vouched, the volunteer that made an invite redeems it, so it "
-        "has to run, and answers for whoever uses it.",
+        "The invite is the only line on stdout. In a private swarm it contains a secret, and the "
+        "volunteer that made it redeems it, so it has to run, and answers for whoever uses it.",
     ),
     "expel": Command(
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --vouched: volunteer members says who answers for whom.",
+        "Only in swarms founded with --private: volunteer members says who answers for whom.",
     ),
     "extend": Command(
         TAKE_PART,

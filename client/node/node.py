@@ -76,7 +76,7 @@ from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.machine.power import keep_power_cap
 from client.train.machine.sensing import Sensing
-from client.train.messaging.admission import Admission, Open, Secret, Vouching
+from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -648,7 +648,7 @@ class Node:
             UserError: we do not belong to it, and have no invite.
         """
         swarm = self._swarm
-        if swarm.manifest.policy.vouched is not True:
+        if not swarm.manifest.policy.private:
             return None
         kept, warning = load_vouches(self._folders.vouches(swarm.swarm))
         if warning:
@@ -663,22 +663,19 @@ class Node:
 
     def _admission(self, engine: Engine) -> Admission:
         """Return how the swarm admits its members."""
-        swarm = self._swarm
-        if self._register is not None:
-            return Vouching(
-                self._register,
-                swarm.ticket,
-                engine,
-                engine.wall,
-                self._keep_vouches,
-                lambda: engine.handshake.admitted,
-                engine.greet_all,
-                engine.expel,
-                self._end_refused,
-            )
-        if swarm.secret is None:
+        if self._register is None:
             return Open()
-        return Secret(swarm.secret, swarm.swarm, self._signer.peer)
+        return Vouching(
+            self._register,
+            self._swarm.ticket,
+            engine,
+            engine.wall,
+            self._keep_vouches,
+            lambda: engine.handshake.admitted,
+            engine.greet_all,
+            engine.expel,
+            self._end_refused,
+        )
 
     def _keep_vouches(self, kept: Kept) -> None:
         path = self._folders.vouches(self._swarm.swarm)

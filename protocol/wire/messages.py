@@ -63,8 +63,8 @@ class Hello(Wire, frozen=True):
     """None: a newcomer that asks for the manifest."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
     admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
-    """What admits the sender: nothing where anybody may join; the proof of a private swarm's
-    secret, bound to both peer ids; or, where members vouch, its chain or an invite's ticket."""
+    """What admits the sender: nothing where anybody may join; in a private swarm its chain, or the
+    proof of an invite's ticket, bound to both peer ids."""
     clock: Annotated[float, Meta(ge=0, le=limits.MAX_UNIX_S)] = 0.0
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
 

@@ -104,7 +104,7 @@ def _founded(folder: Path, club: Club) -> subprocess.CompletedProcess[str]:
     run = ("--stages", "1", "--steps", "1000000", "--microbatch", "1", "--microbatches", "4")
     founded = volunteer(
         club.home("founder"),
-        *("create", "--vouched", "--name", "club", "--out", str(folder / "x.swarm")),
+        *("create", "--private", "--name", "club", "--out", str(folder / "x.swarm")),
         *("--announce", f"/ip4/{HOST}/tcp/{port}", *run, *SMALL),
     )
     assert founded.returncode == 0, founded.stderr

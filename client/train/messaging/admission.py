@@ -1,4 +1,4 @@
-"""Admission to the swarm: open, by its secret, or by a member's voucher."""
+"""Admission to the swarm: open, or by a member's voucher."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Protocol
 
 from client.train.ports import Ports
 from protocol import limits
-from protocol.admission import PROOF_BYTES, admission_holds, admission_proof
 from protocol.answer import YES, Answer, no
 from protocol.effects import Explain
-from protocol.ids import PeerId, SwarmId, short
+from protocol.ids import PeerId, short
 from protocol.vouching.register import Kept, Register
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 from protocol.wire.messages import ExpulsionList, Vouched
@@ -19,9 +18,6 @@ from protocol.wire.parts import Expulsion
 
 class Admission(Protocol):
     """How a swarm admits its members; the handshake asks it."""
-
-    private: bool
-    """Whether only members may get the manifest."""
 
     def proof(self, peer: PeerId) -> bytes:
         """Return the credential of our Hello to a peer."""
@@ -43,8 +39,6 @@ class Admission(Protocol):
 class Open:
     """Every peer may join."""
 
-    private = False
-
     def proof(self, peer: PeerId) -> bytes:
         """Return nothing."""
         return b""
@@ -52,33 +46,6 @@ class Open:
     def check(self, peer: PeerId, shown: bytes) -> Answer:
         """Admit."""
         return YES
-
-    def admitted(self, peer: PeerId) -> None:
-        """Nothing to do."""
-
-    def bars(self, peer: PeerId) -> bool:
-        """Return False: nobody is refused for who they are."""
-        return False
-
-
-class Secret:
-    """A peer that has the secret of the invite may join."""
-
-    private = True
-
-    def __init__(self, secret: bytes, swarm: SwarmId, me: PeerId) -> None:
-        self._secret, self._swarm, self._me = secret, swarm, me
-
-    def proof(self, peer: PeerId) -> bytes:
-        """Return a proof that we know it, valid for this peer alone."""
-        return admission_proof(self._secret, self._swarm, self._me, peer)
-
-    def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit a peer that knows it."""
-        known = len(shown) == PROOF_BYTES
-        if known and admission_holds(self._secret, self._swarm, peer, self._me, shown):
-            return YES
-        return no("this swarm is private: ask a member for an invite with the secret")
 
     def admitted(self, peer: PeerId) -> None:
         """Nothing to do."""
@@ -104,8 +71,6 @@ class Vouching:
         cut: ends the link of an expelled member, with the reason.
         out: called with the reason when the swarm refuses or expels us.
     """
-
-    private = False
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 Both sides send Hello. A peer of another swarm, of another protocol, or that the swarm does
 not admit (``admission.py``) is refused with the reason. Before its Hello is accepted all other
-messages are ignored, except that anyone may ask for the manifest of a public swarm: an invite is
-redeemed that way.
+messages are ignored, except that anyone may ask for the manifest: an invite is redeemed that way.
 """
 
 from __future__ import annotations
@@ -61,9 +60,8 @@ class Handshake:
         return self._hello_from(peer, message.protocol, message.swarm, message.admission)
 
     def manifest_request(self, peer: PeerId) -> None:
-        """Give the manifest to a peer, if it may have it."""
-        if not self.admission.private or peer in self.admitted:
-            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+        """Give the manifest to a peer: it is no secret."""
+        self.ports.send(peer, ManifestReply(self.manifest, self.signature))
 
     def _hello(self, peer: PeerId) -> Hello:
         proof = self.admission.proof(peer)
