@@ -127,9 +127,7 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
 
 
 def _admitted(manifest: Manifest) -> str:
-    if manifest.policy.vouched is True:
-        return "those whom a member invites"
-    return "whoever has the invite" if manifest.policy.private else "anybody"
+    return "those whom a member invites" if manifest.policy.private else "anybody"
 
 
 def traffic_bytes(manifest: Manifest) -> float:

@@ -35,7 +35,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from client import at_rest
 from client.compute.errors import DiskError
 from client.compute.memory import OFFLOAD_WINDOW as WINDOW
 from client.compute.requests import OpenStage
@@ -205,8 +204,6 @@ def _mapped_file(folder: Path, size_bytes: int) -> mmap.mmap:
     Raises:
         DiskError: there is no room for it.
     """
-    if at_rest.key_to_hand_on():
-        raise DiskError("files here are encrypted, and memory cannot be offloaded to such files")
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             _reserve(file.fileno(), size_bytes)

@@ -518,9 +518,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     expelled_by: str = ""
     """Empty: nobody has expelled it."""
     reason: str = ""
-    out: str = ""
-    """Why it does not belong to the swarm, although nobody has expelled it: its key was replaced,
-    or one above it. Empty: it does."""
 
 
 class Membership(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,6 @@ class Entry(StrEnum):
 
     AGREEMENTS = "agreements"
     AMENDMENTS = "amendments"
-    AT_REST_KEY = "at-rest.key"
     CAPACITY = "capacity.json"
     CHECKPOINTS = "checkpoints"
     COMPILED = "compiled"
@@ -51,7 +50,6 @@ class Entry(StrEnum):
     LINE = "bandwidth.json"
     LOCK = "identity.lock"
     LOGS = "logs"
-    NEXT_KEY = "identity.next"
     PAUSED = "paused.json"
     SAMPLES = "samples"
     SESSIONS = "sessions.json"

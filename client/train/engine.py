@@ -102,7 +102,6 @@ from protocol.wire.messages import (
     ProbeRequest,
     RecordDigest,
     Records,
-    RotationList,
     Signed,
     Vouched,
 )
@@ -463,11 +462,6 @@ class Engine:
         """Take what a member tells of expelled members."""
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.expulsions(peer, message)
-
-    def on_rotations(self, peer: PeerId, message: RotationList, payload: bytes) -> None:
-        """Take what a member tells of keys that were replaced."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.rotations(peer, message)
 
     def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
         """Take what a member tells of the founder's amendments."""

@@ -63,8 +63,8 @@ class Hello(Wire, frozen=True):
     """None: a newcomer that asks for the manifest."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
     admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
-    """What admits the sender: nothing where anybody may join; the proof of a private swarm's
-    secret, bound to both peer ids; or, where members vouch, its chain or an invite's ticket."""
+    """What admits the sender: nothing where anybody may join; in a private swarm its chain, or the
+    proof of an invite's ticket, bound to both peer ids."""
     clock: Annotated[float, Meta(ge=0, le=limits.MAX_UNIX_S)] = 0.0
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
 
@@ -109,16 +109,6 @@ class ExpulsionList(Wire, frozen=True):
     """Members that were expelled; told after Hello and when there is a new one."""
 
     expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
-
-
-class RotationList(Wire, frozen=True):
-    """Members whose keys were replaced, each as the chain of the new key; told as expulsions are,
-    and before them."""
-
-    chains: Annotated[
-        list[Annotated[list[Envelope], Meta(min_length=1, max_length=limits.MAX_CHAIN)]],
-        Meta(max_length=limits.MAX_ROTATIONS_PER_MESSAGE),
-    ]
 
 
 class AmendmentList(Wire, frozen=True):
@@ -643,7 +633,7 @@ class Probed(Wire, frozen=True):
     reached: bool | None
 
 
-Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
+Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList
 Amending = AmendmentList | AmendmentRequest
 Reaching = Observed | ProbeRequest | Probed
 Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching

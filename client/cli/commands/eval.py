@@ -12,7 +12,6 @@ from msgspec import Struct
 from client.cli.founding.tokenizing import data_errors
 from client.cli.models.harness import Score, command, find_harness, run
 from client.cli.reach.home import find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
@@ -94,7 +93,6 @@ def eval(
     from client.cli.models.newest import newest_model
 
     chosen = _device(device) if text is not None else None
-    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     if text is not None:
         answer = _on_text(trained, text, chosen)

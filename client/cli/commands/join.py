@@ -18,9 +18,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client import at_rest
 from client.cli.reach.home import Home, find_home, home_of
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
@@ -105,7 +103,6 @@ def join(
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
         refuse_second(home)
-        unlock(home.folders.data)
         return serve_here(
             home,
             settings,
@@ -187,7 +184,6 @@ def serve_here(
 def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
-    at_rest.use(told.key or None)
     home = home_of(told.resolved)
     return serve_here(
         home,
@@ -221,9 +217,7 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    unlock(home.folders.data)
-    key = at_rest.key_to_hand_on()
-    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed), key=key))
+    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
         return show(started.socket, home.folders, record)

@@ -175,7 +175,6 @@ def _founding(
             run.checkpoint_every,
             run.private,
             run.dual_homing,
-            True if run.vouched else UNSET,
         ),
     )
     checked(manifest)

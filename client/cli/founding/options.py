@@ -123,8 +123,6 @@ class RunChoices:
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
     private: bool = False
-    """Admit only volunteers that have the invite."""
-    vouched: bool = False
     """Admit only volunteers that a member has invited; whoever invites answers for them, and can
     expel them."""
     dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from client import at_rest
 from client.compute.requests import Offload
 from client.config import Settings
 from protocol.manifest import Manifest
@@ -60,8 +59,7 @@ def offloading(settings: Settings, folder: Path, *, has_host: bool) -> Offloadin
     if has_host:
         free_bytes = int(psutil.virtual_memory().available)
         places.append(SlowMemory("memory", int(_HOST_SHARE * free_bytes)))
-    if not at_rest.key_to_hand_on():  # a mapped file cannot be encrypted
-        places.append(SlowMemory("disk", int(_DISK_SHARE * _free_bytes(folder)), str(folder)))
+    places.append(SlowMemory("disk", int(_DISK_SHARE * _free_bytes(folder)), str(folder)))
     return Offloading(tuple(places), always=settings.offload == "on")
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 import trio
 from msgspec.structs import replace
 
-from client import at_rest
 from client.compute import allowance, offload
 from client.compute.errors import DiskError
 from client.compute.memory import required_bytes
@@ -257,19 +255,6 @@ def test_a_full_disk_is_told_when_the_stage_is_opened(
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="missing"):
         OffloadedVectors(CPU, tmp_path / "missing").zeros(10)
-
-
-@pytest.fixture
-def encrypted() -> Iterator[None]:
-    at_rest.use(bytes(32))
-    yield
-    at_rest.use(None)
-
-
-@pytest.mark.usefixtures("encrypted")
-def test_nothing_is_offloaded_beside_encrypted_files(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="encrypted"):
-        OffloadedVectors(CPU, tmp_path).zeros(10)
 
 
 # --- prediction -------------------------------------------------------------------------------

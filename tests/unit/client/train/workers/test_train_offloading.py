@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from client import at_rest
 from client.config import Settings
 from client.errors import UserError
 from client.plan.machines import OFFLOAD_WORK, RERUN_WORK, Machine, StageWork
@@ -124,14 +123,6 @@ def test_a_disk_that_cannot_be_read_has_no_room(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "disk_usage", broken)
     found = offloading(Settings(), Path(os.sep) / "x", has_host=False)
     assert found.place_for(1) is None
-
-
-def test_encrypted_homes_offload_to_no_disk(tmp_path: Path) -> None:
-    at_rest.use(bytes(32))
-    try:
-        assert offloading(Settings(), tmp_path, has_host=False).places == ()
-    finally:
-        at_rest.use(None)
 
 
 def test_a_plan_reckons_with_a_disk() -> None:
