@@ -268,15 +268,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
     ),
-    "report": Command(
-        WATCH,
-        "Write one page about a run: loss, throughput, members, faults.",
-        (
-            ("report", "report.html, of the only swarm known here; the volunteer need not run"),
-            ("report --swarm my-swarm --out page.html", "another swarm, another file"),
-            ("report --json", "the same facts for programs; writes no file"),
-        ),
-    ),
     "replay": Command(
         WATCH,
         "Play a recorded run in the terminal interface.",
@@ -331,13 +322,9 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "eval": Command(
         USE,
-        "Measure the newest model: on a text, or on tasks of lm_eval.",
-        (
-            ("eval --text book.txt", "perplexity and bits per byte"),
-            ("eval --tasks arc_easy --python lm-eval/bin/python", "as lm_eval measures it"),
-        ),
-        "lm_eval is not installed with volunteer: it brings hundreds of packages. Give it an "
-        'environment of its own: python3 -m venv lm-eval && lm-eval/bin/pip install "lm_eval[hf]".',
+        "Measure the newest model on a text.",
+        (("eval --text book.txt", "perplexity and bits per byte"),),
+        "For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).",
     ),
     "doctor": Command(
         MACHINE,
@@ -351,12 +338,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "config": Command(
         MACHINE,
-        "Show, change, locate or check the settings.",
+        "Show or change the settings.",
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
+            ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
         "file, the administrator's file, default.",
@@ -364,7 +351,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show or create this volunteer's identity.",
+        "Show or name this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
@@ -375,7 +362,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, start, stop, remove or check it.",
+        "Run as a service: install or remove it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
@@ -384,13 +371,10 @@ COMMANDS: Final[dict[str, Command]] = {
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
             ),
-            (
-                "service status --instance gpu1",
-                "installed, enabled, active; the others",
-            ),
-            ("service logs -f --instance gpu1", "what its manager has kept"),
+            ("service uninstall --instance gpu1", "stops it; its home stays"),
         ),
-        "--system makes it a service of the machine, which needs root.",
+        "--system makes it a service of the machine, which needs root. Installing prints the "
+        "commands of systemctl or launchctl that start and stop it, and show its state and log.",
         nested=True,
     ),
     "cache": Command(

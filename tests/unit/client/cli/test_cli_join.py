@@ -448,7 +448,7 @@ def test_another_machine_is_reached_through_its_socket(home: Path, fake_ssh: Pat
     assert provider.paused is not None
     assert not local.exists()
     asked, forwarded = fake_ssh.read_text().splitlines()
-    assert asked == "-T -- me@lab volunteer config path --socket"
+    assert asked == "-T -- me@lab volunteer status --socket"
     assert forwarded.startswith("-N -T -o ExitOnForwardFailure=yes -L ")
     assert forwarded.endswith(" -- me@lab")
 
