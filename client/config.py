@@ -299,15 +299,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offload: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "Keep moments and gradient sums in a GPU's host memory or on the disk: "
-            "auto: where a stage does not fit otherwise."
+            "Keep moments and gradient sums in a GPU's host memory; auto: where a stage does not "
+            "fit otherwise."
         ),
     ] = "auto"
     compile: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "Compile a stage's blocks with torch.compile, beside training: auto: on an NVIDIA or "
-            "AMD GPU; on a processor only where it was measured to be faster."
+            "Compile a stage's blocks with torch.compile when it is opened; auto: on an NVIDIA or "
+            "AMD GPU."
         ),
     ] = "auto"
     power_limit_w: Annotated[

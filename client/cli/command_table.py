@@ -440,8 +440,8 @@ COMMANDS: Final[dict[str, Command]] = {
         "A table lists kinds of machines, each under [[machine]], with any of name, count, "
         "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
         'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
-        'left out are measured on this machine. With disk = "200GB", stages that do not fit into '
-        "memory are offloaded to it.\n\n"
+        'left out are measured on this machine. With host_memory = "64GB" a card keeps there '
+        "what does not fit beside a stage's parameters.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
         "counted: leaving and joining, second stages, checkpoints.",
     ),

@@ -177,7 +177,6 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         f"{human_bytes(checkpoint)} per stage, as many for others, {text} of text, at most "
         f"{human_bytes(settings.boundary_disk_bytes)} of tensors in transit beyond "
         f"{human_bytes(settings.boundary_memory_bytes)} in memory, in {folder}"
-        + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")
     )
     yield (
         f"  network    about {traffic} in all if you hold a stage alone; "

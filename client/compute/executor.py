@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -20,7 +19,7 @@ import torch
 from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
-from client.compute.compiling import Compiling
+from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.departures import Departures
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
@@ -29,7 +28,6 @@ from client.compute.payload import Buffer
 from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
-    CompiledTold,
     Failed,
     GroupJoined,
     Hashed,
@@ -44,7 +42,6 @@ from client.compute.requests import (
     AnyRequest,
     Apply,
     ApplyLocal,
-    AskCompiled,
     Backward,
     CompareContribution,
     Contribute,
@@ -101,7 +98,6 @@ _NO_GRADIENTS = (
     | Probe
     | PrepareData
     | SetThreads
-    | AskCompiled
 )
 """Requests that leave the gradients' scratch to the averager."""
 
@@ -111,7 +107,7 @@ class _Opened:
     replica: Replica
     averager: Averager
     auditor: Auditor
-    compiling: Compiling
+    blocks: CompiledBlocks | None
     departures: Departures | None
 
 
@@ -147,10 +143,8 @@ class Executor:
         self._close_stage()
 
     def _close_stage(self) -> None:
-        if self._opened is not None:
-            self._opened.compiling.close()
-            if self._opened.departures is not None:
-                self._opened.departures.close()
+        if self._opened is not None and self._opened.departures is not None:
+            self._opened.departures.close()
 
     def _execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
         """Answer in the order of the requests, though boundaries may leave later."""
@@ -205,10 +199,11 @@ class Executor:
             return self._run(request, payloads)
         except Exception as error:
             opened, passes = self._opened, _PASSES | Recompute
-            if opened is None or not isinstance(request, passes):
+            if opened is None or opened.blocks is None or not isinstance(request, passes):
                 raise
-            if not opened.compiling.gives_up(error):
+            if not opened.blocks.gives_up(error):
                 raise
+            traceback.print_exception(error, file=sys.stderr)
         opened.replica.drop_graphs()  # of compiled blocks
         return self._run(request, payloads)
 
@@ -262,8 +257,6 @@ class Executor:
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
-            case AskCompiled():
-                return self._ask_compiled(), ()
             case JoinGroup():
                 self._ranks = Ranks(request)
                 return GroupJoined(), ()
@@ -300,29 +293,22 @@ class Executor:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
-        with allowance.giving_back(request) if self._owns_process else nullcontext():
-            departs = chosen.type == "cuda" if self._departs is None else self._departs
-            departures = Departures() if departs else None
-            cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
-            replica = open_replica(request, chosen, cutting, departures)
+        departs = chosen.type == "cuda" if self._departs is None else self._departs
+        departures = Departures() if departs else None
+        cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
+        replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
-        compiling = Compiling(request, replica, chosen)
+        blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
-        self._opened = _Opened(replica, averager, auditor, compiling, departures)
+        self._opened = _Opened(replica, averager, auditor, blocks, departures)
         return StageOpened(
             parameters=replica.size,
             state_bytes=replica.held_bytes + averager.residual_bytes,
             hash=replica.state_hash() if replica.team.leads else "",
+            compiled=compiled,
         )
-
-    def _ask_compiled(self) -> CompiledTold:
-        compiling = self._stage.compiling
-        if compiling.ready:
-            self._stage.averager.forget_sums()  # they are where gradients are computed
-            compiling.take_over()
-        return compiling.told()
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""

@@ -45,8 +45,8 @@ _LOGIT_COPIES = 4
 USUAL_GRAPHS = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 OFFLOAD_WINDOW = 1 << 20
-"""Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
-asking for them."""
+"""Elements of an offloaded vector that are on the device at a time (4 MiB): enough to hide what a
+copy costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class MemoryNeed:
     frozen_bytes: int = 0
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
     offloaded_bytes: int = 0
-    """What lies in slower memory, and does not count here."""
+    """What lies in a GPU's host memory, and does not count here."""
     shared_bytes: int = 0
     """A rank's equal part of what the first one has beside its shards, if both share memory."""
 
@@ -111,7 +111,7 @@ def required_bytes(
         aggregation: name of the aggregation rule.
         precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
-        offload: whether the other vectors lie in slower memory than the parameters.
+        offload: whether all vectors but the parameters lie in a GPU's host memory.
         ranks: over which the stage is cut; then this is the memory of each, with an equal share of
             what the first one has beside its shards.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
@@ -199,10 +199,9 @@ def _need_alone(
     offloaded = 0
     if offload:  # those that passes are run at stay: the parameters, and two points of them
         resident = 3 if state.delayed else 1
-        vectors = parameters * NUMBER_BYTES * (buffers - resident)
-        offloaded = vectors + away_bytes(parameters, averaging_codec)
+        offloaded = parameters * NUMBER_BYTES * (buffers - resident)
         window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
-        averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
+        averaging = averaging * 2 // 3 + window  # what is sent lies with the host, not what comes
         buffers = resident
     whole = held.whole_graph_bytes(held.sequences)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
@@ -270,14 +269,6 @@ def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -
         sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
     ]
     return [NUMBER_BYTES * part for part in parts if part]
-
-
-def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
-    """Return the bytes that a round needs in slower memory: what is sent, with a margin for its
-    headers, and what encoding took from the sums of the segments that are owned."""
-    sent = {"s8": 1.05, "bf16": 2.05, "ring16": 2.05, "fp32": 4.05}[averaging_codec]
-    lost = NUMBER_BYTES * parameters if averaging_codec != "fp32" else 0
-    return NUMBER_BYTES * (math.ceil(sent * parameters) // NUMBER_BYTES + (1 << 14)) + lost
 
 
 def _graph_bytes(

@@ -18,7 +18,7 @@ Shapes: N parameters of the stage.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,8 +81,7 @@ class Replica:
     """What the loss of a learned token is multiplied with before it is run back."""
     version: int = 0
     known_hash: str | None = None
-    """Hash of this version, where it is known already: that of a file that it was loaded from may
-    be by the definition of earlier programs."""
+    """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
     sequences_at_once: int = 0
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
@@ -236,10 +235,8 @@ class Replica:
         are these themselves.
         """
         for own, new in zip(self.state_tensors, tensors, strict=True):
-            if own.data_ptr() == new.data_ptr() and own.device == new.device:
-                continue
-            for to, taken in self.home.stretches(own, new):
-                to.copy_(taken)
+            if own.data_ptr() != new.data_ptr() or own.device != new.device:
+                own.copy_(new)
         for slot in self.slots:
             slot.clear()
         self.optimizer.steps_done = version
@@ -256,18 +253,10 @@ class Replica:
         """Whether the state is hashed so soon that asking for it would take as long."""
         return sum(tensor.nbytes for tensor in self.state_tensors) <= LEAF_BYTES
 
-    def digest_of_leaf(self, parts: Sequence[Tensor]) -> bytes:
-        """Digest of a leaf of the state, whose memory is given back where it is offloaded."""
-        digest = digest_of_tensors(parts)
-        self.home.rest(*parts)
-        return digest
-
     def state_hash(self) -> str:
         """Hex hash of this version, computed here and now."""
         threads = torch.get_num_threads()
-        self.known_hash = hash_tensors(
-            self.version, self.state_tensors, threads, self.digest_of_leaf
-        )
+        self.known_hash = hash_tensors(self.version, self.state_tensors, threads)
         return self.known_hash
 
 
@@ -400,16 +389,10 @@ def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
     return torch.tensor(scale, dtype=torch.float32).item()
 
 
-def squared_norm(vector: Tensor, home: Vectors | None = None) -> float:
-    """Sum of squares of a vector, in fp64; ``home`` is where it lies, if it is offloaded."""
-    stretches = iter([(vector,)]) if home is None else home.stretches(vector)
-    return math.fsum(
-        part
-        for (stretch,) in stretches
-        for part in _listed(
-            torch.dot(wide, wide) for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
-        )
-    )
+def squared_norm(vector: Tensor) -> float:
+    """Sum of squares of a vector, in fp64."""
+    chunks = map(Tensor.double, torch.split(vector, _NORM_CHUNK))
+    return math.fsum(_listed(torch.dot(wide, wide) for wide in chunks))
 
 
 def inner_product(one: Tensor, other: Tensor) -> float:
@@ -451,10 +434,3 @@ def hash_tensors(
 def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
     """Digest of a leaf."""
     return leaf_digest(map(host_bytes, parts))
-
-
-def host_stretches(home: Vectors, tensors: Iterable[Tensor]) -> Iterator[memoryview]:
-    """Yield the bytes of vectors one behind the other, as `host_bytes`, stretch by stretch."""
-    for tensor in tensors:
-        for (stretch,) in home.stretches(tensor):
-            yield host_bytes(stretch)

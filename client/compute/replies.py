@@ -4,8 +4,6 @@ Every reply has the time that the worker computed for it. Payloads travel beside
 order that its docstring names. Imports no torch.
 """
 
-from typing import Literal
-
 import msgspec
 
 from client.compute.errors import FailureKind
@@ -21,12 +19,14 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     """The stage is at version 0, drawn from the seed.
 
     `state_bytes` counts every buffer that is as long as the parameters; `hash` is the hex
-    BLAKE2b-256 of the version's state.
+    BLAKE2b-256 of the version's state. `compiled` says whether blocks run compiled, or why not, in
+    words for the owner; empty: nobody asked for it.
     """
 
     parameters: int
     state_bytes: int
     hash: str
+    compiled: str = ""
 
 
 class DataReady(Reply, frozen=True, kw_only=True):
@@ -227,13 +227,6 @@ class ThreadsSet(Reply, frozen=True, kw_only=True):
     """Later requests are computed with this number of threads."""
 
 
-class CompiledTold(Reply, frozen=True, kw_only=True):
-    """Whether blocks run compiled, in `words` for the owner; empty words: nobody asked for it."""
-
-    state: Literal["off", "running", "on", "failed"]
-    words: str
-
-
 class GroupJoined(Reply, frozen=True, kw_only=True):
     """The ranks of the group have found each other."""
 
@@ -250,7 +243,6 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 
 AnyReply = (
     ThreadsSet
-    | CompiledTold
     | GroupJoined
     | SumGathered
     | VersionShared

@@ -16,7 +16,6 @@ from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
-    CompiledTold,
     Contributed,
     ContributionCompared,
     ContributionWeighed,
@@ -55,7 +54,6 @@ from model_zoo.specs.tokens import DEFAULT as BYTES
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-Offload = Literal["off", "memory", "disk"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -77,8 +75,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
-        offload: where all vectors as long as the parameters lie, but these: `off` for beside them,
-            `memory` for a GPU's host, `disk` for a file in `offload_folder`.
+        offload: whether all vectors as long as the parameters, but these, lie in a GPU's host
+            memory.
     """
 
     swarm: str
@@ -106,11 +104,9 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    offload: Offload = "off"
-    offload_folder: str = ""
+    offload: bool = False
     compile: Literal["auto", "on", "off"] = "off"
-    """Whether blocks are compiled; `auto`: on an NVIDIA or AMD GPU, and where it is known to be
-    faster."""
+    """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
@@ -476,11 +472,6 @@ class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
     threads: Positive
 
 
-class AskCompiled(Request[CompiledTold], frozen=True, kw_only=True):
-    """Tell how far compiling the opened stage's blocks is; use what was compiled, if it is done,
-    which then takes seconds."""
-
-
 class Measure(Request[Measured], frozen=True, kw_only=True):
     """Time the opened stage on random input; nothing is accumulated."""
 
@@ -514,7 +505,6 @@ AnyRequest = (
     | Measure
     | PrepareData
     | SetThreads
-    | AskCompiled
     | JoinGroup
     | GatherSum
     | ShareVersion

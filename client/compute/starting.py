@@ -164,13 +164,12 @@ class _Values:
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._place = replica, 0
-        self._home, self._values = replica.home, replica.flat.gradients
+        self._values = replica.flat.gradients
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout."""
         end = self._place + found.numel()
         self._values[self._place : end] = found.flatten()
-        self._home.rest(self._values[self._place : end])
         self._place = end
 
     def use(self) -> None:

@@ -34,13 +34,11 @@ class Machine:
     rtt_s: float = 0.0
     """Round trip to a typical other member."""
     watts: float = 0.0
-    disk_bytes: float = 0.0
-    """Bytes that vectors may be offloaded to; 0: none are."""
     devices: int = 1
     """That compute as one: the speed is that of all of them, the memory that of each."""
     host_bytes: float = 0.0
-    """Memory beside that of the devices, for what the first keeps of a stage that is cut over them;
-    0: there is none, and it lies in theirs."""
+    """Memory beside that of the devices, for what the first keeps of a stage that is cut over them,
+    and for vectors that are offloaded; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class StageWork:
     offload_bytes: float = math.inf
     """Memory with its vectors offloaded, and its blocks run again."""
     away_bytes: float = 0.0
-    """Bytes that are offloaded then."""
+    """Memory of the host for those."""
     cuts: tuple[Cut, ...] = ()
     """It cut over the devices of a machine, by their number."""
 
@@ -122,7 +120,7 @@ class StageWork:
             machine.devices == 1
             and self._is_too_large(machine)
             and MEMORY_SHARE * machine.memory_bytes >= self.offload_bytes
-            and machine.disk_bytes >= self.away_bytes
+            and machine.host_bytes >= self.away_bytes
         )
 
     def taken_bytes(self, machine: Machine) -> float:

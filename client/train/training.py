@@ -47,8 +47,7 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
-from client.train.workers.offloading import advertised_bytes
-from client.train.workers.opening import check_fits
+from client.train.workers.opening import advertised_bytes, check_fits
 from client.train.workers.pool import opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
@@ -256,10 +255,10 @@ class Training:
             UserError: none would.
         """
         terms = self._terms
-        ways = terms.offloading(), terms.grouping()
+        devices = terms.devices()
         with suppress(UserError):
-            return check_fits(manifest, terms.left_bytes(), *ways)
-        return check_fits(manifest, terms.usable_bytes(), *ways)
+            return check_fits(manifest, terms.left_bytes(), devices)
+        return check_fits(manifest, terms.usable_bytes(), devices)
 
     def _advertised_bytes(self) -> int:
         return advertised_bytes(self._engine.manifest, self._terms.left_bytes(), self._fits)

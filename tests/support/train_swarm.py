@@ -146,8 +146,6 @@ class TestSwarm:
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
-        self.offload: Literal["auto", "on", "off"] = "auto"
-        """Of the volunteers that are added from now on."""
         self._folder, self.hub, self._nursery = folder, hub, nursery
         self._processes = processes
 
@@ -206,7 +204,6 @@ class TestSwarm:
             threads=1,
             device=device,
             memory_limit_bytes=memory_bytes,
-            offload=self.offload,
         )
         terms = self._terms(engine, number, own, str(self.data) if text else "")
         real = self._processes is True or (self._processes == "groups" and "," in device)

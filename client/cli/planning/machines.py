@@ -28,7 +28,7 @@ MAX_DEVICES = 64
 MAX_TABLE_BYTES = 1 << 20
 EXAMPLE = (
     "give each kind of machine a [[machine]] with name, count, gflops or tokens_per_s, "
-    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts, disk, devices, host_memory; '
+    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts, devices, host_memory; '
     "see volunteer plan --help"
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
@@ -48,8 +48,6 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     down: Annotated[str, Meta(max_length=40)] | None = None
     rtt_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
     watts: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
-    disk: Annotated[str, Meta(max_length=40)] | None = None
-    """Left out: nothing is offloaded."""
     devices: Annotated[int, Meta(ge=1, le=MAX_DEVICES)] | None = None
     """That share each stage: the memory is that of each, the speed that of all. Left out: 1, or
     this machine's if its memory is."""
@@ -126,9 +124,9 @@ class ThisMachine:
     @property
     def host_bytes(self) -> float:
         """Memory beside that of its devices; 0: there is none."""
-        from client.train.workers.grouping import grouping
+        from client.train.workers.devices import devices_now
 
-        return grouping(self._home.settings, has_host=self._capacity.has_host).host_bytes
+        return devices_now(self._home.settings, has_host=self._capacity.has_host).host_bytes
 
     @cached_property
     def line(self) -> tuple[float, float]:
@@ -201,7 +199,7 @@ def _machine(
         speed = here.flop_per_s
     devices = kind.device_count(here)
     host_bytes = _amount(name, "host_memory", kind.host_memory, parse_size)
-    if devices > 1 and kind.memory is None and kind.host_memory is None:
+    if kind.memory is None and kind.host_memory is None:
         host_bytes = here.host_bytes
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
@@ -216,7 +214,6 @@ def _machine(
         download_bytes_per_s=down or (max(up, here.line[1]) if up else here.line[1]),
         rtt_s=kind.rtt_ms / 1000,
         watts=kind.watts,
-        disk_bytes=_amount(name, "disk", kind.disk, parse_size),
         devices=devices,
         host_bytes=host_bytes,
     )

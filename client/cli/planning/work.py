@@ -17,7 +17,7 @@ from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import machine_speed, part_seconds
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.plan.machines import Cut, StageWork
-from client.train.workers.grouping import why_uncut
+from client.train.workers.devices import PINNED, why_uncut
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.partition import cut
@@ -119,7 +119,7 @@ class ModelWorks:
             float(need.graph_bytes),
             float(need.total_bytes),
             float(away.total_bytes),
-            float(away.offloaded_bytes),
+            float(PINNED * away.offloaded_bytes),
             tuple(
                 self._cut(reckon, devices, sequences, whole=len(layers) == 1)
                 for devices in self._devices

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import trio
 
 from client import faults
@@ -31,11 +30,7 @@ from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
-from client.train.machine.capacity import MEMORY_SHARE
-from client.train.workers.offloading import offloading
-from client.train.workers.opening import fit_stage
 from protocol.invite import SwarmFile, Target
-from protocol.manifest import Manifest
 
 LOOK_S = 1.0
 REPORT_S = 60.0
@@ -84,8 +79,6 @@ def serve(
     record = RunRecord(home.folders.data)
     options = replace(options, renewed=_renewal(home, write))
     try:
-        if genuine is not None and not relay_only:
-            refuse_if_too_small(genuine.manifest, settings, home.folders.data)
         code: ExitCode = trio.run(_run, options, write, headless, record, clock=NodeClock())
     except BaseException as error:
         record.end(*_end_of(error))
@@ -136,23 +129,6 @@ def _note_end(
     else:
         log.write(as_json(line, time.time()))
     return known is not None
-
-
-def refuse_if_too_small(manifest: Manifest, settings: Settings, folder: Path) -> None:
-    """Refuse at the start if this machine could never hold any stage, instead of waiting for a
-    place.
-
-    ``folder`` is where vectors may be offloaded to.
-
-    Raises:
-        UserError: no stage fits; names the need of the smallest one.
-    """
-    total_bytes = int(MEMORY_SHARE * psutil.virtual_memory().total)
-    usable_bytes = settings.memory_limit_bytes or total_bytes
-    stages = range(manifest.stage_count)
-    smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
-    places = offloading(settings, folder, has_host=False)
-    fit_stage(manifest, smallest, usable_bytes, offloading=places)
 
 
 async def _run(

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import trio
 
 from client.errors import UserError
-from client.train.workers.grouping import ALONE, Grouping
-from client.train.workers.offloading import NOWHERE, Offloading
+from client.train.workers.devices import ONE, Devices
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
 
@@ -29,8 +28,7 @@ class MemoryBudget:
     Args:
         manifest: of the swarm.
         usable_bytes: memory that all our stages may take, with the graphs they keep.
-        offloading: where vectors may lie instead.
-        grouping: the devices that may share a stage.
+        devices: what else they have.
         left_bytes: what the machine's other volunteers leave for what our stages usually take.
         hold: tells them what ours take.
         say: explains why a stage waits.
@@ -40,14 +38,13 @@ class MemoryBudget:
         self,
         manifest: Manifest,
         usable_bytes: Callable[[], int],
-        offloading: Callable[[], Offloading] = lambda: NOWHERE,
-        grouping: Callable[[], Grouping] = lambda: ALONE,
+        devices: Callable[[], Devices] = lambda: ONE,
         left_bytes: Callable[[], float] = lambda: math.inf,
         hold: Callable[[int], None] = lambda size_bytes: None,
         say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
-        self._offloading, self._grouping = offloading, grouping
+        self._devices = devices
         self._left_bytes, self._hold, self._say = left_bytes, hold, say
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
@@ -103,7 +100,7 @@ class MemoryBudget:
         if stage in self._beside:
             raise UserError(f"stage {stage} is opened for another case", "")
         fit = self._beside[stage] = fit_stage(
-            self._manifest, stage, self.free_bytes, grouping=self._grouping()
+            self._manifest, stage, self.free_bytes, devices=self._devices()
         )
         self._changes()
         return fit
@@ -148,10 +145,8 @@ class MemoryBudget:
     def _fit_into(self, free_bytes: int, stage: int) -> Fit:
         if len(self._taken) >= MOST_STAGES:
             raise UserError(f"{MOST_STAGES} stages are held already", "")
-        spare_bytes, offloading = self._spare_bytes(stage), self._offloading()
-        return fit_stage(
-            self._manifest, stage, free_bytes, spare_bytes, offloading, self._grouping()
-        )
+        spare_bytes = self._spare_bytes(stage)
+        return fit_stage(self._manifest, stage, free_bytes, spare_bytes, self._devices())
 
     def _is_crowded(self, stage: int) -> bool:
         """Whether a stage would fit but for the machine's other volunteers."""

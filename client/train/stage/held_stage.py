@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import AskCompiled, SetThreads
+from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.ports import Copied, Take
@@ -46,10 +46,6 @@ from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
-COMPILING_LOOK_S = 5.0
-LOADING_S = 300.0
-"""Longest that loading compiled blocks takes a worker, which answers nothing meanwhile. Measured 26
-s on a machine with seven times as much to do as it has cores."""
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
@@ -396,7 +392,6 @@ class HeldStageDriver:
         )
         try:
             size = await acquisition.open(self._fit or Fit(0, 0))
-            nursery.start_soon(self._tell_compiled, worker)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()
@@ -422,22 +417,6 @@ class HeldStageDriver:
             self._worker_lost(death)
         except UserError as error:
             self._fail(error)
-
-    async def _tell_compiled(self, worker: Worker) -> None:
-        """Tell the owner how far compiling the stage's blocks is, whenever that changes."""
-        said = ""
-        with suppress(WorkerDied, RequestFailed):  # whoever gives it tasks deals with that
-            while True:
-                told, _ = await worker.call(AskCompiled())
-                if self.driver is not None:
-                    self.driver.spare_s = LOADING_S * (told.state == "running")
-                if told.words != said:
-                    said = told.words
-                    words = f"stage {self.stage}: {said}"
-                    self._context.owner.perform(Explain("pipeline", words))
-                if told.state != "running":
-                    return
-                await trio.sleep(COMPILING_LOOK_S)
 
     def _waits(self, phase: Phase, words: str = "") -> None:
         """The way into the stage has reached a phase."""

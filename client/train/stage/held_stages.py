@@ -80,8 +80,7 @@ class HeldStages:
         memory_budget = MemoryBudget(
             terms.manifest,
             terms.usable_bytes,
-            terms.offloading,
-            terms.grouping,
+            terms.devices,
             terms.left_bytes,
             terms.hold_memory,
             lambda words: owner.perform(Explain("swarm", words, "warning")),

@@ -198,8 +198,6 @@ class SeatDriver:
         """Tasks that wait for their samples, by step."""
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
-        self.spare_s = 0.0
-        """Seconds that the worker may take longer than usual, because it loads something."""
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
         costs = pass_costs(manifest, seat.place.stage)
@@ -490,7 +488,7 @@ class SeatDriver:
 
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
         """Wait for a task's reply, store its results and tell the seat."""
-        begun, patience_s = self._ports.now(), self._patience.seconds(task) + self.spare_s
+        begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
             with trio.fail_after(patience_s):

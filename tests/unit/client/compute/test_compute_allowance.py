@@ -61,21 +61,6 @@ def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
     allowance.check_fits(card)
 
 
-@pytest.mark.parametrize(
-    ("changes", "times"),
-    [({}, 0), ({"offload": "on"}, 2), ({"offload": "on", "reruns_blocks": True}, 0)],
-)
-def test_memory_is_given_back_at_once_while_an_offloaded_stage_is_opened(
-    changes: dict[str, object], times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that runs its blocks again gives it back all the time anyway."""
-    thresholds: list[int] = []
-    monkeypatch.setattr(allowance, "_map_from", thresholds.append)
-    with allowance.giving_back(limited(0, **changes)):
-        assert len(thresholds) == times // 2
-    assert len(thresholds) == times
-
-
 def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[tuple[float, torch.device]] = []
     monkeypatch.setattr(

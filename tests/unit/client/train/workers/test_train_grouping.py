@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.machine.memory_budget import MemoryBudget
-from client.train.workers.grouping import ALONE, Grouping, grouping
+from client.train.workers.devices import ONE, Devices, devices_now
 from client.train.workers.opening import (
     check_fits,
     fit_stage,
@@ -40,17 +40,17 @@ def test_a_stage_is_cut_where_it_does_not_fit_a_device() -> None:
     swarm = LARGE
     whole, part = bytes_of(swarm), bytes_of(swarm, ranks=RANKS)
     assert part < whole
-    both = Grouping(RANKS)
-    alike = fit_stage(swarm, 0, 100 * whole, grouping=both)
+    both = Devices(RANKS)
+    alike = fit_stage(swarm, 0, 100 * whole, devices=both)
     assert (alike.ranks, alike.at_once(RANKS)) == (1, RANKS)
-    fit = fit_stage(swarm, 0, part, grouping=both)
+    fit = fit_stage(swarm, 0, part, devices=both)
     assert (fit.ranks, fit.at_once(RANKS)) == (RANKS, 1)
     assert fit.size_bytes <= part
     with pytest.raises(UserError, match="stage 0 needs"):
-        fit_stage(swarm, 0, part // 2, grouping=both)
+        fit_stage(swarm, 0, part // 2, devices=both)
     with pytest.raises(UserError, match="stage 0 needs"):
-        fit_stage(swarm, 0, part, grouping=ALONE)
-    assert all(check_fits(swarm, whole, grouping=both))
+        fit_stage(swarm, 0, part, devices=ONE)
+    assert all(check_fits(swarm, whole, devices=both))
 
 
 def test_what_the_first_rank_keeps_lies_with_the_host_of_a_gpu() -> None:
@@ -58,22 +58,22 @@ def test_what_the_first_rank_keeps_lies_with_the_host_of_a_gpu() -> None:
     shards = bytes_of(swarm, ranks=RANKS, host=True)
     kept = stage_need(swarm, 0, ranks=RANKS, host=True).offloaded_bytes
     assert shards < bytes_of(swarm, ranks=RANKS)
-    assert fit_stage(swarm, 0, shards, grouping=Grouping(RANKS, kept)).ranks == RANKS
+    assert fit_stage(swarm, 0, shards, devices=Devices(RANKS, kept)).ranks == RANKS
     with pytest.raises(UserError, match="of the host's memory"):
-        fit_stage(swarm, 0, shards, grouping=Grouping(RANKS, kept - 1))
+        fit_stage(swarm, 0, shards, devices=Devices(RANKS, kept - 1))
 
 
 def test_what_would_help_is_said() -> None:
-    def said(group: Grouping, swarm: Manifest = LARGE) -> str:
+    def said(devices: Devices, swarm: Manifest = LARGE) -> str:
         with pytest.raises(UserError) as caught:
-            fit_stage(swarm, 0, 1000, grouping=group)
+            fit_stage(swarm, 0, 1000, devices=devices)
         assert caught.value.exit_code is ExitCode.CONFIG
         return f"{caught.value}; {caught.value.next_step}"
 
-    assert "add graphics cards (--devices)" in said(ALONE)
-    assert "MiB of memory of each device" in said(Grouping(2, 10**12))
+    assert "add graphics cards (--devices)" in said(ONE)
+    assert "MiB of memory of each device" in said(Devices(2, 10**12))
     uncut = replace(LARGE, delayed_update=True)
-    assert "devices cannot cut it: updates are delayed" in said(Grouping(4), uncut)
+    assert "devices cannot cut it: updates are delayed" in said(Devices(4), uncut)
 
 
 def test_more_ranks_need_less_each() -> None:
@@ -93,7 +93,7 @@ def test_more_ranks_need_less_each() -> None:
     ],
 )
 def test_why_a_stage_is_not_cut(ranks: int, changes: dict[str, object], words: str) -> None:
-    found = Grouping(ranks).why_uncut(replace(LARGE, **changes))
+    found = Devices(ranks).why_uncut(replace(LARGE, **changes))
     assert words in found
     assert bool(words) is bool(found)
 
@@ -101,7 +101,7 @@ def test_why_a_stage_is_not_cut(ranks: int, changes: dict[str, object], words: s
 async def test_the_budget_and_the_request_know_of_it() -> None:
     swarm = LARGE
     part = bytes_of(swarm, ranks=RANKS)
-    budget = MemoryBudget(swarm, lambda: part, grouping=lambda: Grouping(RANKS))
+    budget = MemoryBudget(swarm, lambda: part, devices=lambda: Devices(RANKS))
     fit = await budget.take(0)
     assert budget.free_bytes == part - fit.size_bytes
     request = open_stage_request(swarm, "ab" * 32, 0, Settings(device="0,1"), fit, "", threads=2)
@@ -109,5 +109,5 @@ async def test_the_budget_and_the_request_know_of_it() -> None:
 
 
 def test_the_settings_name_the_devices() -> None:
-    assert grouping(Settings(device="cpu:0,cpu:1"), has_host=False) == Grouping(2, 0)
-    assert grouping(Settings(device="0,1"), has_host=True).host_bytes > 0
+    assert devices_now(Settings(device="cpu:0,cpu:1"), has_host=False) == Devices(2, 0, "auto")
+    assert devices_now(Settings(device="0,1"), has_host=True).host_bytes > 0

@@ -1,8 +1,9 @@
-"""Whether the ranks of this volunteer's worker may cut a stage that does not fit one device."""
+"""What this volunteer's devices have for a stage, beside the memory of each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import psutil
 from msgspec import UNSET
@@ -12,20 +13,29 @@ from model_zoo.specs.model import ModelSpec
 from protocol.manifest import Manifest
 
 _HOST_SHARE = 0.85
+PINNED = 2
+"""Pinned memory may be rounded up to so many times what is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
-    """The ranks.
+class Devices:
+    """The devices of one worker.
 
     Fields:
         ranks: their number; 1: there is no group.
-        host_bytes: memory beside that of the ranks, for what the first one keeps of a stage that is
-            cut; 0: it lies in theirs.
+        host_bytes: memory beside theirs, for what the first one keeps of a stage that is cut, and
+            for vectors that are offloaded; 0: there is no other.
+        offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
     """
 
     ranks: int = 1
     host_bytes: int = 0
+    offload: Literal["auto", "on", "off"] = "off"
+
+    def can_offload(self, size_bytes: int) -> bool:
+        """Whether vectors of so many bytes may lie with the host; those of a group do not."""
+        allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
+        return allowed and PINNED * size_bytes <= self.host_bytes
 
     def why_uncut(self, manifest: Manifest) -> str:
         """Return why stages cannot be cut over the ranks; empty: they can."""
@@ -38,7 +48,7 @@ class Grouping:
         )
 
 
-ALONE = Grouping()
+ONE = Devices()
 
 
 def why_uncut(model: ModelSpec, *, ranks: int, sequences: int, delayed: bool, whole: bool) -> str:
@@ -64,12 +74,12 @@ def why_uncut(model: ModelSpec, *, ranks: int, sequences: int, delayed: bool, wh
     return ""
 
 
-def grouping(settings: Settings, *, has_host: bool) -> Grouping:
-    """Return the owner's devices, which may share a stage now.
+def devices_now(settings: Settings, *, has_host: bool) -> Devices:
+    """Return what the owner's devices have for a stage now.
 
     Args:
         settings: the owner's.
         has_host: whether GPUs compute, and their host has memory of its own.
     """
     free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
-    return Grouping(settings.ranks, free_bytes)
+    return Devices(settings.ranks, free_bytes, settings.offload)
