@@ -259,7 +259,6 @@ class Engine:
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
-                    self.measuring.reputation.broke(peer, reason, points, self.now())
                     self.network.penalise(peer, points, reason)
             case Explain():
                 self.event_sink.explain(effect)
@@ -688,7 +687,6 @@ class Engine:
                 roster,
                 self.signer.peer,
                 self.measuring,
-                self.wall(),
                 cut_off,
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
