@@ -22,8 +22,8 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSigned:
-    """Sign ``body`` (canonical bytes of a typed struct) with our identity and send it."""
+class SendLetter:
+    """Send ``body`` (canonical bytes of a typed struct) to a peer."""
 
     peer: PeerId
     kind: str
@@ -63,4 +63,4 @@ class Explain:
     data: dict[str, object] = field(default_factory=dict)
 
 
-Effect = Send | SendSigned | Publish | Penalise | Explain
+Effect = Send | SendLetter | Publish | Penalise | Explain

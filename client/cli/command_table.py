@@ -229,13 +229,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "matches": Command(
         WATCH,
-        "Show why this volunteer has its stages, and who agreed to it.",
+        "Show why this volunteer has its stages.",
         (
             (
                 "matches --swarm my-swarm --watch",
                 "your stages, all stages, why you moved",
             ),
-            ("matches --records", "check the signatures; exit code 1 if one is wrong"),
         ),
     ),
     "events": Command(

@@ -547,7 +547,6 @@ class Node:
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.reach.moved = lambda: engine.own_advert.move(self._reach())
-        engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
             folders.proofs(name),

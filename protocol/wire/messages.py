@@ -170,10 +170,11 @@ class ChainLink(Wire, frozen=True):
     link: WaypointLink
 
 
-class Signed(Wire, frozen=True):
-    """A signed message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+class Letter(Wire, frozen=True):
+    """A message of the matching, sent directly (PROPOSE, HOLD, ...)."""
 
-    envelope: Envelope
+    kind: Annotated[str, Meta(max_length=32)]
+    body: Annotated[bytes, Meta(max_length=limits.MAX_LETTER_BYTES)]
 
 
 # --- pipeline -------------------------------------------------------------------------------
@@ -642,7 +643,7 @@ Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
 Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged | Case | CaseRequest
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
-Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining
+Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining
 Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | CaseReply | Chunk
 Message = Control | Bulk
 

@@ -47,6 +47,7 @@ from protocol.wire.messages import (
     Lease,
     LeaseRequest,
     LedgerReport,
+    Letter,
     ManifestReply,
     ManifestRequest,
     Message,
@@ -67,7 +68,6 @@ from protocol.wire.messages import (
     Reduced,
     Returned,
     Segment,
-    Signed,
     Vouched,
     Wire,
 )
@@ -139,7 +139,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Evidence: Route("node", "on_evidence"),
         PassedOn: Route("node", "on_passed_on"),
         ChainLink: Route("node", "on_chain_link", "peer"),
-        Signed: Route("node", "on_signed"),
+        Letter: Route("node", "on_letter"),
         # blobs: those that are asked for, those that are fetched
         BlobQuery: Route("node", "on_blob_query", "peer"),
         ChunkRequest: Route("node", "on_chunk_request", "peer"),
