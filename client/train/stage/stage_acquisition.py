@@ -338,26 +338,6 @@ class StageAcquisition:
         finally:
             _unlink(path)
 
-    async def load_for_case(self, version: int, state: bytes, donor: PeerId) -> None:
-        """Download the version that an umpire's case is about from a donor, and load it.
-
-        Args:
-            version: the version.
-            state: what stands for it (``state_digest``).
-            donor: has it.
-
-        Raises:
-            DownloadFailed: the donor gave another one, or none.
-        """
-        name = f"case-{self.stage}-v{version}.safetensors"
-        path = self._terms.folders.snapshots / name
-        admit = Admit(self.stage, version, self._terms.me, [donor], state=state)
-        try:
-            if not await self._load_from(admit, path, [donor]):
-                raise DownloadFailed(f"{short(donor)} does not have the version that was signed")
-        finally:
-            _unlink(path)
-
     # --- inside ------------------------------------------------------------------------------
 
     async def _begin_imported(self) -> None:

@@ -136,8 +136,7 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.secret])
 def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) -> None:
-    """So neither auditors nor umpires, who are shown what an audit is about, ever see a
-    contribution."""
+    """An auditor is shown the contribution that it audits."""
     choices = {"measure": False, "aggregation": rule, "redundancy": 8, "private": True}
     assert not found_swarm(
         SIGNER.peer,
@@ -182,6 +181,28 @@ def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_onl
     run = RunChoices(measure=False, aggregation="centred-clipping", redundancy=2)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     assert ["--redundancy 3" in warning for warning in founding.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("run", "replicas"),
+    [
+        (RunChoices(), 3),
+        (RunChoices(private=True), 2),
+        (RunChoices(private=True, audit=5), 3),
+        (RunChoices(audit=0), 2),
+        (RunChoices(redundancy=2), 2),
+    ],
+)
+def test_where_liars_are_to_be_convicted_a_stage_should_have_three_volunteers(
+    run: RunChoices, replicas: int
+) -> None:
+    assert for_strangers(run).replicas == replicas
+
+
+def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> None:
+    run = RunChoices(measure=False, audit=3, redundancy=2)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    assert any("convict nobody" in warning for warning in founding.warnings)
 
 
 @pytest.mark.parametrize(
