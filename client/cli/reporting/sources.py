@@ -282,12 +282,12 @@ def faults(manifest: Manifest, events: Iterable[EventView]) -> list[FaultFacts]:
         FaultFacts(
             time=one.detected,
             step=one.step,
-            words=one.title,
+            words=one.title({}),
             stages=list(one.stages),
             in_order=one.in_order,
             repaired_after_s=None if one.resumed is None else one.resumed - one.detected,
             steps_lost=one.steps_lost,
-            notes=one.notes,
+            notes=one.told({}),
         )
         for one in found.newest_first
     ]

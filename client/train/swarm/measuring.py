@@ -218,7 +218,7 @@ class Measuring:
             elif belief.measured_s > 0:
                 self.reputation.kept(peer, now)
             words = f"{short(peer)}: {belief.words}"
-            effects.append(Explain("membership", words, "info" if far else "debug"))
+            effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
         if effects:
             effects.append(ViewChanged(roster.revision, "partners measured"))
         return effects
