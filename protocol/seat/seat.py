@@ -851,7 +851,7 @@ class Seat:
         said: list[SeatEffect] = [*self.standing.expel(out.member, out.stage, out.words, now)]
         if self.standing.is_out(out.member) and self.member.expelled(out.member):
             words = f"step {self.step}: what {short(out.member)} contributed is taken out"
-            said.append(Explain("round", words, "warning"))
+            said.append(Explain("round", words, "warning", (out.member,)))
         return [*said, *self._take_view(now)]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:

@@ -519,7 +519,7 @@ class Standing:
         self._shun()
         long = " for good" if for_good else f" for {seconds:.0f} s" if seconds < math.inf else ""
         words = f"{short(peer)} of stage {stage} is set aside{long}: {why}"
-        return [*said, Explain("membership", words, "warning")]
+        return [*said, Explain("membership", words, "warning", (peer,))]
 
     def _back(self, peer: PeerId, now: float, why: str, *, wrongly: bool = False) -> list[Explain]:
         aside, account = self._aside.pop(peer), self._account(peer)
@@ -528,7 +528,8 @@ class Standing:
         if wrongly:
             account.times = max(0, account.times - 1)
         self._shun()
-        return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
+        words = f"{short(peer)} is not set aside any more: {why}"
+        return [Explain("membership", words, members=(peer,))]
 
     def _let_enough_back(self, now: float) -> list[Explain]:
         """Let back peers that are needed because others have fallen silent.

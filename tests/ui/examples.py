@@ -165,8 +165,11 @@ def down(
 ) -> EventView:
     """Return the event of a peer that went."""
     data: dict[str, object] = {"peer": peer, "state": "down", "in_order": in_order}
+    data["reason"] = reason
     words = f"{peer[-6:]} is down: {reason}"
-    return event(seq, words, "PeerChanged", data=data, level="warning", topic="membership")
+    return event(
+        seq, words, "PeerChanged", data=data, level="warning", topic="membership", members=(peer,)
+    )
 
 
 def update(seq: int, *events: EventView, **changes: object) -> Update:
