@@ -116,18 +116,17 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("invite", "without a running volunteer: the members met last"),
             ("invite --qr", "with a QR code"),
-            ("invite --once", "for one volunteer only, where members vouch for each other"),
+            ("invite --once", "for one volunteer only, in a private swarm"),
             ("invite --out my-swarm.swarm", "also as a file"),
         ),
-        "The invite is the only line on stdout. The invite of a private swarm contains its secret. "
-        "In a swarm founded with --vouched, the volunteer that made an invite redeems it, so it "
-        "has to run, and answers for whoever uses it.",
+        "The invite is the only line on stdout. In a private swarm it contains a secret, and the "
+        "volunteer that made it redeems it, so it has to run, and answers for whoever uses it.",
     ),
     "expel": Command(
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --vouched: volunteer members says who answers for whom.",
+        "Only in swarms founded with --private: volunteer members says who answers for whom.",
     ),
     "extend": Command(
         TAKE_PART,
@@ -230,13 +229,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "matches": Command(
         WATCH,
-        "Show why this volunteer has its stages, and who agreed to it.",
+        "Show why this volunteer has its stages.",
         (
             (
                 "matches --swarm my-swarm --watch",
                 "your stages, all stages, why you moved",
             ),
-            ("matches --records", "check the signatures; exit code 1 if one is wrong"),
         ),
     ),
     "events": Command(
@@ -353,16 +351,13 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show, name or replace this volunteer's identity.",
+        "Show or name this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
-            ("identity rotate", "a new key takes its place in swarms entered by invitation"),
         ),
-        "rotate is for a home that moves to another machine, or whose key somebody may have read. "
-        "Copy the home first if it moves, and start the volunteer afterwards: every member learns "
-        "that the old key counts no more. Whom it has invited stays; its invites end, and its work "
-        "is counted from the beginning.",
+        "For a new key set VOLUNTEER_HOME to another folder and join from there, where members "
+        "vouch for each other with a new invite; ask who invited the old key to expel it.",
         nested=True,
     ),
     "service": Command(
@@ -381,19 +376,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "--system makes it a service of the machine, which needs root. Installing prints the "
         "commands of systemctl or launchctl that start and stop it, and show its state and log.",
         nested=True,
-    ),
-    "encrypt": Command(
-        MACHINE,
-        "Encrypt the training text and the checkpoints on this disk.",
-        (
-            ("encrypt", "asks for a new passphrase; also before the first create or join"),
-            ("encrypt --change-passphrase", "the files stay as they are"),
-            ("encrypt --undo", "decrypt them again"),
-        ),
-        "Where nobody can be asked, VOLUNTEER_PASSPHRASE_FILE names a file whose first line is the "
-        "passphrase; it may be a descriptor, such as /dev/fd/3. With --change-passphrase the new "
-        "one is in the file that VOLUNTEER_NEW_PASSPHRASE_FILE names. Argon2id makes a key of the "
-        "passphrase, which opens the random key of the files; these are XChaCha20-Poly1305.",
     ),
     "cache": Command(
         MACHINE,

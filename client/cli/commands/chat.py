@@ -14,7 +14,6 @@ from cyclopts import Parameter, validators
 
 from client.cli.commands.export import explained, export_whole
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
@@ -86,7 +85,6 @@ def _export(home: Home, target: Target, folders: tuple[Path, ...], out: Path) ->
     """Save the newest model, whole, where transformers reads it."""
     from client.cli.models.newest import needed_tokenizer, newest_model
 
-    unlock(home.folders.data)
     trained = newest_model(home, target, folders)
     needed_tokenizer(trained)
     with explained(out):

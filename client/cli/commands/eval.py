@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from client.cli.founding.tokenizing import data_errors
 from client.cli.reach.home import find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
@@ -63,7 +62,6 @@ def eval(
     from client.cli.models.newest import newest_model
 
     chosen = _device(device)
-    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     answer = _measured(trained, text, chosen)
     if json:

@@ -136,10 +136,10 @@ def answer(
         tokens_per_microbatch=setting.sequences * setting.model.context,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
         delayed=setting.run.delayed_update,
-        redundancy=setting.run.redundancy,
+        redundancy=setting.run.replicas,
     )
     found = compare.alternatives(machines, works, terms, setting.counts(len(machines)))
-    best = compare.best_of(found, setting.run.redundancy)
+    best = compare.best_of(found, setting.run.replicas)
     if best is None:
         raise _no_plan(found, setting.model)
     return _tell(setting, machines, found, best, tokens)
@@ -216,9 +216,9 @@ def _cost(setting: Setting, best: Alternative, tokens: int | None) -> Cost:
 
 def _notes(setting: Setting, idle: int, best: Alternative, cost: Cost) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
-    if best.replicas < setting.run.redundancy:
+    if best.replicas < setting.run.replicas:
         yield (
-            f"too few machines for redundancy {setting.run.redundancy}: some stage has "
+            f"too few machines for redundancy {setting.run.replicas}: some stage has "
             f"{best.replicas}"
         )
     rule = RULES[setting.run.rule]

@@ -122,7 +122,7 @@ class ThisMachine:
         own = settings.threads or find_cores().usable
         devices, threads = settings.devices, max(1, own // len(settings.devices))
         probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
-        found = together(list(map(probe, probes)), len(devices))
+        found = together(list(map(probe, probes)))
         best = max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32")
         return Capacity(
             settings.device,

@@ -37,8 +37,6 @@ FAILURES = [
     (["status"], 3, "no volunteer runs"),
     (["status", "--swarm", "mine"], 3, "mine"),
     (["matches"], 3, "no volunteer runs"),
-    (["matches", "--records"], 2, "no swarm is known"),
-    (["matches", "--records", "--watch"], 2, "do not go together"),
     (["nonsense"], 2, "nonsense"),
     (["status", "--nonsense"], 2, "--nonsense"),
     (["create", "--layers", "0"], 2, "--layers"),

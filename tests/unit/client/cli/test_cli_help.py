@@ -106,7 +106,6 @@ def test_settings_are_listed_in_groups() -> None:
         ["--width", "33"],
         ["--lr", "-1"],
         ["--stages", "99"],
-        ["--vouched", "--private"],
     ],
 )
 def test_create_checks_what_was_chosen_before_it_loads_torch(

@@ -18,7 +18,6 @@ from client.cli.models.card import Facts, card
 from client.cli.terminal.contributors_text import leaderboard_lines
 from client.cli.terminal.status_text import status_report
 from client.config import Settings
-from client.control.names import by_short
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
 from client.store.contributions import KeptContributions, KeptLine, save_contributions
@@ -84,9 +83,15 @@ def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
     assert (one.peer, one.name) == (ANNA, "Anna")
     words = "4AphPb is down; 9CqrSt took over"
     event = EventView(
-        seq=1, time=0.0, kind="LogLine", topic="membership", level="info", words=words
+        seq=1,
+        time=0.0,
+        kind="LogLine",
+        topic="membership",
+        level="info",
+        words=words,
+        members=(ANNA, BORIS),
     )
-    told = _text(event, by_short(NAMES))
+    told = _text(event, NAMES)
     assert told.endswith("Anna (4AphPb) is down; Anna (9CqrSt) took over")
 
 

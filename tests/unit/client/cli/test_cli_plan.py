@@ -175,7 +175,7 @@ def test_tokens_per_s_are_those_of_the_whole_model_alone(within: Within) -> None
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "x.swarm"
     made = within(
-        *("create", "--no-measure", "--stages", "2", "--out", str(path)),
+        *("create", "--no-measure", "--stages", "2", "--redundancy", "2", "--out", str(path)),
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
     assert made.returncode == 0, made.stderr
