@@ -94,7 +94,7 @@ def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
         ranks=request.ranks,
         inside=request.inside,
         host=host,
-        z_loss=request.optimizer.z_weight > 0,
+        z_loss=request.optimizer.z_loss > 0,
     )
 
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import UNSET
-
 from client.compute.requests import Inside
 from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.model import ModelSpec
@@ -48,13 +46,13 @@ def why_not(
     """
     if inside == "replicas":
         return ""
-    if model.lora is not UNSET:
+    if model.lora is not None:
         return "what is frozen beside adapters is not cut"
     if delayed:
         return "updates are delayed by one step, which needs two points of each parameter"
     if inside == "tp":
         return _why_not_tensors(model, ranks)
-    if whole and model.tied is True:
+    if whole and model.tied:
         return "the only stage's output projection is its embedding"
     if sequences < ranks:
         return f"a microbatch has {sequences} sequences, and each rank needs at least one"
@@ -65,7 +63,7 @@ def _why_not_tensors(model: ModelSpec, ranks: int) -> str:
     if model.qk_norm == "projection":
         return "it normalises the queries of all heads together"
     counts = {"heads": model.heads, "key/value heads": model.kv_heads}
-    if model.experts is UNSET:
+    if model.experts is None:
         counts["inner columns"] = model.ffn_width
     else:
         counts["experts"] = model.experts.count
@@ -85,7 +83,7 @@ def share(model: ModelSpec, name: str) -> Share:
     found = _IN_BLOCK.fullmatch(name)
     if found is None or (found[2] == "bias" and _SHARES.get(found[1]) == "columns"):
         return "all"  # a bias behind the sum over columns is added once
-    experts = {} if model.experts is UNSET else _SHARES_OF_EXPERTS
+    experts = {} if model.experts is None else _SHARES_OF_EXPERTS
     return {**_SHARES, **experts}.get(found[1], "all")
 
 

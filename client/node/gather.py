@@ -228,7 +228,7 @@ def _engine(
         network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
     )
     admission: Admission = Open()
-    if swarm.manifest.policy.vouched is True:
+    if swarm.manifest.policy.vouched:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
         linked, greet = lambda: engine.handshake.admitted, engine.greet_all

@@ -141,7 +141,7 @@ def _rotated(home: Home, folder: Path) -> Rotated:
         raise UserError(f"no identity in {folder}", "join a swarm first", ExitCode.CONFIG)
     old, next_seed = Signer(seed), load_next(folder) or secrets.token_bytes(SEED_BYTES)
     new, store = Signer(next_seed), SwarmStore(home.folders.swarms)
-    vouched = [swarm for swarm in store.all() if swarm.manifest.policy.vouched is True]
+    vouched = [swarm for swarm in store.all() if swarm.manifest.policy.vouched]
     handed = [(swarm, _handed_over(home, swarm, old, new)) for swarm in vouched]
     places = [(swarm, kept) for swarm, kept in handed if kept is not None]
     if not places:

@@ -142,7 +142,7 @@ def _remembered(home: Home, swarm: str | None, *, limited: bool) -> InviteView:
     if not found.peers:
         words = f"no member of {known.manifest.name} is known on this machine"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
-    if known.manifest.policy.vouched is True:
+    if known.manifest.policy.vouched:
         words = "this swarm's invites are redeemed by the volunteer that makes them, and none runs"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
     if limited:

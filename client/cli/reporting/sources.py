@@ -217,7 +217,7 @@ def _kept_held_out(home: Home, swarm: SwarmId) -> list[HeldOutPoint]:
 
 def held_out_facts(manifest: Manifest, curve: list[HeldOutPoint]) -> HeldOutFacts | None:
     """Return what is known of held-out text; None: the run has no evaluation."""
-    terms = manifest.evaluated
+    terms = manifest.evaluation
     if terms is None:
         return None
     return HeldOutFacts(
@@ -244,13 +244,13 @@ def run_facts(swarm: SwarmFile, step: int, steps: int | None = None) -> RunFacts
     parts = [
         PartFacts(name=part.name, share=share, epochs=epochs)
         for part, share, epochs in zip(
-            data.mixed, shares(data.mixed), data.epochs(samples, model.context), strict=True
+            data.parts, shares(data.parts), data.epochs(samples, model.context), strict=True
         )
     ]
     return RunFacts(
         swarm=swarm.swarm,
         swarm_name=manifest.name,
-        purpose=manifest.purpose_words,
+        purpose=manifest.purpose,
         founder=manifest.founder,
         created=float(manifest.created),
         architecture=model.architecture,

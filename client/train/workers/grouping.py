@@ -53,7 +53,7 @@ class Grouping:
             inside,
             ranks=self.ranks,
             sequences=manifest.sequences_per_microbatch,
-            delayed=manifest.delayed,
+            delayed=manifest.delayed_update,
             whole=manifest.stage_count == 1,
         )
 
