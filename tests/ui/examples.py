@@ -165,8 +165,11 @@ def down(
 ) -> EventView:
     """Return the event of a peer that went."""
     data: dict[str, object] = {"peer": peer, "state": "down", "in_order": in_order}
+    data["reason"] = reason
     words = f"{peer[-6:]} is down: {reason}"
-    return event(seq, words, "PeerChanged", data=data, level="warning", topic="membership")
+    return event(
+        seq, words, "PeerChanged", data=data, level="warning", topic="membership", members=(peer,)
+    )
 
 
 def update(seq: int, *events: EventView, **changes: object) -> Update:
@@ -207,9 +210,7 @@ def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
         "swarm": "ab" * 32,
         "swarm_name": "example",
         "state": "serving",
-        "seats": [
-            SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA, proof="valid")
-        ],
+        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA)],
         "stages": list(stages),
         "paying_moves": [],
         "stewardships": [],

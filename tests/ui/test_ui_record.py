@@ -244,7 +244,7 @@ def test_peers_are_filtered_by_all_words() -> None:
 
 
 def test_peer_table_and_details() -> None:
-    record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked")))
+    record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked", members=(ANNA,))))
     for width in (40, 80, 200):
         head, rows = peer_table(record, Box(width), "state", "")
         assert head

@@ -114,35 +114,24 @@ def test_seats_stewardships_and_refusals_are_told() -> None:
         stage=1, term=1, epoch=1, phase="committed", places=1, final=1, level=1.0, quota=1.0
     )
     seats = [
-        SeatMatch(seat=0, stage=0, state="serving", since=NOW, proof="valid"),
-        SeatMatch(seat=1, stage=1, state="fetching", proof="unasked"),
+        SeatMatch(seat=0, stage=0, state="serving", since=NOW),
+        SeatMatch(seat=1, stage=1, state="fetching"),
     ]
     record = _with_matching(seats=seats, stewardships=[steward], refused={"late": 3})
     text = plain(matching.seats(record, BOX))
-    assert "agreed, signed by both sides" in text
-    assert "a second stage needs no consent" in text
     assert "you decide who holds stage 1" in text
     assert "late 3" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ("proposing to stage 2: it has 1 of 1 replicas", "proposal"),
-        ("held by stage 2 until all stages are covered", "hold"),
-        ("stage 2 keeps us and every stage is covered", "hold"),
-        ("staying at stage 2: stage 0 says: one at a time", "rejection"),
-        ("rejected by stage 1: below its cutoff", "rejection"),
-        ("every stage is covered; replicas by stage: 1, 2, 1", "settled"),
-        ("anything else", "note"),
-    ],
-)
-def test_decisions_are_named(words: str, kind: str) -> None:
-    assert matching.decision_kind(words)[0] == kind
-
-
 def test_decisions_show_their_reasons() -> None:
-    told = [Explanation(time=NOW, level="info", words="proposing to stage 2: " + "reason " * 30)]
+    told = [
+        Explanation(
+            time=NOW,
+            level="info",
+            words="proposing to stage 2: " + "reason " * 30,
+            decision="proposal",
+        )
+    ]
     (row,) = matching.decisions(_with_matching(explanations=told), Box(60))
     assert len(row.lines) == 3
     assert "proposal" in plain(list(row.lines))

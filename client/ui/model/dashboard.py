@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 
-from client.control.names import Shorts, with_names
+from client.control.names import with_names
 from client.control.snapshot import EventView, Snapshot, WorkerView
 from client.quantities import plural
 from client.ui.model import words
-from client.ui.model.matching import decision_kind
 from client.ui.model.plot import bar, curve, spark
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, pair, spread
@@ -137,8 +137,8 @@ def events(record: Record, box: Box) -> list[Line]:
     told = [event for event in record.events if _is_news(event)]
     if not told:
         return [line(("nothing has happened yet", "muted"))]
-    names = record.shorts
-    return [cut(event_line(event, names=names), box.width) for event in told[-box.height :]]
+    names = record.names
+    return [cut(event_line(event, names), box.width) for event in told[-box.height :]]
 
 
 def _is_news(event: EventView) -> bool:
@@ -146,14 +146,13 @@ def _is_news(event: EventView) -> bool:
     if event.kind in QUIET or event.level == "debug":
         return False
     if event.topic == "matching" and event.level == "info":
-        return decision_kind(event.words)[0] in ("hold", "place", "settled")  # the rest is theory
+        return event.data.get("decision") in ("hold", "place", "settled")  # the rest is theory
     # of microbatches only failures: most are backups for slow ones
     return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 
 
-def event_line(event: EventView, topic: bool = False, names: Shorts | None = None) -> Line:
-    """Return one event as a line; ``names``: of members, which stand before the ends of their
-    ids."""
+def event_line(event: EventView, names: Mapping[str, str], topic: bool = False) -> Line:
+    """Return one event as a line; ``names``: of members, by peer id."""
     tone = _LEVELS.get(event.level, "plain")
     mark = {"error": "✗", "warning": "!"}.get(event.level, " ")
     if event.kind == "RecoveryEvent" and event.data.get("phase") == "recovered":
@@ -162,7 +161,7 @@ def event_line(event: EventView, topic: bool = False, names: Shorts | None = Non
         Span(f"{words.clock(event.time)} ", "muted"),
         Span(f"{mark} ", tone),
         Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
-        Span(clean(with_names(event.words, names or {})), tone),
+        Span(clean(with_names(event.words, event.members, names)), tone),
     )
 
 

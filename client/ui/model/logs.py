@@ -40,10 +40,8 @@ def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool
         quiet = "nothing here yet" if not text else f"nothing contains {text!r}"
         return [Row("none", (line((quiet, "muted")),))]
     ordered = reversed(found) if newest_first else found
-    wide, names = box.width >= 90, record.shorts
-    return [
-        Row(str(e.seq), (cut(event_line(e, topic=wide, names=names), box.width),)) for e in ordered
-    ]
+    wide, names = box.width >= 90, record.names
+    return [Row(str(e.seq), (cut(event_line(e, names, topic=wide), box.width),)) for e in ordered]
 
 
 def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
@@ -60,16 +58,15 @@ def event_details(record: Record, seq: str, box: Box) -> list[Line]:
     event = next((e for e in record.events if str(e.seq) == seq), None)
     if event is None:
         return [line(("it is forgotten", "muted"))]
+    facts = {name: value for name, value in event.data.items() if value not in ("", [], None)}
+    told = with_names(event.words, event.members, record.names)
     lines = [
         pair("time", f"{words.date(event.time)}, {words.clock(event.time)}"),
         pair("level", event.level),
         pair("topic", clean(event.topic)),
         pair("kind", clean(event.kind)),
-        *(pair(clean(name, 20), clean(value)) for name, value in sorted(event.data.items())[:12]),
+        *(pair(clean(name, 20), clean(value)) for name, value in sorted(facts.items())[:12]),
         (),
-        *(
-            line(part)
-            for part in wrap(clean(with_names(event.words, record.shorts), 4000), box.width, 20)
-        ),
+        *(line(part) for part in wrap(clean(told, 4000), box.width, 20)),
     ]
     return [cut(found, box.width) for found in lines]

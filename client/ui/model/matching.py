@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
-from client.control.names import Shorts, with_names
+from client.control.names import with_names
+from client.events import Decision
 from client.ui.model import words
 from client.ui.model.record import Record
 from client.ui.model.span import (
@@ -27,19 +30,18 @@ LEGEND = line(
     ("main, second", "strong"), (": stages you hold   ", "muted"),
     ("steward", "strong"), (": member that decides who holds it", "muted"),
 )  # fmt: skip
-_PROOFS: dict[str, str] = {
-    "valid": "agreed, signed by both sides",
-    "earlier": "agreed with the stage's previous steward",
-    "own": "you decide for this stage",
-    "unasked": "a second stage needs no consent",
-    "none": "not agreed yet",
+_DECISIONS: dict[Decision, Tone] = {
+    "proposal": "accent",
+    "hold": "good",
+    "rejection": "warn",
+    "place": "second",
+    "settled": "good",
 }
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
 
 
 def seats(record: Record, box: Box) -> list[Line]:
-    """Return our stages with their stewards' consent, the stages we decide for, and the blocking
-    pairs."""
+    """Return our stages, the stages we decide for, and the blocking pairs."""
     found = record.matches
     if found is None or found.state == "measuring":
         return [cut(one, box.width) for one in (line((WAITING, "muted")), _blocking(found))]
@@ -79,7 +81,7 @@ def preferences(record: Record, box: Box) -> tuple[Line, list[Row]]:
         numbers = cells_of(columns, _numbers(rank, stage, verdict, tone))
         why = [
             line(("         ", "muted"), (part, "muted"))
-            for part in _why(stage, box.width - 9, record.shorts)
+            for part in _why(stage, box.width - 9, record.names)
         ]
         rows.append(Row(f"stage-{stage.stage}", (numbers, *why)))
     return head_of(columns), rows
@@ -90,11 +92,12 @@ def decisions(record: Record, box: Box) -> list[Row]:
     found = record.matches
     if found is None or not found.explanations:
         return [Row("none", (line(("nothing was proposed, held or rejected yet", "muted")),))]
-    rows, names = [], record.shorts
+    rows, names = [], record.names
     for number, told in enumerate(found.explanations):
-        kind, tone = decision_kind(told.words)
+        kind, tone = told.decision or "note", _DECISIONS.get(told.decision, "muted")
         tone = _TONES[told.level] if told.level in ("warning", "error") else tone
-        parts = wrap(clean(with_names(told.words, names)), max(10, box.width - 20), 3)
+        said = with_names(told.words, told.members, names)
+        parts = wrap(clean(said), max(10, box.width - 20), 3)
         first = line(
             (f"{words.clock(told.time)} ", "muted"),
             (f"{kind:<10} ", tone),
@@ -103,22 +106,6 @@ def decisions(record: Record, box: Box) -> list[Row]:
         more = [line(" " * 20 + part) for part in parts[1:]]
         rows.append(Row(f"{told.time}-{number}", (first, *more)))
     return rows
-
-
-def decision_kind(text: str) -> tuple[str, Tone]:
-    """Return the subject of an explanation in one word."""
-    start = text.lower()
-    if start.startswith("proposing"):
-        return "proposal", "accent"
-    if start.startswith(("held", "serving")) or " keeps us" in start:
-        return "hold", "good"
-    if "reject" in start or "refus" in start or "says:" in start:
-        return "rejection", "warn"
-    if start.startswith(("leaving", "left", "moving", "staying", "second")):
-        return "place", "second"
-    if "settled" in start or "covered" in start:
-        return "settled", "good"
-    return "note", "muted"
 
 
 def _seat(seat: SeatMatch) -> Line:
@@ -130,7 +117,6 @@ def _seat(seat: SeatMatch) -> Line:
         name,
         line(
             (place, "strong"), " ", (clean(seat.state, 20), tone), (since, "muted"),
-            (f"; {_PROOFS[seat.proof]}" if seat.stage is not None else "", "muted"),
         ),
     )  # fmt: skip
 
@@ -185,11 +171,13 @@ def _verdict(stage: StageMatch) -> tuple[str, Tone]:
     return "would propose", "accent"
 
 
-def _why(stage: StageMatch, cells: int, names: Shorts) -> list[str]:
+def _why(stage: StageMatch, cells: int, names: Mapping[str, str]) -> list[str]:
     held = "your main stage" if stage.seat == 0 else "you hold it beside your main stage"
     reason = (
         held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
     )
     urgent = "it lacks replicas and goes first; " if stage.urgent else ""
-    steward = f"; its steward {words.short(stage.steward)} decides ({clean(stage.phase, 16)})"
-    return wrap(clean(with_names(f"{urgent}{reason}{steward}", names)), cells, 2)
+    steward = (
+        f"; its steward {words.named(stage.steward, names)} decides ({clean(stage.phase, 16)})"
+    )
+    return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)

@@ -184,10 +184,9 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         (),
         line(("its events", "muted")),
     ]
-    short = words.short(row.peer)
-    told = [event for event in record.events if short in event.words and event.level != "debug"]
-    names = record.shorts
-    lines += [event_line(event, names=names) for event in told[-max(3, box.height - len(lines)) :]]
+    told = [event for event in record.events if peer in event.members and event.level != "debug"]
+    shown = told[-max(3, box.height - len(lines)) :]
+    lines += [event_line(event, record.names) for event in shown]
     if not told:
         lines.append(line(("nothing", "muted")))
     return [cut(found, box.width) for found in lines]

@@ -6,13 +6,12 @@ It has no view and no clock: all times come from the updates.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from client.control.matches import MatchesSnapshot
-from client.control.names import Shorts, by_short
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import HeldOutPoint, StepPoint, Update
 from client.ui.model.recovery import Incidents
@@ -89,9 +88,9 @@ class Record:
         return [self.held_out[version] for version in sorted(self.held_out)]
 
     @property
-    def shorts(self) -> Shorts:
-        """Names of members by the ends of their ids, for words of the node."""
-        return by_short(self.snapshot.names) if self.snapshot else {}
+    def names(self) -> Mapping[str, str]:
+        """Names of members, by peer id."""
+        return self.snapshot.names if self.snapshot else {}
 
     @property
     def rates(self) -> Traffic:

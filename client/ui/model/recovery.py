@@ -5,14 +5,14 @@ They follow from the node's events and from changes of the stage map. Pure; time
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from client.control.names import named, with_names
 from client.control.snapshot import EventView, ReplicaView, Snapshot
 from client.quantities import plural
-from client.ui.model.words import listed, short
+from client.ui.model.words import listed
 from client.ui.text import clean
 
 MAX_INCIDENTS = 200
@@ -21,8 +21,8 @@ MAX_STAGES = 256
 SAME_FAULT_S = 30.0
 """A second sign of a fault within this time is not another fault."""
 SERVING = "serving"
-_AGAIN = re.compile(r"\b(\d{1,6}) steps? (?:is|are) done again", re.A)
-_ANEW = re.compile(r"\bbeginning anew at version (\d{1,9})\b", re.A)
+Names = Mapping[str, str]
+"""Of members, by peer id."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Incident:
     """One fault, or one departure, and its repair."""
 
     number: int
-    title: str
-    detected: float
+    sign: EventView
+    """The event by which it was noticed."""
     step: int
     peer: str = ""
     stages: tuple[int, ...] = ()
@@ -45,9 +45,16 @@ class Incident:
     resumed: float | None = None
     heirs: tuple[str, ...] = ()
     """The volunteers that got the stage."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[EventView] = field(default_factory=list)
+    """What else was told of it."""
     steps_lost: int = 0
+    """Steps that were done again."""
     _before: dict[int, frozenset[str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def detected(self) -> float:
+        """When it was noticed."""
+        return self.sign.time
 
     @property
     def open(self) -> bool:
@@ -60,11 +67,23 @@ class Incident:
         waits = self.rematched is not None and self.transferred is None
         return not self.open and not waits and (self.rematched is not None or not self.bare)
 
-    @property
-    def cover(self) -> str:
+    def title(self, names: Names) -> str:
+        """Describe it in one line."""
+        if self.sign.kind != "PeerChanged":
+            return clean(with_names(self.sign.words, self.sign.members, names), 120)
+        reason = self.sign.data.get("reason") or "no reason known"
+        verb = "left in order" if self.in_order else f"was lost: {reason}"
+        return clean(f"{named(self.peer, names)} {verb}")
+
+    def told(self, names: Names) -> list[str]:
+        """Return what else was told of it."""
+        return [_told(note, names) for note in self.notes]
+
+    def cover(self, names: Names) -> str:
         """Describe who took over."""
         if self.heirs:
-            return f"{listed([short(peer) for peer in self.heirs])} took over"
+            heirs = [named(peer, names) for peer in self.heirs]
+            return clean(f"{listed(heirs)} took over")
         if not self.stages:
             return "it served no stage"
         if self.bare:
@@ -115,41 +134,38 @@ class Incidents:
             case "RecoveryEvent" if event.data.get("phase") == "detected":
                 self._detected(event, before)
             case "RecoveryEvent" if event.data.get("phase") == "recovered":
-                self._resumed(event.time, event.words)
+                self._resumed(event.time, event)
             case "StepCommitted":
                 self._committed(event)
-                self._resumed(event.time, "")
+                self._resumed(event.time, None)
             case "LogLine" if event.level in ("warning", "error"):
                 self._noted(event)
 
     def _lost(self, event: EventView, before: Snapshot) -> None:
         peer = str(event.data.get("peer", ""))
-        reason = clean(event.words).partition(": ")[2] or "no reason known"
         known = self._recent(event.time, peer)
         if known is not None:
-            known.notes.append(f"connection: {reason}")
+            _note(known, event)
             return
         stages = _stages_told(event) or tuple(sorted(_served(before, peer)))
         in_order = event.data.get("in_order") is True
-        verb = "left in order" if in_order else f"was lost: {reason}"
-        self._add(event, before, f"{short(peer)} {verb}", peer, stages, in_order)
+        self._add(event, before, peer, stages, in_order)
 
     def _detected(self, event: EventView, before: Snapshot) -> None:
         peer, fault = event.data.get("peer"), event.data.get("fault")
         known = self._recent(event.time, str(peer or ""))
         if known is not None and fault == "peer":
-            _note(known, event.words)
+            _note(known, event)
             return
         stages = tuple(sorted(_served(before, str(peer)))) if peer else ()
         if fault == "worker":
             stages = tuple(sorted(seat.stage for seat in before.seats))
-        self._add(event, before, clean(event.words, 120), str(peer or ""), stages, False)
+        self._add(event, before, str(peer or ""), stages, False)
 
     def _add(
         self,
         event: EventView,
         before: Snapshot,
-        title: str,
         peer: str,
         stages: Sequence[int],
         in_order: bool,
@@ -160,8 +176,7 @@ class Incidents:
         self._all.append(
             Incident(
                 number=self._count,
-                title=title,
-                detected=event.time,
+                sign=event,
                 step=step if isinstance(step, int) else max(before.step, self._step),
                 peer=peer,
                 stages=tuple(stages),
@@ -173,7 +188,11 @@ class Incidents:
 
     def _committed(self, event: EventView) -> None:
         step = event.data.get("step")
-        self._step = step + 1 if isinstance(step, int) else self._step
+        if not isinstance(step, int):
+            return
+        if self._all and step < self._step:  # the swarm was rolled back
+            self._all[-1].steps_lost = max(self._all[-1].steps_lost, self._step - step)
+        self._step = step + 1
 
     def _recent(self, at: float, peer: str) -> Incident | None:
         """Return the fault that a second sign belongs to."""
@@ -184,19 +203,18 @@ class Incidents:
                 return incident
         return None
 
-    def _resumed(self, at: float, words: str) -> None:
+    def _resumed(self, at: float, told: EventView | None) -> None:
         for incident in self._all:
             ready = not incident.bare or incident.transferred is not None
-            if incident.open and at > incident.detected and (ready or words):
+            if incident.open and at > incident.detected and (ready or told):
                 incident.resumed = at
-                if words:
-                    _note(incident, words)
+                if told is not None:
+                    _note(incident, told)
 
     def _noted(self, event: EventView) -> None:
         newest = self._all[-1] if self._all else None
         if newest is not None and (newest.open or event.time - newest.detected < 2.0):
-            _note(newest, event.words)
-            newest.steps_lost = max(newest.steps_lost, _steps_redone(event.words, newest.step))
+            _note(newest, event)
 
 
 def _follow(incident: Incident, now: Snapshot, at: float) -> None:
@@ -220,21 +238,16 @@ def _follow(incident: Incident, now: Snapshot, at: float) -> None:
         incident.transferred = at
 
 
-def _note(incident: Incident, words: str) -> None:
-    text = clean(words)
-    if len(incident.notes) < MAX_NOTES and text not in incident.notes:
-        incident.notes.append(text)
+def _note(incident: Incident, event: EventView) -> None:
+    known = {note.words for note in incident.notes}
+    if len(incident.notes) < MAX_NOTES and event.words not in known:
+        incident.notes.append(event)
 
 
-def _steps_redone(words: str, step: int) -> int:
-    """Return how many steps a roll-back undid.
-
-    The log says ``5 steps are done again``, or ``beginning anew at version 30`` in step 35.
-    """
-    if (found := _AGAIN.search(words)) is not None:
-        return int(found[1])
-    found = _ANEW.search(words)
-    return max(0, step - int(found[1])) if found is not None else 0
+def _told(note: EventView, names: Names) -> str:
+    if note.kind == "PeerChanged":
+        return clean(f"connection: {note.data.get('reason') or 'no reason known'}")
+    return clean(with_names(note.words, note.members, names))
 
 
 def _stages_told(event: EventView) -> tuple[int, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from client.control.names import Shorts, with_names
 from client.quantities import plural
 from client.ui.model import words
 from client.ui.model.dashboard import event_line
 from client.ui.model.record import Record
-from client.ui.model.recovery import Incident, summary
+from client.ui.model.recovery import Incident, Names, summary
 from client.ui.model.span import Box, Line, Row, Span, Tone, cut, line, pair, spread
 from client.ui.text import clean, wrap
 
@@ -57,16 +56,16 @@ def recovery_rows(record: Record, box: Box) -> list[Row]:
     if not found:
         calm = "No volunteer was lost and no worker died since this view was opened."
         return [Row("none", (line((calm, "muted")),))]
-    names = record.shorts
+    names = record.names
     return [Row(str(one.number), tuple(_incident(one, record.time, box, names))) for one in found]
 
 
-def _incident(one: Incident, now: float, box: Box, names: Shorts) -> list[Line]:
+def _incident(one: Incident, now: float, box: Box, names: Names) -> list[Line]:
     tone: Tone = "muted" if one.in_order else "warn" if one.open else "strong"
     stages = words.listed([str(stage) for stage in one.stages])
     place = f"{'stage' if len(one.stages) == 1 else 'stages'} {stages}, " if stages else ""
     took = "" if one.resumed is None else f"  {words.duration(one.resumed - one.detected)}"
-    title = line((f"{words.clock(one.detected)} ", "muted"), (with_names(one.title, names), tone))
+    title = line((f"{words.clock(one.detected)} ", "muted"), (one.title(names), tone))
     facts = line((f"{place}step {one.step}", "muted"), (took, "good"))
     lines = [spread(title, facts, box.width)]
     if not one.in_order:
@@ -118,14 +117,10 @@ def _legs(one: Incident, now: float) -> Line:
     return tuple(parts)
 
 
-def _outcome(one: Incident, cells: int, names: Shorts) -> list[str]:
-    told_of = any("computed again" in note for note in one.notes)
-    lost = (
-        "" if told_of or not one.steps_lost else f"{plural(one.steps_lost, 'step')} computed again"
-    )
-    told = [one.cover, lost] if not one.in_order else [one.cover]
-    told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
-    return wrap(clean(with_names("; ".join(filter(None, told)), names)), cells, 3)
+def _outcome(one: Incident, cells: int, names: Names) -> list[str]:
+    lost = f"{plural(one.steps_lost, 'step')} computed again" if one.steps_lost else ""
+    told = [one.cover(names), lost, *one.told(names)]
+    return wrap(clean("; ".join(filter(None, told))), cells, 3)
 
 
 def story(record: Record, number: str | None, box: Box) -> list[Line]:
@@ -134,10 +129,10 @@ def story(record: Record, number: str | None, box: Box) -> list[Line]:
     one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
     if one is None:
         return [line(("choose a fault above", "muted"))]
-    moments, names = [at for _, at in _moments(one)], record.shorts
+    moments, names = [at for _, at in _moments(one)], record.names
     begin, end = one.detected - AROUND_S, max(moments) + AROUND_S if not one.open else record.time
     told = [
-        event_line(event, names=names)
+        event_line(event, names)
         for event in record.events
         if begin <= event.time <= end and event.level != "debug"
     ]
@@ -150,7 +145,7 @@ def incident_details(record: Record, number: str, box: Box) -> list[Line]:
     if one is None:
         return [line(("it is forgotten", "muted"))]
     lines = [
-        line((with_names(one.title, record.shorts), "strong")),
+        line((one.title(record.names), "strong")),
         (),
         pair("noticed", f"{words.date(one.detected)}, {words.clock(one.detected)}", labels=13),
         pair("at step", str(one.step), labels=13),
@@ -160,12 +155,9 @@ def incident_details(record: Record, number: str, box: Box) -> list[Line]:
     ]
     for name, at in _moments(one)[1:]:
         lines.append(pair(name, f"after {words.duration(at - one.detected)}", labels=13))
-    lines += [pair("then", with_names(one.cover, record.shorts), labels=13), ()]
-    for note in one.notes:
-        lines += [
-            line((part, "muted"))
-            for part in wrap(clean(with_names(note, record.shorts)), box.width, 4)
-        ]
+    lines += [pair("then", one.cover(record.names), labels=13), ()]
+    for note in one.told(record.names):
+        lines += [line((part, "muted")) for part in wrap(note, box.width, 4)]
     return lines
 
 

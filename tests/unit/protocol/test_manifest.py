@@ -438,7 +438,7 @@ def test_only_the_canonical_spelling_is_accepted() -> None:
     [
         *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8"), ("prompts", [])),
         *(("evaluation", None), ("audit_percent", 0), ("compute", "fp32"), ("start", [])),
-        *(("delayed_update", False), ("policy.vouched", False), ("data.answers", None)),
+        *(("delayed_update", False), ("policy.private", False), ("data.answers", None)),
         *(("model.bias", False), ("model.norm_eps", 1e-5), ("model.vocab", 256)),
         *(("model.gelu", "exact"), ("optimizer.name", "adamw"), ("optimizer.lr", 0.001)),
         *(("optimizer.z_loss", 0.0), ("optimizer.eps", 1e-8), ("data.tokenizer", "bytes")),
