@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
+from client.train.workers.grouping import Grouping
 
 from client.node.status import take_snapshot
 from client.train.machine import memory_budget
-from client.train.workers.grouping import Grouping
 from client.train.workers.opening import Fit, fit_stage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
