@@ -182,7 +182,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -276,14 +275,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("report", "report.html, of the only swarm known here; the volunteer need not run"),
             ("report --swarm my-swarm --out page.html", "another swarm, another file"),
             ("report --json", "the same facts for programs; writes no file"),
-        ),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
         ),
     ),
     "checkpoint": Command(

@@ -117,7 +117,7 @@ def test_every_view_survives_and_stays_in_its_box(
         for line in view(record, box):
             assert line_width(line) <= max(box.width, NARROWEST), view
     header(record, Link("live"), box)
-    ways(record, True, Link("live"))
+    ways(record, Link("live"))
     report(record, "live")
     tables = [
         stages.stage_table(record, box)[1],

@@ -654,22 +654,3 @@ def test_settings_are_written_and_refusals_are_told() -> None:
         assert written == [("threads", "4")]
 
     play(scene, save=save)
-
-
-# --- recordings and connections --------------------------------------------------------------
-
-
-def test_a_recording_has_keys_of_its_own_and_sends_nothing() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9], Link("playing", "x1"))
-        assert "RECORDING x1" in on.text()
-        assert "space hold" in on.text()
-        await on.press("space", "full_stop", "plus", "minus", "f", "p")
-        sent = [name for name, _ in on.source.commands]
-        assert sent == ["hold", "next", "faster", "slower", "pause"]
-        await on.press("q")
-        assert "this is a recording" in on.text()
-        await on.pilot.press("d")
-
-    app = play(scene, live=False)
-    assert app.farewell == ""

@@ -20,9 +20,6 @@ _LINKS: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "lost": ("NO CONNECTION", "bad"),
     "ended": ("ENDED", "warn"),
-    "playing": ("RECORDING", "second"),
-    "held": ("RECORDING, HELD", "second"),
-    "over": ("RECORDING, AT ITS END", "second"),
 }
 
 
