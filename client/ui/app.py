@@ -19,21 +19,17 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
 from client.errors import UserError
-from client.ui import themes
+from client.ui import diagnostics, themes
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.detail import DetailDialog
 from client.ui.dialogs.dialog import Dialog
 from client.ui.dialogs.edit import EditDialog
 from client.ui.dialogs.help import HelpDialog
 from client.ui.dialogs.invite import InviteDialog
+from client.ui.gone import gone, is_gone
+from client.ui.header import header
 from client.ui.keys import TABS, key_items, tab_items
-from client.ui.model import diagnostics
-from client.ui.model.gone import gone, is_gone
-from client.ui.model.header import header
-from client.ui.model.leaving import Way, farewell, ways
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting, how_to_change, what_it_does
-from client.ui.model.span import Box, Line, line
+from client.ui.leaving import Way, farewell, ways
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.matching import MatchingPane
@@ -46,10 +42,13 @@ from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
 from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
-from client.ui.text import clean, wrap
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.ui.widgets.strips import ItemBar
+from client.views.record import Record
+from client.views.settings import Setting, how_to_change, what_it_does
+from client.views.span import Box, Line, line
+from client.views.text import clean, wrap
 
 LOOK_S = 0.25
 DRAW_SHARE = 0.025

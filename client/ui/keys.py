@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.ui.model.span import Span, line
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.widgets.strips import Item
+from client.views.span import Span, line
 
 TABS: Final = (
     ("dashboard", "Dashboard"),

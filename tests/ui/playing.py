@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from client.control.updates import Update
 from client.ui.app import VolunteerApp
-from client.ui.model.settings import Setting
 from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.views.settings import Setting
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)

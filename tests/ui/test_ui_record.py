@@ -12,16 +12,16 @@ from client.control.snapshot import (
     SampleView,
 )
 from client.control.updates import HeldOutPoint, StepPoint
-from client.ui.model.dashboard import loss
-from client.ui.model.header import drain_words, header, reason
-from client.ui.model.leaving import ways
-from client.ui.model.logs import chosen as chosen_logs
-from client.ui.model.logs import event_details, log_rows, log_title
-from client.ui.model.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
-from client.ui.model.record import MAX_EVENTS, MAX_POINTS, Record
-from client.ui.model.span import Box, plain
-from client.ui.model.swarm import samples, samples_height, swarm_head
+from client.ui.header import drain_words, header, reason
+from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
+from client.views.dashboard import loss
+from client.views.logs import chosen as chosen_logs
+from client.views.logs import event_details, log_rows, log_title
+from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.views.record import MAX_EVENTS, MAX_POINTS, Record
+from client.views.span import Box, plain
+from client.views.swarm import samples, samples_height, swarm_head
 from tests.ui.examples import (
     ANNA,
     BORIS,

@@ -15,10 +15,10 @@ from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.keys import TABS
-from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views.span import plain
 from tests.ui.examples import event, people, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from client.ui.model.plot import ABSURD, Point, bounds, smooth, ticks
+from client.views.plot import ABSURD, Point, bounds, smooth, ticks
 
 WIDE, HIGH = 1000, 400
 """Units of the drawing; it is stretched to the room there is."""

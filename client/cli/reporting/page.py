@@ -17,8 +17,8 @@ from client.control.trust_words import audit_results
 from client.control.updates import HeldOutPoint
 from client.quantities import plural
 from client.redaction import Redactor
-from client.ui.model import words
-from client.ui.text import clean
+from client.views import words
+from client.views.text import clean
 
 GENERATOR = "volunteer report"
 OURS = f'<meta name="generator" content="{GENERATOR}">'

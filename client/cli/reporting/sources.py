@@ -55,11 +55,11 @@ from client.store.packed import DamagedFile
 from client.store.samples import load_samples
 from client.store.swarms import SwarmStore
 from client.train.reporting.event_sink import bits_per_byte
-from client.ui.model.peers import peer_rows
-from client.ui.model.record import Record
-from client.ui.model.recovery import Incidents
-from client.ui.model.stages import stage_rows
-from client.ui.model.words import date
+from client.views.peers import peer_rows
+from client.views.record import Record
+from client.views.recovery import Incidents
+from client.views.stages import stage_rows
+from client.views.words import date
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest

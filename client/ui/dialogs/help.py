@@ -8,9 +8,9 @@ from textual.binding import Binding, BindingType
 
 from client.ui.dialogs.dialog import Dialog
 from client.ui.keys import KEYS
-from client.ui.model.span import Box, Line, Span, line
-from client.ui.model.stages import LEGEND
-from client.ui.text import fit
+from client.views.span import Box, Line, Span, line
+from client.views.stages import LEGEND
+from client.views.text import fit
 
 
 class HelpDialog(Dialog[None]):

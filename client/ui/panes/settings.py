@@ -12,13 +12,13 @@ from textual.app import ComposeResult
 from client.config import SETTINGS, resolve
 from client.errors import ConfigError
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
-from client.ui.model import settings as model
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting
-from client.ui.model.span import Box, Line, Row
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import settings as model
+from client.views.record import Record
+from client.views.settings import Setting
+from client.views.span import Box, Line, Row
 
 
 class SettingsPane(Pane):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.ui.model.gone import UNKNOWN, next_step
-from client.ui.model.header import drain_words
-from client.ui.model.record import Record
-from client.ui.model.span import Tone
+from client.ui.gone import UNKNOWN, next_step
+from client.ui.header import drain_words
 from client.ui.source.mailbox import Link
-from client.ui.text import clean
+from client.views.record import Record
+from client.views.span import Tone
+from client.views.text import clean
 
 
 @dataclass(frozen=True, slots=True)
