@@ -22,8 +22,8 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSigned:
-    """Sign ``body`` (canonical bytes of a typed struct) with our identity and send it."""
+class SendLetter:
+    """Send ``body`` (canonical bytes of a typed struct) to a peer."""
 
     peer: PeerId
     kind: str
@@ -67,4 +67,4 @@ class Explain:
     """The words of an error that is over now."""
 
 
-Effect = Send | SendSigned | Publish | Penalise | Explain
+Effect = Send | SendLetter | Publish | Penalise | Explain

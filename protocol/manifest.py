@@ -84,12 +84,9 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
-    """Only who has the secret of an invite is admitted."""
+    """Only members are admitted whom another member, or the founder, has vouched for."""
     dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
     """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
-    vouched: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    """Only members are admitted whom another member, or the founder, has vouched for. Left out
-    where that is not so."""
 
     def newest_saved(self, step: int) -> int:
         """Return the newest version up to ``step`` that every replica saves: of the first ones the
@@ -309,10 +306,6 @@ def inconsistency(manifest: Manifest) -> str | None:
             f"aggregation rule {aggregations.DEFAULT} is the one without a name: leave it out",
         ),
         (
-            not (manifest.policy.private and manifest.policy.vouched is True),
-            "a swarm has one secret, or its members vouch for whom they invite: not both",
-        ),
-        (
             manifest.compute != "auto" or not manifest.audits,
             "honest passes in bf16 and in fp32 are up to 5 % apart, which audits take for lies: "
             "with audits all volunteers compute in bf16, or all in fp32",
@@ -374,9 +367,9 @@ def _exposed(manifest: Manifest) -> str | None:
     policy, least = manifest.policy, aggregations.RULES[manifest.aggregation_name].replicas
     checks = (
         (
-            policy.private or policy.vouched is True,
+            policy.private,
             "secret sums are for groups whose members are known, or invented members would be the "
-            "others in the sum: take --private or --vouched",
+            "others in the sum: take --private",
         ),
         (
             policy.redundancy >= least,

@@ -127,9 +127,7 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
 
 
 def _admitted(manifest: Manifest) -> str:
-    if manifest.policy.vouched is True:
-        return "those whom a member invites"
-    return "whoever has the invite" if manifest.policy.private else "anybody"
+    return "those whom a member invites" if manifest.policy.private else "anybody"
 
 
 def traffic_bytes(manifest: Manifest) -> float:
@@ -179,7 +177,6 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         f"{human_bytes(checkpoint)} per stage, as many for others, {text} of text, at most "
         f"{human_bytes(settings.boundary_disk_bytes)} of tensors in transit beyond "
         f"{human_bytes(settings.boundary_memory_bytes)} in memory, in {folder}"
-        + ("" if settings.offload == "off" else "; more if a stage does not fit into the memory")
     )
     yield (
         f"  network    about {traffic} in all if you hold a stage alone; "

@@ -20,7 +20,6 @@ import torch
 from msgspec import UNSET
 from torch import Tensor
 
-from client import at_rest
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.replica import Replica
 from client.compute.replies import Loaded
@@ -75,12 +74,11 @@ def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path
     tensors = (_bytes(imported, name) for name, _ in layout)
     try:
         with unfinished.open("wb") as file:
-            with at_rest.writing(file) as out:
-                pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
-                for piece in pieces:
-                    out.write(piece)
-                    hasher.update(piece)
-                    count += len(piece)
+            pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
+            for piece in pieces:
+                file.write(piece)
+                hasher.update(piece)
+                count += len(piece)
             file.flush()
             os.fsync(file.fileno())
         final = path(hasher.hexdigest())
@@ -149,12 +147,10 @@ def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> St
 def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None:
     """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
     try:
-        with at_rest.open_read(path) as file:
+        with path.open("rb") as file:
             found = _read(file, layout, take)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.name} is missing") from error
-    except at_rest.Damaged as error:
-        raise CheckpointError(f"{path.name} is damaged") from error
     except OSError as error:
         raise CheckpointUnreadable(f"cannot read {path.name}: {error.strerror}") from error
     except ValueError as error:
@@ -168,13 +164,12 @@ class _Values:
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._place = replica, 0
-        self._home, self._values = replica.home, replica.flat.gradients
+        self._values = replica.flat.gradients
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout."""
         end = self._place + found.numel()
         self._values[self._place : end] = found.flatten()
-        self._home.rest(self._values[self._place : end])
         self._place = end
 
     def use(self) -> None:

@@ -227,8 +227,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     passes: int = 0
     """Forward and backward passes done."""
-    host: str = ""
-    """Name of its host, where a cluster job has several; there `pid` is 0 unless it is ours."""
 
 
 class CardView(Struct, frozen=True, kw_only=True):
@@ -523,9 +521,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     expelled_by: str = ""
     """Empty: nobody has expelled it."""
     reason: str = ""
-    out: str = ""
-    """Why it does not belong to the swarm, although nobody has expelled it: its key was replaced,
-    or one above it. Empty: it does."""
 
 
 class Membership(Struct, frozen=True, kw_only=True):

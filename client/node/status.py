@@ -461,9 +461,8 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
         RankView(
             device=rank.device,
             pid=rank.pid,
-            rss_bytes=_rss(rank.pid) if rank.pid else 0,
+            rss_bytes=_rss(rank.pid),
             passes=rank.passes,
-            host=rank.host,
         )
         for rank in worker.ranks
     ]

@@ -192,7 +192,7 @@ def _cut_words(work: StageWork, machines: Sequence[Machine]) -> str:
         cut, machine = min(able, key=lambda pair: pair[0].rerun_bytes / pair[1].memory_bytes)
         each = (cut.rerun_bytes + cut.shared_bytes(machine)) / MEMORY_SHARE
         host = f" and {cut.host_bytes / 1e9:.2f} GB of its host" if machine.host_bytes else ""
-        words = f"cut over {cut.devices} devices ({cut.inside}) it needs {each / 1e9:.2f} GB of"
+        words = f"cut over {cut.devices} devices it needs {each / 1e9:.2f} GB of"
         return f"; {words} each{host}"
     reasons = ((machine, work.why_uncut(machine)) for machine in machines)
     found = next(((machine, why) for machine, why in reasons if why), None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from protocol.manifest import StageCost
 
@@ -34,15 +34,11 @@ class Machine:
     rtt_s: float = 0.0
     """Round trip to a typical other member."""
     watts: float = 0.0
-    disk_bytes: float = 0.0
-    """Bytes that vectors may be offloaded to; 0: none are."""
     devices: int = 1
     """That compute as one: the speed is that of all of them, the memory that of each."""
-    inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto"
-    """How they share a stage: as ``volunteer join --inside``."""
     host_bytes: float = 0.0
-    """Memory beside that of the devices, for what the first keeps of a stage that is cut over them;
-    0: there is none, and it lies in theirs."""
+    """Memory beside that of the devices, for what the first keeps of a stage that is cut over them,
+    and for vectors that are offloaded; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +46,8 @@ class Cut:
     """A stage of which each device of a machine has a part; memory in bytes, of each device."""
 
     devices: int
-    inside: Literal["fsdp", "tp"]
     why_not: str = ""
-    """Why it cannot be cut so; empty: it can."""
+    """Why it cannot be cut; empty: it can."""
     fixed_bytes: float = 0.0
     graph_bytes: float = 0.0
     rerun_bytes: float = 0.0
@@ -89,14 +84,14 @@ class StageWork:
     offload_bytes: float = math.inf
     """Memory with its vectors offloaded, and its blocks run again."""
     away_bytes: float = 0.0
-    """Bytes that are offloaded then."""
+    """Memory of the host for those."""
     cuts: tuple[Cut, ...] = ()
-    """The ways to cut it over the devices of a machine, the one to be tried first in front."""
+    """It cut over the devices of a machine, by their number."""
 
     def fits(self, machine: Machine) -> bool:
         """Whether the machine can be a replica: by the matching's rule, or with offloading or cut
         over its devices, for which it advertises as much as the rule asks for."""
-        if machine.inside in ("fsdp", "tp") or self._is_too_large(machine):
+        if self._is_too_large(machine):
             cut = self.cut_by(machine)
             return cut.fits(machine) if cut is not None else self._offloads(machine)
         return True
@@ -104,21 +99,18 @@ class StageWork:
     def cut_by(self, machine: Machine) -> Cut | None:
         """Return how the machine's devices would share the stage; None: each has all of it, or it
         cannot be cut."""
-        if machine.inside == "auto" and not self._is_too_large(machine):
+        if not self._is_too_large(machine):
             return None
-        return next((cut for cut in self._ways(machine) if not cut.why_not), None)
+        return next((cut for cut in self._cuts_over(machine) if not cut.why_not), None)
 
     def why_uncut(self, machine: Machine) -> str:
         """Return why the machine's devices cannot cut the stage; empty: they can, or need not."""
-        ways = self._ways(machine)
-        return ways[0].why_not if ways and self.cut_by(machine) is None else ""
+        if not self._is_too_large(machine):
+            return ""
+        return next((cut.why_not for cut in self._cuts_over(machine)), "")
 
-    def _ways(self, machine: Machine) -> list[Cut]:
-        return [
-            cut
-            for cut in self.cuts
-            if cut.devices == machine.devices and machine.inside in ("auto", cut.inside)
-        ]
+    def _cuts_over(self, machine: Machine) -> Iterator[Cut]:
+        return (cut for cut in self.cuts if cut.devices == machine.devices)
 
     def _is_too_large(self, machine: Machine) -> bool:
         return machine.memory_bytes < self.cost.memory_bytes
@@ -128,7 +120,7 @@ class StageWork:
             machine.devices == 1
             and self._is_too_large(machine)
             and MEMORY_SHARE * machine.memory_bytes >= self.offload_bytes
-            and machine.disk_bytes >= self.away_bytes
+            and machine.host_bytes >= self.away_bytes
         )
 
     def taken_bytes(self, machine: Machine) -> float:

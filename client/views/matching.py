@@ -30,13 +30,6 @@ LEGEND = line(
     ("main, second", "strong"), (": stages you hold   ", "muted"),
     ("steward", "strong"), (": member that decides who holds it", "muted"),
 )  # fmt: skip
-_PROOFS: dict[str, str] = {
-    "valid": "agreed, signed by both sides",
-    "earlier": "agreed with the stage's previous steward",
-    "own": "you decide for this stage",
-    "unasked": "a second stage needs no consent",
-    "none": "not agreed yet",
-}
 _DECISIONS: dict[Decision, Tone] = {
     "proposal": "accent",
     "hold": "good",
@@ -48,8 +41,7 @@ _TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "
 
 
 def seats(record: Record, box: Box) -> list[Line]:
-    """Return our stages with their stewards' consent, the stages we decide for, and the blocking
-    pairs."""
+    """Return our stages, the stages we decide for, and the blocking pairs."""
     found = record.matches
     if found is None or found.state == "measuring":
         return [cut(one, box.width) for one in (line((WAITING, "muted")), _blocking(found))]
@@ -125,7 +117,6 @@ def _seat(seat: SeatMatch) -> Line:
         name,
         line(
             (place, "strong"), " ", (clean(seat.state, 20), tone), (since, "muted"),
-            (f"; {_PROOFS[seat.proof]}" if seat.stage is not None else "", "muted"),
         ),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from client.control.snapshot import Snapshot, TrustView
-from client.control.trust_words import audit_results, audits_today, next_step
+from client.control.trust_words import audit_results, audits_today, next_step, not_judged
 from client.views import words
 from client.views.record import Record
 from client.views.span import Box, Line, Span, Tone, cut, pair
@@ -52,6 +52,8 @@ def summary(record: Record, box: Box) -> list[Line]:
         lines += _said("expelled" if number == 0 else "", out.reason, box, "bad")
     for step in dict.fromkeys(map(next_step, shown)):
         lines += _said("evidence", step, box, "muted")
+    if small := not_judged(now):
+        lines += _said("too few", small, box, "warn")
     return [cut(found, box.width) for found in lines[: box.height]]
 
 

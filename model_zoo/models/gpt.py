@@ -43,10 +43,6 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.has_bias)
         self.out = nn.Linear(spec.width, spec.width, bias=spec.has_bias)
 
-    def take_heads_of(self, ranks: int) -> None:
-        """Compute one of so many equal parts of the heads; the matrices are cut accordingly."""
-        self.heads //= ranks
-
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, _ = x.shape
         qkv: Tensor = self.qkv(x)  # (B, T, 3C)

@@ -96,10 +96,6 @@ class Attention(nn.Module):
             self.register_buffer("cos", cos, persistent=False)
             self.register_buffer("sin", sin, persistent=False)
 
-    def take_heads_of(self, ranks: int) -> None:
-        """Compute one of so many equal parts of the heads; the matrices are cut accordingly."""
-        self.groups = [heads // ranks for heads in self.groups]
-
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, _ = x.shape
         qkv: Tensor = self.qkv(x).view(batch, length, -1, self.head_width)  # (B, T, H + 2K, D)

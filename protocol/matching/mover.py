@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from protocol.effects import Decision, Explain, SendSigned
+from protocol.effects import Decision, Explain, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain, preferences
 from protocol.matching.board import Notice, stage_levels
@@ -193,7 +193,7 @@ class Mover:
         self._request, self._due_at = None, now + MOVE_LOOK_S
         return [Explain("matching", words, decision=decision)]
 
-    def _letter(self, request: _Request, notice: Notice, now: float) -> SendSigned:
+    def _letter(self, request: _Request, notice: Notice, now: float) -> SendLetter:
         posting, move = notice.posting, request.move
         number = self._context.number(now)
         body: bodies.AboutMove
@@ -217,7 +217,7 @@ class Mover:
                 version=request.version,
                 to=move.to,
             )
-        return SendSigned(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
+        return SendLetter(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
 
     def _moment(self, within_s: float) -> float:
         """Return a time within an interval that differs from peer to peer."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from protocol import limits
-from protocol.effects import Effect, Explain, Publish, SendSigned
+from protocol.effects import Effect, Explain, Publish, SendLetter
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.bodies import (
@@ -136,7 +136,7 @@ class Replies:
         members = self._context.population
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
-    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendSigned:
+    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendLetter:
         """Return the message that tells a volunteer that it has its place.
 
         Args:
@@ -156,11 +156,11 @@ class Replies:
             lease_ms=max(1, int((place.expires_at - now) * 1000)),
             locked=place.locked,
         )
-        return SendSigned(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+        return SendLetter(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
 
     def reject(
         self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
-    ) -> SendSigned:
+    ) -> SendLetter:
         """Return the message that tells a volunteer that it has no place.
 
         A repeated rejection names the epoch that first decided it.
@@ -186,7 +186,7 @@ class Replies:
             cutoff=cutoff,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return SendSigned(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+        return SendLetter(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
 
 
 class Steward:
@@ -453,10 +453,10 @@ class Steward:
 
     # --- outputs --------------------------------------------------------------------------
 
-    def _yes(self, place: HeldPlace, now: float) -> SendSigned:
+    def _yes(self, place: HeldPlace, now: float) -> SendLetter:
         return self._replies.hold(place, self.mandate, self.epoch, now)
 
-    def _no(self, place: HeldPlace, now: float) -> SendSigned:
+    def _no(self, place: HeldPlace, now: float) -> SendLetter:
         reason = self._in_words() if place.rate else "it is too small for this stage"
         cutoff = self.pool.limits.cutoff
         return self._replies.reject(place.peer, self.mandate, self.epoch, cutoff, reason, now)

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol import limits
-from protocol.effects import Decision, Explain, SendSigned
+from protocol.effects import Decision, Explain, SendLetter
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED, Mandate
 from protocol.matching.context import Context
-from protocol.matching.effects import Agreed, Assign, Effect, Unassign
+from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
 from protocol.matching.timing import (
@@ -72,7 +72,7 @@ class Bid:
 
 def proposal(
     context: Context, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
-) -> SendSigned:
+) -> SendLetter:
     """Return the message that asks for a place or renews it.
 
     Args:
@@ -96,10 +96,10 @@ def proposal(
         download_ms=int(min(wait_s, 2.0**31) * 1000),
         status=status,
     )
-    return SendSigned(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
+    return SendLetter(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
 
 
-def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigned:
+def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLetter:
     """Return the message that gives up a place.
 
     Args:
@@ -117,10 +117,10 @@ def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigne
         version=number,
         reason=reason[: limits.MAX_REASON_CHARS],
     )
-    return SendSigned(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
+    return SendLetter(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
 
 
-def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendSigned:
+def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendLetter:
     """Return the answer to a hold that we do not want, or not any more.
 
     Args:
@@ -369,16 +369,15 @@ class Volunteer:
         self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
         if self.state in BOUND:
             self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
-            return [Agreed(bid.stage, body.version)] if body.locked else []
+            return []
         self.state = State.HELD
         self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        agreed = Agreed(bid.stage, body.version)
         said = self._say(reason, "hold")
-        return [agreed, Assign(bid.stage, reason), *self._renew(bid, now), *said]
+        return [Assign(bid.stage, reason), *self._renew(bid, now), *said]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it

@@ -1,8 +1,8 @@
 """What every test keeps to: five seconds of the processor, and no skip that nobody expects.
 
 Processor seconds, not the clock's: on a busy machine a test waits. It is dearer there, too, because
-caches and cores are shared: only four times its seconds fail it. Fixtures are not held against a test,
-because the tests of a module share them.
+caches and cores are shared: only four times its seconds fail it. Fixtures are not held against a
+test, because the tests of a module share them.
 """
 
 from __future__ import annotations

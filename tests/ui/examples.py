@@ -210,9 +210,7 @@ def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
         "swarm": "ab" * 32,
         "swarm_name": "example",
         "state": "serving",
-        "seats": [
-            SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA, proof="valid")
-        ],
+        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA)],
         "stages": list(stages),
         "paying_moves": [],
         "stewardships": [],

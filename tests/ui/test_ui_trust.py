@@ -35,6 +35,12 @@ def test_the_summary_counts_todays_audits_and_names_who_was_expelled() -> None:
     assert lines[3].endswith("volunteer evidence save FILE, which anybody can verify")
 
 
+def test_stages_that_are_too_small_to_convict_anybody_are_named() -> None:
+    few = plain(trust.summary(record_of(audited()), WIDE))
+    assert "nobody can be convicted in stages 0, 1: " in few
+    assert "convicted" not in plain(trust.summary(record_of(snapshot()), WIDE))
+
+
 def test_a_run_without_audits_and_faults_has_no_summary() -> None:
     assert trust.summary(Record(), WIDE) == []
     assert trust.summary(record_of(snapshot()), WIDE) == []

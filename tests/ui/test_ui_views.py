@@ -114,13 +114,11 @@ def test_seats_stewardships_and_refusals_are_told() -> None:
         stage=1, term=1, epoch=1, phase="committed", places=1, final=1, level=1.0, quota=1.0
     )
     seats = [
-        SeatMatch(seat=0, stage=0, state="serving", since=NOW, proof="valid"),
-        SeatMatch(seat=1, stage=1, state="fetching", proof="unasked"),
+        SeatMatch(seat=0, stage=0, state="serving", since=NOW),
+        SeatMatch(seat=1, stage=1, state="fetching"),
     ]
     record = _with_matching(seats=seats, stewardships=[steward], refused={"late": 3})
     text = plain(matching.seats(record, BOX))
-    assert "agreed, signed by both sides" in text
-    assert "a second stage needs no consent" in text
     assert "you decide who holds stage 1" in text
     assert "late 3" in text
 

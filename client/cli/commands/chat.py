@@ -12,7 +12,6 @@ from cyclopts import Parameter, validators
 from msgspec import Struct
 
 from client.cli.reach.home import find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import human_rate, json_line, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -93,7 +92,6 @@ def chat(
         sampling = Sampling(temperature, top_k, top_p)
     except ValueError as error:
         raise UserError(str(error), "see volunteer chat --help", ExitCode.USAGE) from error
-    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     model, tokenizer = needed_model(trained), needed_tokenizer(trained)
     try:

@@ -27,7 +27,6 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
-from client.cli.reach.passphrase import unlock
 from client.cli.terminal.mixture_text import describe_mixture, times_read
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
@@ -41,7 +40,6 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.precision import Compute
 from protocol.address import Address
-from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
 from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 from protocol.vouching.register import Register
@@ -116,7 +114,6 @@ def create(
     if path.exists() and not force:
         problem = f"{path} exists already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
-    unlock(home.folders.data)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.founding.manifest import found_swarm
@@ -129,7 +126,7 @@ def create(
         text = keep_text(founding.corpus, run.data if chosen == run else None, store)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
-    if swarm.manifest.policy.vouched is True:
+    if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
     write_swarm_file(path, swarm)
     for warning in founding.warnings:
@@ -198,7 +195,7 @@ def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
-    """Return the signed swarm file, with a fresh secret when the swarm is private.
+    """Return the signed swarm file.
 
     Args:
         manifest: of the new swarm.
@@ -206,15 +203,14 @@ def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> 
         addresses: the founder's addresses with its peer id.
     """
     encoded, signature = signer.sign_manifest(manifest)
-    secret = secrets.token_bytes(SECRET_BYTES) if manifest.policy.private else None
-    return SwarmFile(manifest, encoded, signature, addresses, secret)
+    return SwarmFile(manifest, encoded, signature, addresses)
 
 
 def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
     """Return the swarm with a ticket, which its founder redeems; kept in the founder's home.
 
     Args:
-        swarm: one whose members vouch for those they invite.
+        swarm: a private one.
         signer: its founder.
         path: where the founder keeps its tickets.
 
@@ -233,13 +229,13 @@ def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
 
 
 def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
-    """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
+    """Write the ``.swarm`` file, readable by its owner alone when it carries a ticket.
 
     Raises:
         UserError: the folder cannot be written.
     """
     try:
-        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret or swarm.ticket else 0o644)
+        write_atomic(path, str(swarm).encode(), 0o600 if swarm.ticket else 0o644)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 

@@ -15,11 +15,9 @@ from msgspec import UNSET, Struct
 from client.cli.commands.credit import contributions
 from client.cli.models.card import CARD, Facts, card
 from client.cli.models.held_out import held_out_words
-from client.cli.reach.contributors import contributors_of
+from client.cli.reach.contributors import contributors_of, members_met
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
-from client.cli.reporting.sources import members_met
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.control.snapshot import ContributorView
@@ -107,7 +105,6 @@ def export(
 
     from client.cli.models.newest import newest_model  # torch: when all else is in order
 
-    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     alone = _adapter_alone(trained, merged, base)
     if alone and gguf:

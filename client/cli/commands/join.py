@@ -18,14 +18,11 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client import at_rest
 from client.cli.reach.home import Home, find_home, home_of
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import print_json, say
-from client.compute.hosts.job import Job, job_of
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
@@ -100,18 +97,9 @@ def join(
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
-    job = job_of(settings, os.environ)
-    if job is not None:
-        _refuse_background(headless=headless)
-        if job.index:
-            from client.cli.serving.cluster import follow
-
-            return follow(job, settings)
-        settings = msgspec.structs.replace(settings, hosts=job.hosts)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
         refuse_second(home)
-        unlock(home.folders.data)
         return serve_here(
             home,
             settings,
@@ -120,7 +108,6 @@ def join(
             exit_when_done=exit_when_done,
             headless=headless,
             quiet=quiet,
-            job=job,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
     return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
@@ -134,17 +121,6 @@ def _refuse_combination(*, headless: bool, detach: bool) -> None:
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
-
-
-def _refuse_background(*, headless: bool) -> None:
-    """Refuse to run one of a job's hosts anywhere but here, where the job sees it.
-
-    Raises:
-        UserError: names the flag that is missing.
-    """
-    if not headless:
-        words = "a host of a cluster job runs without a screen"
-        raise UserError(words, "add --headless", ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -178,7 +154,6 @@ def serve_here(
     headless: bool,
     quiet: bool,
     relay_only: bool = False,
-    job: Job | None = None,
 ) -> int:
     """Run the node in this process until it ends. See ``foreground.serve``."""
     refuse_second(home)
@@ -195,14 +170,12 @@ def serve_here(
         headless=headless,
         quiet=quiet,
         relay_only=relay_only,
-        job=job,
     )
 
 
 def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
-    at_rest.use(told.key or None)
     home = home_of(told.resolved)
     return serve_here(
         home,
@@ -235,9 +208,7 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    unlock(home.folders.data)
-    key = at_rest.key_to_hand_on()
-    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed), key=key))
+    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
         return show(started.socket, home.folders)

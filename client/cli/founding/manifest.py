@@ -48,6 +48,7 @@ from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes
+from protocol.audit.charges import FEWEST
 from protocol.ids import PeerId
 from protocol.manifest import (
     Manifest,
@@ -171,11 +172,10 @@ def _founding(
         compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
         purpose=normal(run.purpose) or UNSET,
         policy=Policy(
-            run.redundancy,
+            run.replicas,
             run.checkpoint_every,
             run.private,
             run.dual_homing,
-            True if run.vouched else UNSET,
         ),
     )
     checked(manifest)
@@ -527,6 +527,11 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append(
             f"{manifest.aggregation_name} tells who lies from {rule.replicas} volunteers to a "
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
+        )
+    if manifest.audits and manifest.policy.redundancy < FEWEST:
+        found.append(
+            f"audits find who lies, and convict nobody with fewer than {FEWEST} volunteers to a "
+            f"stage; --redundancy {FEWEST} asks for them"
         )
     largest = max(manifest.stages, key=attrgetter("memory_bytes"))
     if largest.memory_bytes > (here := psutil.virtual_memory().total):

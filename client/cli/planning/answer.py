@@ -41,7 +41,6 @@ class CutLine(Struct, frozen=True):
 
     machine: str
     devices: int
-    inside: str
     device_bytes: float
     """Memory of each."""
     host_bytes: float
@@ -171,11 +170,11 @@ def answer(
         context=setting.model.context,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
         delayed=setting.run.delayed_update,
-        redundancy=setting.run.redundancy,
+        redundancy=setting.run.replicas,
     )
     counts = setting.counts(len(machines))
     found = compare.alternatives(machines, works, terms, counts, setting.sizes())
-    best = compare.best_of(found, setting.run.redundancy)
+    best = compare.best_of(found, setting.run.replicas)
     if best is None:
         raise _no_plan(found, setting.model)
     return _tell(setting, machines, found, best, tokens, price)
@@ -241,7 +240,6 @@ def _cuts(work: StageWork, members: Sequence[Machine]) -> list[CutLine]:
         CutLine(
             machine=each.name,
             devices=cut.devices,
-            inside=cut.inside,
             device_bytes=work.taken_bytes(each),
             host_bytes=cut.host_bytes if each.host_bytes else 0.0,
         )
@@ -273,9 +271,9 @@ def _notes(
     setting: Setting, idle: int, best: Alternative, cost: Cost, price: float | None
 ) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
-    if best.replicas < setting.run.redundancy:
+    if best.replicas < setting.run.replicas:
         yield (
-            f"too few machines for redundancy {setting.run.redundancy}: some stage has "
+            f"too few machines for redundancy {setting.run.replicas}: some stage has "
             f"{best.replicas}"
         )
     rule = RULES[setting.run.rule]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Group, Parameter, validators
 
@@ -48,8 +48,6 @@ class MachineChoices:
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_DEVICES))
     ] = None
     """Devices of one machine that share each stage (default: 1)."""
-    inside: Literal["auto", "replicas", "fsdp", "tp"] | None = None
-    """How they share it, as volunteer join has it (default: auto, which cuts what does not fit)."""
     host_memory: str | None = None
     """Memory beside the devices' own, such as 64GB (default: none)."""
     up: str | None = None

@@ -108,7 +108,7 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
         averaging_codec=run.averaging_codec or "s8",
         aggregation=run.aggregation,
         delayed_update=run.delayed_update or False,
-        redundancy=run.redundancy or 2,
+        redundancy=run.redundancy,
         optimizer=run.optimizer or optimizers.DEFAULT,
         measure=run.measure,
     )

@@ -101,8 +101,8 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
         for cut in line.cuts:
             host = f", and {human_bytes(cut.host_bytes)} of its host" if cut.host_bytes else ""
             yield (
-                f"stage {line.stage}: {cut.machine} cuts it over {cut.devices} devices "
-                f"({cut.inside}), {human_bytes(cut.device_bytes)} of each{host}"
+                f"stage {line.stage}: {cut.machine} cuts it over {cut.devices} devices, "
+                f"{human_bytes(cut.device_bytes)} of each{host}"
             )
         if line.frozen_bytes:
             yield (

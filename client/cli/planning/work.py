@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal
 
 from client.cli.founding.fitting import stage_too_large
 from client.cli.founding.manifest import stage_cost
 from client.cli.founding.options import RunChoices
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.pricing import machine_speed, part_seconds
-from client.compute.cuttable import why_not
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.plan.machines import Cut, StageWork
+from client.train.workers.devices import PINNED, why_uncut
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.partition import cut
@@ -114,25 +113,22 @@ class ModelWorks:
         )
         need = reckon(graphs_kept=USUAL_GRAPHS)
         away = reckon(graphs_kept=0, reruns_blocks=True, offload=True)
-        ways: tuple[Literal["fsdp", "tp"], ...] = "fsdp", "tp"
         return StageWork(
             cost,
             float(need.fixed_bytes),
             float(need.graph_bytes),
             float(need.total_bytes),
             float(away.total_bytes),
-            float(away.offloaded_bytes),
+            float(PINNED * away.offloaded_bytes),
             tuple(
-                self._cut(reckon, inside, devices, sequences, whole=len(layers) == 1)
+                self._cut(reckon, devices, sequences, whole=len(layers) == 1)
                 for devices in self._devices
-                for inside in ways
             ),
         )
 
     def _cut(
         self,
         reckon: Callable[..., MemoryNeed],
-        inside: Literal["fsdp", "tp"],
         devices: int,
         sequences: int,
         *,
@@ -140,28 +136,25 @@ class ModelWorks:
     ) -> Cut:
         """Return what a stage needs that is cut over devices; ``reckon`` is `required_bytes` of
         it."""
-        why = why_not(
+        why = why_uncut(
             self._spec,
-            inside,
             ranks=devices,
             sequences=sequences,
             delayed=bool(self._run.delayed_update),
             whole=whole,
         )
         if why:
-            return Cut(devices, inside, why)
-        reckon = partial(reckon, graphs_kept=0, ranks=devices, inside=inside)
+            return Cut(devices, why)
+        reckon = partial(reckon, graphs_kept=0, ranks=devices)
         with_host = reckon(host=True)
-        dealt = devices * -(-sequences // devices) / sequences if inside == "fsdp" else 1.0
         return Cut(
             devices,
-            inside,
             fixed_bytes=float(with_host.fixed_bytes),
             graph_bytes=float(with_host.graph_bytes),
             rerun_bytes=float(reckon(reruns_blocks=True, host=True).total_bytes),
             host_bytes=float(with_host.offloaded_bytes),
             share_bytes=float(reckon().fixed_bytes - with_host.fixed_bytes),
-            work=dealt,
+            work=devices * -(-sequences // devices) / sequences,
         )
 
 

@@ -80,8 +80,7 @@ class HeldStages:
         memory_budget = MemoryBudget(
             terms.manifest,
             terms.usable_bytes,
-            terms.offloading,
-            terms.grouping,
+            terms.devices,
             terms.left_bytes,
             terms.hold_memory,
             lambda words: owner.perform(Explain("swarm", words, "warning")),
@@ -190,10 +189,7 @@ class HeldStages:
         return None if held is None else held.taker(message)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Pass a part of a blob to its download: a case, the buddies, or an attempt to take a
-        stage."""
-        if any(held.copied_for_case(peer, message, payload) for held in self._all()):
-            return
+        """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self._context.terms.history.line_fetch.receive(peer, message, payload):
             return
         if self.buddies is not None and self.buddies.receive(peer, message, payload):

@@ -203,7 +203,7 @@ def test_tokens_per_s_are_those_of_the_whole_model_alone(within: Within) -> None
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "x.swarm"
     made = within(
-        *("create", "--no-measure", "--stages", "2", "--out", str(path)),
+        *("create", "--no-measure", "--stages", "2", "--redundancy", "2", "--out", str(path)),
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
     assert made.returncode == 0, made.stderr
@@ -393,16 +393,12 @@ def test_devices_that_cut_a_stage_are_told_with_their_memory(within: Within) -> 
     assert len(answer["stages"]) == 8
     for stage in answer["stages"]:
         (cut,) = stage["cuts"]
-        assert (cut["devices"], cut["inside"]) == (4, "fsdp")
+        assert cut["devices"] == 4
         assert cut["device_bytes"] == stage["memory_bytes"] < 0.85 * 24e9
         assert 20e9 < cut["host_bytes"] < 40e9, "26 bytes a parameter; the ends have a matrix more"
     assert any("send each other" in note for note in answer["notes"])
-    assert "cuts it over 4 devices (fsdp), " in within("plan", *cards).stdout
-    heads = planned(within, *cards, "--inside", "tp")
-    assert {cut["inside"] for stage in heads["stages"] for cut in stage["cuts"]} == {"tp"}
-    one = planned(within, *few, "--microbatch", "1")
-    assert {cut["inside"] for stage in one["stages"] for cut in stage["cuts"]} == {"tp"}
-    done = within("plan", *few, "--inside", "fsdp", "--microbatch", "1")
+    assert "cuts it over 4 devices, " in within("plan", *cards).stdout
+    done = within("plan", *few, "--microbatch", "1")
     refused = " ".join(done.stderr.split())
     assert "4 devices cannot cut it: a microbatch has 1 sequences" in refused
     small = planned(within, *DESCRIBED, "--devices", "2")
@@ -419,12 +415,10 @@ def test_who_cannot_hold_one_layer_hears_of_devices(within: Within) -> None:
 
 def test_a_table_says_how_devices_share(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "cards.toml"
-    cards = 'devices = 4\ninside = "tp"\nhost_memory = "128GB"\n'
+    cards = 'devices = 4\nhost_memory = "128GB"\n'
     machine = '[[machine]]\nname = "cards"\ncount = 8\ngflops = 5e4\nmemory = "24GB"\n'
     line = 'up = "1Gbit/s"\ndown = "1Gbit/s"\n'
     path.write_text(machine + line + cards)
     flags = ("--no-measure", "--table", str(path), *LARGE_MODEL, *EIGHT_STAGES)
     answer = planned(within, *flags, *FOUR_SEQUENCES)
     assert {cut["machine"] for stage in answer["stages"] for cut in stage["cuts"]} == {"cards"}
-    path.write_text(machine + line + 'inside = "tp"\n')
-    assert "needs several devices" in within("plan", *flags).stderr

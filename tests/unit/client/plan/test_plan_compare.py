@@ -224,7 +224,6 @@ def test_better_lines_for_all_never_make_the_best_plan_slower(
 CUTS = (
     Cut(
         devices=4,
-        inside="fsdp",
         fixed_bytes=2 * GB,
         graph_bytes=GB,
         rerun_bytes=2.5 * GB,
@@ -232,9 +231,7 @@ CUTS = (
         share_bytes=3 * GB,
         work=1.5,
     ),
-    Cut(devices=4, inside="tp", why_not="its heads are odd"),
-    Cut(devices=2, inside="fsdp", why_not="too few sequences"),
-    Cut(devices=2, inside="tp", fixed_bytes=4 * GB, rerun_bytes=5 * GB, share_bytes=4 * GB),
+    Cut(devices=2, why_not="too few sequences"),
 )
 CUTTABLE = replace(stage(memory=8 * GB), cuts=CUTS, usual_bytes=9 * GB)
 
@@ -262,12 +259,11 @@ def test_devices_cut_what_does_not_fit_one_of_them() -> None:
     assert not CUTTABLE.fits(several(4, 6 * GB))
 
 
-def test_the_other_way_is_taken_where_one_is_impossible() -> None:
-    assert CUTTABLE.cut_by(several(2, 7 * GB)) is CUTS[3]
-    assert not CUTTABLE.fits(several(2, 100 * GB, inside="fsdp"))
-    assert CUTTABLE.why_uncut(several(2, 100 * GB, inside="fsdp")) == "too few sequences"
-    assert CUTTABLE.cut_by(several(4, 100 * GB, inside="fsdp")) is CUTS[0], "as the owner wants"
-    assert not CUTTABLE.fits(several(4, 7 * GB, inside="replicas"))
+def test_what_cannot_be_cut_has_to_fit_one_device() -> None:
+    assert not CUTTABLE.fits(several(2, 7 * GB))
+    assert CUTTABLE.why_uncut(several(2, 7 * GB)) == "too few sequences"
+    assert CUTTABLE.fits(several(2, 8 * GB))
+    assert CUTTABLE.why_uncut(several(2, 8 * GB)) == "", "it need not be cut"
     assert not CUTTABLE.fits(several(3, 7 * GB)), "nobody has said how"
 
 
@@ -279,9 +275,9 @@ def test_each_device_with_the_whole_stage_keeps_graphs() -> None:
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        (several(4, GB, host_bytes=9 * GB), "over 4 devices (fsdp) it needs 2.94 GB of each and 9"),
-        (several(2, 2 * GB, inside="fsdp"), "2 devices cannot cut it: too few sequences"),
-        (several(2, 2 * GB, inside="replicas"), "the largest device lends 2.00 GB"),
+        (several(4, GB, host_bytes=9 * GB), "over 4 devices it needs 2.94 GB of each and 9"),
+        (several(2, 2 * GB), "2 devices cannot cut it: too few sequences"),
+        (several(3, 2 * GB), "the largest device lends 2.00 GB"),
         (machine(memory=2 * GB), "the largest machine lends 2.00 GB"),
     ],
 )
