@@ -181,7 +181,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -266,14 +265,6 @@ COMMANDS: Final[dict[str, Command]] = {
         WATCH,
         "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
-        ),
     ),
     "checkpoint": Command(
         USE,
