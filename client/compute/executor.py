@@ -288,7 +288,6 @@ class Executor:
         chosen = device.select_device(request.device)
         self._close_stage()
         self._opened = None  # first free the memory of the previous stage
-        allowance.check_fits(request)
         if self._owns_process:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)

@@ -45,6 +45,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client.cli.founding.presets import PRESETS
+from client.compute import s8
 from client.compute.codec import decode, encode
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
@@ -209,17 +210,17 @@ def codec(asked: argparse.Namespace) -> Found:
     fetched["seal"] = timed("cpu", lambda: seal(payload), 5)
     fetched["check the seal"] = timed("cpu", lambda: check_seal(payload), 5)
     if asked.device != "cpu":
-        from client.compute import device_s8
+        chunk = s8.chunk_of(numbers.device)
 
         def encode_there() -> None:
-            for _ in device_s8.encode(numbers, None, rotated=False):
+            for _ in s8.encode(numbers, None, rotated=False, chunk=chunk):
                 pass
 
         fetched["encode there"] = timed(asked.device, encode_there)
         body = torch.frombuffer(bytearray(payload), dtype=torch.uint8)[-len(numbers) * 6 * 130 :]
         there = body.to(asked.device)
         fetched["decode there"] = timed(
-            asked.device, lambda: device_s8.decode(there, copied, None, rotated=False)
+            asked.device, lambda: s8.decode(there, copied, None, rotated=False, chunk=chunk)
         )
     rate = {name: numbers.nbytes / seconds / 1e9 for name, seconds in fetched.items()}
     return {

@@ -74,7 +74,6 @@ def stage_need(
         offload=offload,
         ranks=ranks,
         host=host,
-        z_loss=manifest.optimizer.z_weight > 0,
     )
 
 

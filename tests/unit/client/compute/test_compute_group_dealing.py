@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from client.compute import group as module
-from client.compute.group import WorkerGroup
+from client.compute.group import WorkerGroup, together
 from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
 from client.compute.replies import (
     Applied,
@@ -21,6 +21,7 @@ from client.compute.replies import (
     Failed,
     GroupJoined,
     LossComputed,
+    MatmulRate,
     Probed,
     Recomputed,
     Reply,
@@ -237,6 +238,24 @@ async def test_a_rank_that_never_answers_is_given_up(
         with pytest.raises(WorkerDied, match="it had not answered the other ranks for 5 s"):
             await group.call(open_request(0, [4]))
         assert trio.current_time() >= module._MARGIN_S
+
+
+def test_what_ranks_have_measured_is_one_machine() -> None:
+    def one(device: str, flops: float, memory: int) -> Probed:
+        return Probed(
+            device=device,
+            identity=f"card of {memory} bytes",
+            rates=[MatmulRate(64, "float32", flops)],
+            memory_total_bytes=memory,
+            memory_available_bytes=memory,
+            copy_bytes_per_s=5.0,
+        )
+
+    cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)])
+    assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
+    assert cards.identity == "card of 800 bytes; card of 600 bytes"
+    processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
+    assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
 
 
 # --- a stage that is cut over the ranks -----------------------------------------------------------

@@ -49,7 +49,6 @@ from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.specs.slices import slices
 from model_zoo.whole import build_whole
-from tests.support.cases import usual
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -61,7 +60,7 @@ from tests.support.compute_stages import (
 )
 from tests.support.compute_steps import STEP_TOKENS, of_step
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TIMEOUT_S = 900
 CLOSE = 1e-5
@@ -97,20 +96,17 @@ def learn(step: int, microbatch: int) -> ForwardBackward:
 
 @pytest.mark.parametrize(
     ("count", "kinds"),
-    usual(
-        1,
-        [
-            (2, [("llama", {"reruns_blocks": True, "averaging_codec": "s8"})]),
-            (
-                3,
-                [
-                    ("gpt", {"averaging_codec": "s8"}),
-                    ("llama", {"reruns_blocks": True}),
-                    ("mixtral", {"precision": "bf16"}),
-                ],
-            ),
-        ],
-    ),
+    [
+        (2, [("llama", {"reruns_blocks": True, "averaging_codec": "s8"})]),
+        (
+            3,
+            [
+                ("gpt", {"averaging_codec": "s8"}),
+                ("llama", {"reruns_blocks": True}),
+                ("mixtral", {"precision": "bf16"}),
+            ],
+        ),
+    ],
 )
 async def test_a_cut_stage_answers_as_one_process(
     count: int, kinds: list[tuple[str, dict[str, object]]], tmp_path: Path
@@ -277,7 +273,6 @@ async def begins_with_an_imported_model_and_loads_versions(worker: Worker, tmp_p
     assert loss == pytest.approx(alone.call(learn(1, 6))[0].loss_sum, rel=CLOSE)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 async def test_a_rank_that_dies_or_hangs_in_a_pass_ends_the_group(
     how: str, monkeypatch: pytest.MonkeyPatch
