@@ -46,7 +46,6 @@ from client.compute.requests import (
     CompareContribution,
     Contribute,
     DecodeSum,
-    Drop,
     Evaluate,
     Forward,
     ForwardBackward,
@@ -56,7 +55,6 @@ from client.compute.requests import (
     KeepVersion,
     Load,
     LoadStart,
-    Measure,
     OpenStage,
     PrepareData,
     Probe,
@@ -93,7 +91,6 @@ _NO_GRADIENTS = (
     | SumAgain
     | Forward
     | Evaluate
-    | Drop
     | Save
     | Probe
     | PrepareData
@@ -217,8 +214,6 @@ class Executor:
                 return samples.prepare(request), ()
             case Load() | LoadStart():
                 return self._load(request), ()
-            case Measure():
-                return device.measure(self._stage.replica, request), ()
             case Forward():
                 return passes.forward(self._stage.replica, request, payloads)
             case ForwardBackward():
@@ -229,8 +224,6 @@ class Executor:
                 return passes.subtract(self._stage.replica, request, payloads)
             case Evaluate():
                 return passes.evaluate(self._stage.replica, request, payloads)
-            case Drop():
-                return passes.drop(self._stage.replica, request)
             case Contribute():
                 return self._stage.averager.contribute(request)
             case Reduce():

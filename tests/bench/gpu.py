@@ -56,7 +56,6 @@ from client.compute.requests import (
     Backward,
     Contribute,
     DecodeSum,
-    Drop,
     Forward,
     ForwardBackward,
     OpenStage,
@@ -538,7 +537,9 @@ def _pipelined(
         named: Any = {"step": worker.replica.version, "microbatch": number}
         worker.executor.execute(Forward(**named), [given], answer)
         worker.executor.execute(Backward(**named), [gradient, given], answer)
-    worker.executor.execute(Drop(microbatches=[0]), [], answer)  # answered after all others
+    worker.executor.execute(
+        Probe(sizes=[], device=asked.device), [], answer
+    )  # answered after all others
     sync(asked.device)
     taken = time.perf_counter() - began
     if len(answers) != 2 * one.microbatches + 1:
@@ -739,7 +740,6 @@ def faults(asked: argparse.Namespace) -> Found:
         told["out of memory"] = str(reply)[:400]
         del hold
         told["state is unchanged"] = worker.replica.state_hash() == before
-        worker.ask(Drop(microbatches=[0]))
         small = replace(large, sequences=512)
         reply, _ = worker.ask(ForwardBackward(step=0, microbatch=1, tokens=small.sample(1)))
         told["afterwards"] = str(reply)[:300]

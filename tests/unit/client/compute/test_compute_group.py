@@ -22,7 +22,6 @@ from client.compute.requests import (
     ApplyLocal,
     Backward,
     Contribute,
-    Drop,
     Forward,
     ForwardBackward,
     Load,
@@ -205,7 +204,6 @@ async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
             first.call(Backward(step=0, microbatch=m), gradients[m])
             with pytest.raises(RequestFailed, match="counted already"):
                 await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
-        assert (await worker.call(Drop(microbatches=list(ids))))[0].graphs == 0
         bounds = [0, opening.parameters]
         reply, (sent,) = await worker.call(Contribute(step=0, attempt=0, bounds=bounds))
         assert reply.microbatches == list(ids)
@@ -292,7 +290,7 @@ async def test_a_rank_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(WorkerDied, match="rank"):
             await worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
         with pytest.raises(WorkerDied):
-            await worker.call(Drop(microbatches=[]))
+            await worker.call(SetThreads(threads=1))
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 

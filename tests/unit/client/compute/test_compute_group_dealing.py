@@ -17,7 +17,6 @@ from client.compute.replies import (
     Applied,
     Contributed,
     ContributionCompared,
-    Dropped,
     Failed,
     GroupJoined,
     LossComputed,
@@ -28,6 +27,7 @@ from client.compute.replies import (
     Saved,
     StageOpened,
     SumGathered,
+    ThreadsSet,
     VersionShared,
 )
 from client.compute.requests import (
@@ -35,7 +35,6 @@ from client.compute.requests import (
     ApplyLocal,
     CompareContribution,
     Contribute,
-    Drop,
     ForwardBackward,
     GatherSum,
     JoinGroup,
@@ -44,6 +43,7 @@ from client.compute.requests import (
     Recompute,
     Request,
     Save,
+    SetThreads,
     ShareVersion,
 )
 from tests.support.compute_stages import open_request
@@ -82,7 +82,7 @@ class FakeRank(Worker):
             OpenStage: OPENED,
             GatherSum: SumGathered(),
             ShareVersion: VersionShared(digest=self.digest),
-            Drop: Dropped(graphs=2),
+            SetThreads: ThreadsSet(),
             Probe: probed(self.kind),
             Contribute: Contributed(microbatches=[]),
             ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
@@ -197,7 +197,7 @@ async def test_a_failure_of_the_first_rank_is_only_told() -> None:
             await asked.wait()
         assert (caught.value.kind, caught.value.part) == ("codec", 3)
         assert "ShareVersion" not in ranks[0].kinds() + ranks[1].kinds()
-        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+        await group.call(SetThreads(threads=2))
 
 
 @pytest.mark.parametrize("how", ["death", "digest", "failure"])
@@ -318,7 +318,7 @@ async def test_what_all_ranks_refuse_is_only_told() -> None:
             rank.answer(Failed(kind="poisoned", message="the loss"))
         with pytest.raises(RequestFailed, match="the loss"):
             await asked.wait()
-        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+        await group.call(SetThreads(threads=2))
 
 
 @pytest.mark.parametrize(
