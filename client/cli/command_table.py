@@ -181,7 +181,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -232,14 +231,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("logs -n 50", "the last 50 lines"),
             ("logs -f --level warning", "follow warnings and errors"),
             ("logs --since 18:00", "the lines since then"),
-        ),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
         ),
     ),
     "checkpoint": Command(

@@ -128,7 +128,7 @@ def prediction(manifest: Manifest, compute_s: float, mbit: float, rtt: float) ->
         microbatches=MICROBATCHES,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT["s8"],
-        delayed=manifest.delayed,
+        delayed=manifest.delayed_update,
     )
     machine = Machine("volunteer", 1.0, 16e9, line, line, rtt_s=rtt / 1e3)
     return predict(run, [[machine, machine]])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from client.control.snapshot import AuditCounts, AuditsView, ExpelledView, Snapshot
-from client.ui.model import dashboard, peers, trust
-from client.ui.model.record import Record
-from client.ui.model.span import Box, line_width, plain
+from client.views import dashboard, peers, trust
+from client.views.record import Record
+from client.views.span import Box, line_width, plain
 from tests.ui.examples import ANNA, BORIS, CARLA, ME, judged, recorded_from, snapshot, update
 
 NARROW, WIDE = Box(60, 16), Box(140, 40)

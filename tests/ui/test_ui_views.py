@@ -8,13 +8,13 @@ from msgspec import structs
 from client.control.matches import Explanation, PayingMove, SeatMatch, StewardshipView
 from client.control.snapshot import AmendmentView, GivenUpView, LimitsView, WorkerView
 from client.control.updates import Update
-from client.ui.model import dashboard, matching, settings
-from client.ui.model.diagnostics import report
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting
-from client.ui.model.span import Box, line_width, plain
-from client.ui.model.stages import stage_map, stage_rows, stage_table
-from client.ui.model.swarm import swarm_head
+from client.ui.diagnostics import report
+from client.views import dashboard, matching, settings
+from client.views.record import Record
+from client.views.settings import Setting
+from client.views.span import Box, line_width, plain
+from client.views.stages import stage_map, stage_rows, stage_table
+from client.views.swarm import swarm_head
 from tests.ui import examples
 from tests.ui.examples import (
     ANNA,

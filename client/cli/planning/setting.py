@@ -135,9 +135,9 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
         averaging_codec="s8" if manifest.averaging_codec == "ring16" else manifest.averaging_codec,
-        aggregation=manifest.aggregation_name,
-        delayed_update=manifest.delayed,
-        compute_dtype=manifest.precision,
+        aggregation=manifest.aggregation,
+        delayed_update=manifest.delayed_update,
+        compute_dtype=manifest.compute,
         audit=round(100 * manifest.audits),
         redundancy=manifest.policy.redundancy,
         dual_homing=manifest.policy.dual_homing_percent,

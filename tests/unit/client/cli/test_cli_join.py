@@ -334,7 +334,6 @@ def test_a_crash_in_the_background_shows_its_last_lines(
 
 def test_headless_and_detach_exclude_each_other(within: Within) -> None:
     assert within("join", "--headless", "--detach").returncode == ExitCode.USAGE
-    assert within("join", "--headless", "--record", "x").returncode == ExitCode.USAGE
 
 
 def test_settings_are_handed_over_as_they_were_resolved(
@@ -392,7 +391,6 @@ def test_plain_shows_a_line_until_the_node_ends(
 
 def test_nothing_to_attach_to(home: Path, within: Within) -> None:
     assert within("attach").returncode == ExitCode.NOT_RUNNING
-    assert within("attach", "--plain", "--record", "x").returncode == ExitCode.USAGE
     assert within("attach", "--plain", "--socket", str(home / "no.sock")).returncode == 3
 
 

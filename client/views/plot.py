@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 
-from client.ui.model.span import Box, Line, Span, Tone
-from client.ui.text import fit
+from client.views.span import Box, Line, Span, Tone
+from client.views.text import fit
 
 Point = tuple[float, float]
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))

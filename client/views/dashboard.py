@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from client.control.names import with_names
 from client.control.snapshot import EventView, Snapshot, WorkerView
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.plot import bar, curve, spark
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Span, Tone, cut, line, pair, spread
-from client.ui.text import clean, fit, wrap
+from client.views import words
+from client.views.plot import bar, curve, spark
+from client.views.record import Record
+from client.views.span import Box, Line, Span, Tone, cut, line, pair, spread
+from client.views.text import clean, fit, wrap
 
 QUIET = ("StepCommitted", "VersionEvaluated", "StageClosed", "StageAssigned")
 """Kinds of events that other panels show better."""

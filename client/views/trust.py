@@ -6,10 +6,10 @@ from collections import Counter
 
 from client.control.snapshot import Snapshot, TrustView
 from client.control.trust_words import audit_results, audits_today, next_step, not_judged
-from client.ui.model import words
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Span, Tone, cut, pair
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.record import Record
+from client.views.span import Box, Line, Span, Tone, cut, pair
+from client.views.text import clean, wrap
 
 LABELS = 11
 MOST_EXPELLED = 3

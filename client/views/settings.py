@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from client.control.snapshot import LimitsView
-from client.ui.model import words
-from client.ui.model.plot import bar
-from client.ui.model.record import Record
-from client.ui.model.span import (
+from client.views import words
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import (
     Box,
     Column,
     Line,
@@ -22,7 +22,7 @@ from client.ui.model.span import (
     line,
     pair,
 )
-from client.ui.text import clean
+from client.views.text import clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import Snapshot
-from client.ui.model import words
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Tone, cut, line
-from client.ui.model.stages import SERVING, StageRow, stage_rows
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.record import Record
+from client.views.span import Box, Line, Tone, cut, line
+from client.views.stages import SERVING, StageRow, stage_rows
+from client.views.text import clean, wrap
 
 WAITING = (
     "Your part of the model is chosen as soon as this machine has been measured, which takes some "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from client.control.snapshot import Snapshot
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.plot import progress, spark
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Tone, cut, line, pair
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.plot import progress, spark
+from client.views.record import Record
+from client.views.span import Box, Line, Tone, cut, line, pair
+from client.views.text import clean, wrap
 
 SAMPLE_MARK = " ▸ "
 """Between a prompt and what the model has written."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.dashboard import event_line
-from client.ui.model.record import Record
-from client.ui.model.recovery import Incident, Names, summary
-from client.ui.model.span import Box, Line, Row, Span, Tone, cut, line, pair, spread
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.dashboard import event_line
+from client.views.record import Record
+from client.views.recovery import Incident, Names, summary
+from client.views.span import Box, Line, Row, Span, Tone, cut, line, pair, spread
+from client.views.text import clean, wrap
 
 MARKS: dict[str, tuple[str, Tone]] = {
     "noticed": ("●", "bad"),

@@ -14,8 +14,8 @@ import msgspec
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import HeldOutPoint, StepPoint, Update
-from client.ui.model.recovery import Incidents
-from client.ui.model.words import moment
+from client.views.recovery import Incidents
+from client.views.words import moment
 
 MAX_POINTS = 2000
 MAX_EVENTS = 2000

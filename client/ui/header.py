@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from client.control.snapshot import WHEN_DONE, DrainCostView, Snapshot
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.gone import headline, is_gone
-from client.ui.model.plot import progress
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Span, Tone, cut, line, line_width, spread
+from client.ui.gone import headline, is_gone
 from client.ui.source.mailbox import Link
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.plot import progress
+from client.views.record import Record
+from client.views.span import Box, Line, Span, Tone, cut, line, line_width, spread
+from client.views.text import clean, wrap
 
 GAP = Span("  ")
 VAST = 149
@@ -20,9 +20,6 @@ _LINKS: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "lost": ("NO CONNECTION", "bad"),
     "ended": ("ENDED", "warn"),
-    "playing": ("RECORDING", "second"),
-    "held": ("RECORDING, HELD", "second"),
-    "over": ("RECORDING, AT ITS END", "second"),
 }
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from client.control.names import named, with_names
 from client.control.snapshot import EventView, ReplicaView, Snapshot
 from client.quantities import plural
-from client.ui.model.words import listed
-from client.ui.text import clean
+from client.views.text import clean
+from client.views.words import listed
 
 MAX_INCIDENTS = 200
 MAX_NOTES = 6

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 
 from client.redaction import Redactor
-from client.ui.model import words
-from client.ui.model.header import drain_words
-from client.ui.model.record import Record
-from client.ui.model.recovery import summary
-from client.ui.text import clean
+from client.ui.header import drain_words
+from client.views import words
+from client.views.record import Record
+from client.views.recovery import summary
+from client.views.text import clean
 
 EVENTS = 30
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from client.control.names import with_names
 from client.control.snapshot import EventView
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.dashboard import event_line
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Row, cut, line, pair
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.dashboard import event_line
+from client.views.record import Record
+from client.views.span import Box, Line, Row, cut, line, pair
+from client.views.text import clean, wrap
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -7,8 +7,8 @@ import shlex
 
 from client.control.snapshot import InviteView
 from client.qr_code import qr_lines
-from client.ui.model.span import Box, Line, line
-from client.ui.text import clean, wrap
+from client.views.span import Box, Line, line
+from client.views.text import clean, wrap
 
 NO_ASCII = "a QR code cannot be drawn in ASCII"
 MAX_CHARS = 4000

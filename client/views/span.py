@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from client.ui.text import clean, fit, width
+from client.views.text import clean, fit, width
 
 Tone = Literal[
     "plain", "strong", "muted", "faint", "good", "warn", "bad", "accent", "second", "key"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.ui.model.gone import UNKNOWN, next_step
-from client.ui.model.header import drain_words
-from client.ui.model.record import Record
-from client.ui.model.span import Tone
+from client.ui.gone import UNKNOWN, next_step
+from client.ui.header import drain_words
 from client.ui.source.mailbox import Link
-from client.ui.text import clean
+from client.views.record import Record
+from client.views.span import Tone
+from client.views.text import clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,11 @@ STAYS = {
 """The node's activity after only the view is closed."""
 
 
-def ways(record: Record, live: bool, link: Link) -> list[Way]:
+def ways(record: Record, link: Link) -> list[Way]:
     """Return the ways in the order of their costs.
 
-    A recording can only be closed, and so can the view of a node that does not answer or drains.
+    The view of a node that does not answer, or drains, can only be closed.
     """
-    if not live:
-        return [Way("d", "detach", "Close", "this is a recording: nothing changes", "good")]
     now = record.snapshot
     if link.state != "live" or now is None or now.state == "stopping":
         return [Way("d", "detach", "Close", _when_closed(record, link), "plain")]

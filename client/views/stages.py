@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import ReplicaView, Snapshot, StageView
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.plot import bar
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
-from client.ui.text import width
+from client.views import words
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
+from client.views.text import width
 
 SERVING = "serving"
 _MARKS: dict[str, tuple[str, Tone]] = {

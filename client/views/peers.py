@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from client.control.snapshot import Snapshot, TrustView
 from client.quantities import plural
-from client.ui.model import trust, words
-from client.ui.model.dashboard import event_line
-from client.ui.model.plot import bar
-from client.ui.model.record import Record
-from client.ui.model.span import (
+from client.views import trust, words
+from client.views.dashboard import event_line
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import (
     Box,
     Column,
     Line,
@@ -23,7 +23,7 @@ from client.ui.model.span import (
     line,
     pair,
 )
-from client.ui.text import clean, width
+from client.views.text import clean, width
 
 SORTS = ("state", "round trip", "stage", "rate", "name")
 _ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3, "gone": 4}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from client.control.snapshot import ContributorView
 from client.quantities import plural
-from client.ui.model import words
-from client.ui.model.plot import bar
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Column, Line, Row, Span, cells_of, head_of, line
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import Box, Column, Line, Row, Span, cells_of, head_of, line
+from client.views.text import clean, wrap
 
 TITLE = "Who contributed, as others of their stage counted it"
 _EMPTY = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from client.ui.model import words
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line, Tone, line
 from client.ui.source.mailbox import Link
-from client.ui.text import clean, wrap
+from client.views import words
+from client.views.record import Record
+from client.views.span import Box, Line, Tone, line
+from client.views.text import clean, wrap
 
 MAX_LINES = 4
 """Lines of one sentence."""

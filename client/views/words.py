@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from client.control.names import named as names_beside
-from client.ui.model.span import Tone
-from client.ui.text import clean
+from client.views.span import Tone
+from client.views.text import clean
 
 NONE = "–"
 ABSURD = "?"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.names import with_names
 from client.events import Decision
-from client.ui.model import words
-from client.ui.model.record import Record
-from client.ui.model.span import (
+from client.views import words
+from client.views.record import Record
+from client.views.span import (
     Box,
     Column,
     Line,
@@ -22,7 +22,7 @@ from client.ui.model.span import (
     line,
     pair,
 )
-from client.ui.text import clean, wrap
+from client.views.text import clean, wrap
 
 WAITING = "the matching starts when this machine has been measured"
 STABLE = "none would help both a volunteer and a stage"
