@@ -10,13 +10,13 @@ from msgspec import Struct
 from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import running_home
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.contributors_text import leaderboard_lines
-from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson
 from client.control.snapshot import ContributorView
 from client.errors import ExitCode, UserError
 from client.store.curve import CurveFile
 from client.store.identity import load_identity
+from client.views.report import leaderboard_report
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
 
@@ -59,5 +59,4 @@ def leaderboard(
         )
         return
     seed = load_identity(home.folders.data)
-    for line in leaderboard_lines(found, Signer(seed).peer if seed else ""):
-        print(printable(line))
+    print(leaderboard_report(found, Signer(seed).peer if seed else ""))

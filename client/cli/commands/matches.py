@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from client.cli.matching.matches_text import whole_report
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running
 from client.cli.terminal.output import print_moment
 from client.control.client import NotRunning
 from client.errors import ExitCode
+from client.views.report import matches_report
 
 WATCH_S = 1.0
 
@@ -43,7 +43,7 @@ def matches(
         try:
             while True:
                 now = node.matches(everything)
-                report = partial(whole_report, node.status())
+                report = partial(matches_report, node.status())
                 print_moment(now, report, as_json=json, watch=watch)
                 if not watch:
                     break

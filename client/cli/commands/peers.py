@@ -6,12 +6,10 @@ from msgspec import Struct
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson, RunningSwarm
-from client.cli.terminal.table import aligned
 from client.control.snapshot import AuditsView, ExpelledView, Snapshot, TrustView
-from client.control.trust_words import audit_results, audits_today, next_step
-from protocol.ids import PeerId, short
+from client.views.report import peers_report
 
 
 class Stage(Struct, frozen=True):
@@ -61,14 +59,11 @@ def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     Under Trust: how far this volunteer trusts them and why, and who was expelled.
     """
     with connect(running_home().folders, swarm) as node:
-        found = members(node.status())
+        now = node.status()
     if json:
-        print_json(found)
-        return
-    rows = [[one.peer, one.name or "-", one.state, _rtt(one), _stages(one)] for one in found.peers]
-    head = ["member", "name", "state", "round trip", "stages"]
-    for line in [*aligned(head, rows), *trust_lines(found)]:
-        print(printable(line))
+        print_json(members(now))
+    else:
+        print(peers_report(now))
 
 
 def members(now: Snapshot) -> Peers:
@@ -101,45 +96,3 @@ def members(now: Snapshot) -> Peers:
         expelled=now.expelled,
         audits=now.audits,
     )
-
-
-def trust_lines(found: Peers) -> list[str]:
-    """Return the section Trust: a line a member, why some are not trusted, where the evidence
-    is."""
-    if not (found.trust or found.audits):
-        return []
-    rows = [[one.peer, one.standing, _audits(one), _inviter(one)] for one in found.trust]
-    head = ["member", "standing", "our audits", "invited by"]
-    why = [
-        f"{short(PeerId(one.peer))}: {words}"
-        for one in found.trust
-        for words in (one.words if one.standing != "proven" else "", one.fault)
-        if words
-    ]
-    lines = [
-        *([audits_today(found.audits)] if found.audits else []),
-        *(aligned(head, rows) if rows else []),
-        *why,
-        *(f"evidence: {words}" for words in dict.fromkeys(map(next_step, found.expelled))),
-    ]
-    return ["", "Trust", *(f"  {line}" for line in lines)]
-
-
-def _audits(one: TrustView) -> str:
-    return f"{one.audits.drawn}, {audit_results(one.audits)}" if one.audits.drawn else "-"
-
-
-def _inviter(one: TrustView) -> str:
-    return short(PeerId(one.invited_by[-1])) if one.invited_by else "-"
-
-
-def _rtt(peer: Peer) -> str:
-    trip = "-" if peer.rtt_ms is None else f"{peer.rtt_ms:.0f} ms"
-    if peer.punched:
-        return f"{trip}, direct through both routers"
-    return f"{trip}, relayed through {short(PeerId(peer.relay))}" if peer.relay else trip
-
-
-def _stages(peer: Peer) -> str:
-    words = (f"{one.stage} ({one.state}, {one.rate:.2g}/s)" for one in peer.stages)
-    return ", ".join(words) or "-"

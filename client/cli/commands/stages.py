@@ -6,11 +6,10 @@ from msgspec import Struct
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson, RunningSwarm
-from client.cli.terminal.table import aligned
-from client.control.names import named
-from client.control.snapshot import Snapshot, StageView
+from client.control.snapshot import StageView
+from client.views.report import stages_report
 
 
 class Stages(Struct, frozen=True, kw_only=True):
@@ -30,7 +29,7 @@ class Stages(Struct, frozen=True, kw_only=True):
 def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """List the stages of the model: how many serve each, how fast, and who."""
     with connect(running_home().folders, swarm) as node:
-        now = node.status()
+        now, matches = node.status(), node.matches()
     if json:
         answer = Stages(
             swarm=now.swarm,
@@ -43,23 +42,4 @@ def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
         )
         print_json(answer)
         return
-    rows = [_row(stage, now) for stage in now.stages]
-    for line in aligned(["stage", "layers", "version", "serving", "rate", "held by"], rows):
-        print(printable(line))
-
-
-def _row(stage: StageView, now: Snapshot) -> list[str]:
-    serving = [replica for replica in stage.replicas if replica.state == "serving"]
-    holders = [
-        ("this volunteer" if replica.peer == now.peer else named(replica.peer, now.names))
-        + ("" if replica.state == "serving" else f" ({replica.state})")
-        for replica in stage.replicas
-    ]
-    return [
-        str(stage.stage),
-        str(stage.layers),
-        str(stage.version),
-        str(len(serving)) if serving else "nobody",
-        f"{sum(replica.rate for replica in serving):.2g}/s",
-        ", ".join(holders) or "-",
-    ]
+    print(stages_report(now, matches))

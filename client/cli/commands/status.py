@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import (
@@ -12,11 +13,12 @@ from client.cli.reach.running import (
     not_running,
     wait_for_ending,
 )
-from client.cli.terminal.output import print_moment, printable, say
+from client.cli.terminal.output import print_moment, say
 from client.cli.terminal.parameters import RunningSwarm
-from client.cli.terminal.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
+from client.views.report import status_report
+from client.views.status import one_line
 
 WATCH_S = 1.0
 
@@ -48,7 +50,7 @@ def status(
         return
     with connect(folders, swarm) as node:
         try:
-            shown = _print(node.status(), json, watch, plain)
+            shown = _print(node, node.status(), json, watch, plain)
             while watch:
                 shown = _look_again(node, json, plain, shown)
         except NotRunning as error:
@@ -65,13 +67,18 @@ def _look_again(
     now = node.status()
     if plain and not as_json and shown == (now.state, now.step):
         return shown
-    return _print(now, as_json, True, plain)
+    return _print(node, now, as_json, True, plain)
 
 
-def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
+def _print(
+    node: ControlClient, now: Snapshot, as_json: bool, watch: bool, plain: bool
+) -> tuple[str, int]:
     """Print a snapshot; return the values that trigger the next plain line when they change."""
     if plain and not as_json:
-        print(printable(progress_line(now)), flush=True)
+        print(one_line(now), flush=True)
+    elif as_json:
+        print_moment(now, status_report, as_json=True, watch=watch)
     else:
-        print_moment(now, status_report, as_json=as_json, watch=watch)
+        report = partial(status_report, matches=node.matches())
+        print_moment(now, report, as_json=False, watch=watch)
     return now.state, now.step
