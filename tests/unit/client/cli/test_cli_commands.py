@@ -129,10 +129,11 @@ def test_tables_are_for_people(home: Path, within: Within) -> None:
         peers = within("status", "peers").stdout.splitlines()
         stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
-    assert [row.split()[0] for row in peers] == ["member", "12D3KooWexamplenear", "12D3KooWfar"]
-    assert "12 ms" in peers[1]
-    assert "this volunteer" in stages[1]
-    assert "nobody" in stages[2]
+    (near,) = [row for row in peers if "12D3KooWexamplenear" in row]
+    assert "12.3 ms" in near
+    assert any("12D3KooWfar" in row for row in peers)
+    assert any("you" in row for row in stages)
+    assert any("nobody" in row for row in stages)
     assert line.startswith("step 3/10")
 
 
