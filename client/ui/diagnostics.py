@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 
 from client.redaction import Redactor
-from client.ui.header import drain_words
 from client.views import words
 from client.views.record import Record
 from client.views.recovery import summary
+from client.views.status import drain_words
 from client.views.text import clean
 
 EVENTS = 30

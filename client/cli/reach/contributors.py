@@ -11,6 +11,7 @@ from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
 from client.store.company import load_company
 from client.store.contributions import load_contributions
+from client.store.credit import load_credit
 from client.store.swarms import SwarmStore
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId, SwarmId
@@ -38,3 +39,15 @@ def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
     found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
     found |= {address.peer for address in known.peers if address.peer} if known else set()
     return tuple(sorted(found))
+
+
+def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:
+    """Return this volunteer's microbatches and tokens in committed steps of a swarm, over all its
+    sessions."""
+    for path, node in running_nodes(home.folders.runtime):
+        if node.swarm == swarm:
+            with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
+                now = client.status().credit
+                return now.microbatches, now.tokens
+    kept = load_credit(home.folders.credit(swarm))
+    return (kept.microbatches, kept.tokens) if kept else (0, 0)

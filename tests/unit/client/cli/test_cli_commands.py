@@ -83,10 +83,9 @@ def test_every_command_has_a_file_and_examples_that_are_commands(within: Within)
         (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
         (["stop"], {"pid", "stopping"}),
-        (["peers"], {"peers"}),
-        (["stages"], {"stages", "step"}),
+        (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
+        (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
-        (["credit"], {"swarms"}),
         (["cache", "ls"], {"kinds", "folder"}),
         (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
         (["config", "show"], {"settings", "origins"}),
@@ -101,7 +100,7 @@ def test_json_has_a_schema_version(
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "stop", "peers", "stages", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "stop", "status", "events"])
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
     done = within(command)
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
@@ -127,13 +126,14 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
 
 def test_tables_are_for_people(home: Path, within: Within) -> None:
     with node_of(home, WithPeers()):
-        peers = within("peers").stdout.splitlines()
-        stages = within("stages").stdout.splitlines()
+        peers = within("status", "peers").stdout.splitlines()
+        stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
-    assert [row.split()[0] for row in peers] == ["member", "12D3KooWexamplenear", "12D3KooWfar"]
-    assert "12 ms" in peers[1]
-    assert "this volunteer" in stages[1]
-    assert "nobody" in stages[2]
+    (near,) = [row for row in peers if "12D3KooWexamplenear" in row]
+    assert "12.3 ms" in near
+    assert any("12D3KooWfar" in row for row in peers)
+    assert any("you" in row for row in stages)
+    assert any("nobody" in row for row in stages)
     assert line.startswith("step 3/10")
 
 
