@@ -65,9 +65,9 @@ from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
+from client.store.persisted import Persisted
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
-from client.store.vouches import load_vouches, save_vouches
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
 from client.train.machine.core_sharing import CoreSharing
@@ -101,7 +101,7 @@ from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.port_mapping.mapped import PINHOLE
 from protocol.port_mapping.pcp import NONCE_BYTES
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
@@ -649,9 +649,7 @@ class Node:
         swarm = self._swarm
         if not swarm.manifest.policy.private:
             return None
-        kept, warning = load_vouches(self._folders.vouches(swarm.swarm))
-        if warning:
-            self._event_sink.explain(Explain("membership", warning, "warning"))
+        kept = Persisted(self._folders.vouches(swarm.swarm), KeptRegister).load(self._warn)
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
         if not (answer := register.own_answer()) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
@@ -676,13 +674,11 @@ class Node:
             self._end_refused,
         )
 
-    def _keep_vouches(self, kept: Kept) -> None:
-        path = self._folders.vouches(self._swarm.swarm)
-        try:
-            save_vouches(path, kept)
-        except OSError as error:
-            words = f"cannot write {path}: {error.strerror}; make room: volunteer cache prune"
-            self._event_sink.explain(Explain("membership", words, "error"))
+    def _keep_vouches(self, kept: KeptRegister) -> None:
+        Persisted(self._folders.vouches(self._swarm.swarm), KeptRegister).keep(kept, self._warn)
+
+    def _warn(self, words: str) -> None:
+        self._event_sink.explain(Explain("membership", words, "warning"))
 
     def _end_refused(self, reason: str) -> None:
         """End: the swarm does not want us, or no longer."""

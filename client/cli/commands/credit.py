@@ -10,7 +10,8 @@ from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, ControlError, running_nodes
-from client.store.credit import load_credit
+from client.store.persisted import Persisted
+from client.store.records import KeptCredit
 from client.store.swarms import SwarmStore
 
 
@@ -79,7 +80,8 @@ def contributions(home: Home) -> list[Contribution]:
             continue  # it ended meanwhile: the file has its work
     found = []
     for known in SwarmStore(home.folders.swarms).all():
-        now = live.get(known.swarm) or load_credit(home.folders.credit(known.swarm))
+        kept = Persisted(home.folders.credit(known.swarm), KeptCredit)
+        now = live.get(known.swarm) or kept.peek()
         if now is None:
             continue
         found.append(

@@ -16,8 +16,9 @@ from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.quantities import plural
-from client.store.packed import DamagedFile
-from client.store.proofs import Shown, load_shown, save_shown
+from client.store.persisted import DamagedFile, Persisted
+from client.store.records import ShownEvidence
+from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
@@ -55,7 +56,7 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
     try:
-        save_shown(out, kept)
+        Persisted(out, ShownEvidence).save(kept)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
     say(f"saved in {out}; to check it: volunteer evidence verify {out}")
@@ -73,31 +74,36 @@ def verify(file: Path, *, json: AsJson = False) -> int:
         A file of volunteer evidence save.
     """
     try:
-        shown = load_shown(file)
+        shown = Persisted(file, ShownEvidence).read()
     except DamagedFile as error:
-        raise UserError(str(error), "ask for the file again", ExitCode.USAGE) from error
+        words = f"{file} is damaged: {error}"
+        raise UserError(words, "ask for the file again", ExitCode.USAGE) from error
     except OSError as error:
         problem = f"cannot read {file}: {error.strerror}"
         raise UserError(problem, "check the name", ExitCode.USAGE) from error
+    if shown is None:
+        raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
     return _report(shown, as_json=json)
 
 
-def _kept(text: str | None) -> Shown:
+def _kept(text: str | None) -> ShownEvidence:
     home = find_home()
     target = find_swarm(home, text)
     if not isinstance(target, SwarmFile):
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     path = home.folders.proofs(target.swarm)
     try:
-        return kept_evidence(home.folders, target.swarm)
+        kept = kept_evidence(home.folders, target.swarm)
     except DamagedFile as error:
-        raise UserError(str(error), "remove it; the volunteer begins a new one") from error
+        words = f"{path} is damaged: {error}"
+        raise UserError(words, "remove it; the volunteer begins a new one") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
+    return ShownEvidence(kept.proofs, kept.voted_out, swarm=target.swarm)
 
 
-def _report(shown: Shown, *, as_json: bool) -> int:
-    found = checked(shown)
+def _report(shown: ShownEvidence, *, as_json: bool) -> int:
+    found = checked(shown, SwarmId(shown.swarm))
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))
     else:

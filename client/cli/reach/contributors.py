@@ -8,7 +8,8 @@ from client.cli.reach.home import Home
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
-from client.store.contributions import load_contributions
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
@@ -25,7 +26,8 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
 
 def kept_contributors(home: Home, swarm: SwarmFile, step: int) -> list[ContributorView]:
     """Return the leaderboard that lies on this disk."""
-    kept = load_contributions(home.folders.contributions(swarm.swarm))
+    file = Persisted(home.folders.contributions(swarm.swarm), KeptContributions)
+    kept = file.peek() or KeptContributions()
     board = Board(
         Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
     )

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from client.store.paths import Folders
-from client.store.proofs import Shown, load_proofs
-from client.store.voted_out import beside, load_voted_out
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence
 from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
@@ -30,20 +30,19 @@ class CheckedProof(Struct, frozen=True, kw_only=True):
     """What the member did, in one sentence; empty if it proves nothing."""
 
 
-def kept_evidence(folders: Folders, swarm: SwarmId) -> Shown:
+def kept_evidence(folders: Folders, swarm: SwarmId) -> KeptEvidence:
     """Return the evidence that this home keeps, unverified.
 
     Raises:
         DamagedFile: a file is too long or malformed.
         OSError: it cannot be read.
     """
-    path = folders.proofs(swarm)
-    return Shown(1, swarm, load_proofs(path), load_voted_out(beside(path)))
+    return Persisted(folders.proofs(swarm), KeptEvidence).read() or KeptEvidence()
 
 
-def checked(shown: Shown) -> list[CheckedProof]:
+def checked(shown: KeptEvidence, swarm: SwarmId) -> list[CheckedProof]:
     """Check every piece of evidence: its signatures, its swarm, and what it shows."""
-    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
+    found = list[CheckedProof]()
     for proof in shown.proofs:
         try:
             peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)

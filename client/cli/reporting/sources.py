@@ -42,17 +42,20 @@ from client.control.snapshot import (
 )
 from client.control.updates import MAX_POINTS, HeldOutPoint, StepPoint
 from client.errors import UserError
-from client.store.amendments import known_amendments
-from client.store.audits import AuditedMember, KeptAudits, load_audits
 from client.store.checkpoints import CheckpointFolder
-from client.store.company import load_company
-from client.store.contributions import load_contributions
-from client.store.credit import load_credit
 from client.store.curve import CurveFile
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
-from client.store.packed import DamagedFile
-from client.store.samples import load_samples
+from client.store.persisted import DamagedFile, Persisted
+from client.store.records import (
+    COMPANY,
+    AuditedMember,
+    Companions,
+    KeptAudits,
+    KeptContributions,
+    KeptCredit,
+    KeptSample,
+)
 from client.store.swarms import SwarmStore
 from client.train.reporting.event_sink import bits_per_byte
 from client.ui.model.peers import peer_rows
@@ -60,6 +63,7 @@ from client.ui.model.record import Record
 from client.ui.model.recovery import Incidents
 from client.ui.model.stages import stage_rows
 from client.ui.model.words import date
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
@@ -132,9 +136,10 @@ def from_disk(home: Home, swarm: SwarmFile) -> Report:
     folders, manifest = home.folders, swarm.manifest
     curve = [StepPoint(*sample) for sample in CurveFile(folders.curve(swarm.swarm)).load()]
     versions = _versions(home, swarm.swarm)
-    audits = load_audits(folders.audits(swarm.swarm))
+    audits = Persisted(folders.audits(swarm.swarm), KeptAudits).peek()
     step = max([0, *versions.values(), *(p.step + 1 for p in curve[-1:])])
-    book = known_amendments(folders.amendments(swarm.swarm), manifest, swarm.swarm)
+    amendments = Persisted(folders.amendments(swarm.swarm), KeptAmendments).peek()
+    book = Amendments(manifest, swarm.swarm, amendments)
     return Report(
         made=time.time(),
         version=__version__,
@@ -176,7 +181,8 @@ def _kept_members(home: Home, swarm: SwarmId, audits: KeptAudits | None) -> list
     """Return the members that this volunteer has met or audited."""
     judged = {one.peer: one for one in audits.members} if audits else {}
     own = _own_peer(home)
-    names = load_contributions(home.folders.contributions(swarm)).names
+    kept = Persisted(home.folders.contributions(swarm), KeptContributions).peek()
+    names = {} if kept is None else kept.names
     return [
         MemberFacts(
             peer=peer,
@@ -192,7 +198,7 @@ def _kept_members(home: Home, swarm: SwarmId, audits: KeptAudits | None) -> list
 
 def _kept_credit(home: Home, swarm: SwarmId) -> CreditView | None:
     """Return the volunteer's own work as it was kept."""
-    credit = load_credit(home.folders.credit(swarm))
+    credit = Persisted(home.folders.credit(swarm), KeptCredit).peek()
     if not credit:
         return None
     return CreditView(
@@ -232,7 +238,7 @@ def sample_facts(home: Home, swarm: SwarmId) -> list[SampleFacts]:
     """Return what this machine let the model write."""
     return [
         SampleFacts(version=one.version, prompt=one.prompt, text=one.text)
-        for one in load_samples(home.folders.samples(swarm))
+        for one in Persisted(home.folders.samples(swarm), list[KeptSample]).peek() or ()
     ]
 
 
@@ -296,7 +302,9 @@ def faults(manifest: Manifest, events: Iterable[EventView]) -> list[FaultFacts]:
 def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
     """Return the ids of the members that this volunteer remembers, sorted."""
     known = SwarmStore(home.folders.swarms).load(swarm)
-    found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
+    company: Persisted[Companions]
+    company = Persisted(home.folders.checkpoints(swarm) / COMPANY, Companions)
+    found = {companion.peer for companion in company.peek() or ()}
     found |= {address.peer for address in known.peers if address.peer} if known else set()
     return tuple(sorted(found))
 
@@ -416,7 +424,7 @@ def _ending(home: Home, swarm: SwarmId) -> str:
 
 def _expelled(home: Home, swarm: SwarmId) -> list[ExpelledView]:
     try:
-        found = checked(kept_evidence(home.folders, swarm))
+        found = checked(kept_evidence(home.folders, swarm), swarm)
     except (DamagedFile, OSError):
         return []  # volunteer evidence says what is wrong with it
     return [

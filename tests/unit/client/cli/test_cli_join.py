@@ -33,6 +33,7 @@ from client.control.sockets import socket_path
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.paths import runtime_folder
+from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
@@ -207,7 +208,7 @@ def test_who_agrees_on_a_full_disk_may_begin(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(consent, "write_atomic", full)
+    monkeypatch.setattr(Persisted, "save", full)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(tmp_path / "data", Settings(), swarm)
     assert "No space left" in capsys.readouterr().err

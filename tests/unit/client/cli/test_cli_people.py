@@ -21,8 +21,9 @@ from client.config import Settings
 from client.control.names import by_short
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
-from client.store.contributions import KeptContributions, KeptLine, save_contributions
 from client.store.paths import home_folders
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptLine
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -107,7 +108,7 @@ def test_the_leaderboard_of_a_swarm_whose_volunteer_does_not_run(
     swarm, folders = founded(), home_folders(home)
     SwarmStore(folders.swarms).remember(swarm)
     kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
-    save_contributions(folders.contributions(swarm.swarm), kept)
+    Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
     said = within("leaderboard", "--json")
     (line,) = json.loads(said.stdout)["contributors"]
     assert (line["peer"], line["name"], line["microbatches"]) == (ANNA, "Anna", 420)

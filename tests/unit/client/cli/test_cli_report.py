@@ -38,11 +38,10 @@ from client.control.snapshot import (
 from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode
 from client.events import Entry, Event, LogLine, PeerChanged, StepCommitted
-from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.paths import home_folders
-from client.store.proofs import save_proofs
-from client.store.samples import KeptSample, add_samples
+from client.store.persisted import Persisted
+from client.store.records import KeptCredit, KeptEvidence, KeptSample
 from client.store.swarms import SwarmStore
 from protocol.evidence.proof import contradiction
 from protocol.invite import SwarmFile, parse_swarm_file
@@ -275,15 +274,17 @@ def left_behind(home: Path, swarm: SwarmFile) -> None:
         [Sample(step, 1e9 + step, 5.0 - step, 100.0) for step in range(4)]
     )
     CurveFile(folders.held_out(swarm.swarm)).append(Sample(0, 1e9, 5.5452, 0.0))
-    add_samples(folders.samples(swarm.swarm), [KeptSample(50, "def f(", "x):", 1e9)])
-    save_credit(folders.credit(swarm.swarm), KeptCredit(12, 3400, 5_600_000, 1e9))
+    written = [KeptSample(50, "def f(", "x):", 1e9)]
+    Persisted(folders.samples(swarm.swarm), list[KeptSample]).save(written)
+    credit = Persisted(folders.credit(swarm.swarm), KeptCredit)
+    credit.save(KeptCredit(12, 3400, 5_600_000, 1e9))
     one, two = (
         seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), swarm.swarm)
         for body in (b"one", b"two")
     )
     proof = contradiction(one, two)
     assert proof is not None
-    save_proofs(folders.proofs(swarm.swarm), [proof])
+    Persisted(folders.proofs(swarm.swarm), KeptEvidence).save(KeptEvidence((proof,)))
     log, at = LogFile(folders.logs), 1e9
     events: list[Event] = [
         LogLine(words=f"volunteer 0.1.0 takes part in mine ({swarm.swarm[:12]}) as me; device cpu"),
