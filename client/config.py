@@ -38,7 +38,7 @@ from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset(
-    ("HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG", "HOSTS_KEY")
+    ("HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG")
 )
 """Variables with the prefix that other parts of the program read."""
 UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
@@ -268,42 +268,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--devices",
         ),
     ] = "auto"
-    inside: Annotated[
-        Literal["auto", "replicas", "fsdp", "tp"],
-        About(
-            "How several devices share a stage: replicas: each has all of it; fsdp: each some rows "
-            "of every matrix; tp: each some heads; auto: one of the two where it does not fit."
-        ),
-    ] = "auto"
-    hosts: Annotated[
-        int,
-        Meta(ge=0, le=64),
-        About(
-            "Hosts of one cluster job that are this one volunteer, each with these devices; 0: "
-            "all of the job's.",
-            zero="all of the cluster job's",
-        ),
-    ] = 1
-    host_index: Annotated[
-        int,
-        Meta(ge=-1, le=63),
-        About(
-            "This host's place among them, from 0, which leads; -1: as the job's variables say.",
-            zero="the first, which leads",
-        ),
-    ] = -1
-    hosts_address: Annotated[
-        str,
-        Meta(max_length=256),
-        About("HOST:PORT where the first of them awaits the others; or the job's variables say."),
-    ] = ""
-    hosts_key_file: Annotated[
-        str,
-        Meta(max_length=4096),
-        Form(check=_check_folder),
-        About("File with the key by which they know each other: 64 hexadecimal digits."),
-    ] = ""
-    """Or the variable VOLUNTEER_HOSTS_KEY has the digits."""
     threads: Annotated[
         int,
         Meta(ge=0, le=1024),
@@ -335,15 +299,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offload: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "Keep moments and gradient sums in a GPU's host memory or on the disk: "
-            "auto: where a stage does not fit otherwise."
+            "Keep moments and gradient sums in a GPU's host memory; auto: where a stage does not "
+            "fit otherwise."
         ),
     ] = "auto"
     compile: Annotated[
         Literal["auto", "on", "off"],
         About(
-            "Compile a stage's blocks with torch.compile, beside training: auto: on an NVIDIA or "
-            "AMD GPU; on a processor only where it was measured to be faster."
+            "Compile a stage's blocks with torch.compile when it is opened; auto: on an NVIDIA or "
+            "AMD GPU."
         ),
     ] = "auto"
     power_limit_w: Annotated[
@@ -430,13 +394,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices of each host to compute on; several are one volunteer."""
+        """The devices to compute on; several are one volunteer."""
         return tuple(self.device.split(","))
 
     @property
     def ranks(self) -> int:
-        """Number of devices of all hosts, once it is known how many hosts there are."""
-        return max(1, self.hosts) * len(self.devices)
+        """Number of devices."""
+        return len(self.devices)
 
 
 @dataclass(frozen=True, slots=True)

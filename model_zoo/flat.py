@@ -69,8 +69,7 @@ class FlatParameters:
         Never sets them to None: autograd would then allocate gradients of its own. Where the buffer
         is offloaded it shall, and each is added to the buffer as soon as it is complete.
         """
-        for (stretch,) in self._vectors.stretches(self.gradients):
-            stretch.zero_()
+        self.gradients.zero_()
         for parameter, segment in self._bound:
             offloaded = self._vectors.offloaded
             parameter.grad = None if offloaded else self._view(self.gradients, segment)
@@ -84,7 +83,6 @@ class FlatParameters:
                 if parameter.grad is not None:
                     home.add_(parameter.grad.to(home.device))
                 parameter.grad = None
-                self._vectors.rest(home)
 
             bound.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
 

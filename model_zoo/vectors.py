@@ -1,9 +1,9 @@
-"""Where the vectors lie that are as long as a stage's parameters, and how they are walked through.
+"""Where the vectors lie that are as long as a stage's parameters, and how an optimizer walks
+through them.
 
-Here they lie on the device that computes, all of them, all of the time. `client.compute.offload`
-has others that keep them in slower and larger memory. Whoever goes through whole vectors asks for
-them stretch by stretch, so that only one of these need be at hand. All operations on them work on
-each element by itself, so the bits do not depend on the stretches.
+Here they lie on the device that computes. `client.compute.offload` has others that keep them in a
+GPU's host memory. All operations on them work on each element by itself, so the bits do not depend
+on the pieces.
 
 Shapes: N parameters of the stage.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 _CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
 _DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
 
-Stretches = Iterator[tuple[Tensor, ...]]
+Pieces = Iterator[tuple[Tensor, ...]]
 
 
 class Vectors:
@@ -41,11 +41,7 @@ class Vectors:
         """Return a new vector of zeros, (size,) fp32."""
         return torch.zeros(size, device=self.device)
 
-    def stretches(self, *vectors: Tensor) -> Stretches:
-        """Yield the same stretch of every vector, where it lies."""
-        yield vectors
-
-    def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Stretches:
+    def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Pieces:
         """Yield the same piece of every vector on the device, one that fits the caches.
 
         Args:
@@ -64,6 +60,3 @@ class Vectors:
             changed, read: as in `pieces`.
         """
         return nullcontext((*changed, *read))
-
-    def rest(self, *parts: Tensor) -> None:
-        """Say that these parts of vectors are not used for now."""

@@ -181,7 +181,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -267,23 +266,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
     ),
-    "report": Command(
-        WATCH,
-        "Write one page about a run: loss, throughput, members, faults.",
-        (
-            ("report", "report.html, of the only swarm known here; the volunteer need not run"),
-            ("report --swarm my-swarm --out page.html", "another swarm, another file"),
-            ("report --json", "the same facts for programs; writes no file"),
-        ),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
-        ),
-    ),
     "checkpoint": Command(
         USE,
         "List, verify and restore the checkpoints on this machine.",
@@ -313,11 +295,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("chat", "in the terminal; Ctrl-D ends"),
             ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
-            ("chat --json < questions.txt", "a line of JSON for each line"),
+            ("chat --model model", "a folder of volunteer export: it starts sooner"),
+            ("chat < questions.txt", "a line of text for each line"),
         ),
         "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
-        "A model whose tokenizer has no chat template continues your text. Every token is computed "
-        "from all before it, so that long conversations are slow.",
+        "A model whose tokenizer has no chat template continues your text. It needs transformers: "
+        'pip install "volunteer[hf]".',
     ),
     "export": Command(
         USE,
@@ -330,13 +313,9 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "eval": Command(
         USE,
-        "Measure the newest model: on a text, or on tasks of lm_eval.",
-        (
-            ("eval --text book.txt", "perplexity and bits per byte"),
-            ("eval --tasks arc_easy --python lm-eval/bin/python", "as lm_eval measures it"),
-        ),
-        "lm_eval is not installed with volunteer: it brings hundreds of packages. Give it an "
-        'environment of its own: python3 -m venv lm-eval && lm-eval/bin/pip install "lm_eval[hf]".',
+        "Measure the newest model on a text.",
+        (("eval --text book.txt", "perplexity and bits per byte"),),
+        "For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).",
     ),
     "doctor": Command(
         MACHINE,
@@ -350,12 +329,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "config": Command(
         MACHINE,
-        "Show, change, locate or check the settings.",
+        "Show or change the settings.",
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
+            ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
         "file, the administrator's file, default.",
@@ -363,7 +342,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show or create this volunteer's identity.",
+        "Show or name this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
@@ -374,7 +353,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, start, stop, remove or check it.",
+        "Run as a service: install or remove it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
@@ -383,13 +362,10 @@ COMMANDS: Final[dict[str, Command]] = {
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
             ),
-            (
-                "service status --instance gpu1",
-                "installed, enabled, active; the others",
-            ),
-            ("service logs -f --instance gpu1", "what its manager has kept"),
+            ("service uninstall --instance gpu1", "stops it; its home stays"),
         ),
-        "--system makes it a service of the machine, which needs root.",
+        "--system makes it a service of the machine, which needs root. Installing prints the "
+        "commands of systemctl or launchctl that start and stop it, and show its state and log.",
         nested=True,
     ),
     "cache": Command(
@@ -449,14 +425,14 @@ COMMANDS: Final[dict[str, Command]] = {
                 "plan --swarm x.swarm --table machines.toml",
                 "for a founded swarm",
             ),
-            ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
+            ("plan --machines 8 --tokens 1000000000", "how long so many tokens take"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
-        "A table lists kinds of machines, each under [[machine]], with any of name, count, "
-        "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
-        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
-        'left out are measured on this machine. With disk = "200GB", stages that do not fit into '
-        "memory are offloaded to it.\n\n"
+        "A table lists groups of equal machines, each under [[machine]], with any of name, count, "
+        "gflops (or tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: "
+        'count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out '
+        "are measured on this machine. One with several devices has the speed of all and the "
+        "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
         "counted: leaving and joining, second stages, checkpoints.",
     ),

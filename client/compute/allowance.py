@@ -14,8 +14,7 @@ processor counts as rest.
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,6 @@ _LIBRARIES_BYTES = 64 * _MIB
 """Bytes that torch's libraries allocate at their first use."""
 _M_MMAP_THRESHOLD = -3
 """Of glibc's `malloc.h`: allocations of so many bytes are mapped by themselves."""
-_NEVER = 1 << 30
 _STATUS = Path("/proc/self/status")
 
 
@@ -90,11 +88,10 @@ def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
         aggregation=request.aggregation,
         precision=request.precision,
         reruns_blocks=request.reruns_blocks,
-        offload=request.offload != "off",
+        offload=request.offload,
         ranks=request.ranks,
-        inside=request.inside,
         host=host,
-        z_loss=request.optimizer.z_weight > 0,
+        z_loss=request.optimizer.z_loss > 0,
     )
 
 
@@ -131,33 +128,9 @@ def give_back_at_once() -> None:
     inputs of blocks, what is left of their graphs would lie idle: as much as half of all. A rank
     that has a part of each block and for a while the whole of it kept four times what it used.
     """
-    _map_from(_MIB)
-
-
-@contextmanager
-def giving_back(request: OpenStage) -> Iterator[None]:
-    """As `give_back_at_once`, for the length of a `with` block, where a stage is offloaded.
-
-    What is freed when it is opened is as much as its parameters. Afterwards a quarter of a step
-    would be spent on giving back and taking again.
-    """
-    if request.offload == "off" or request.reruns_blocks:
-        yield
-        return
-    _map_from(_MIB)
-    try:
-        yield
-    finally:
-        _map_from(_NEVER)
-
-
-def _map_from(size_bytes: int) -> None:
-    """Let allocations from so many bytes on be memory of their own; only with glibc."""
-    if sys.platform != "linux":
-        return
-    tune = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tune is not None:
-        tune(_M_MMAP_THRESHOLD, size_bytes)
+    tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if tune is not None:  # it is glibc's
+        tune(_M_MMAP_THRESHOLD, _MIB)
 
 
 def data_bytes() -> int:

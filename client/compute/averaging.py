@@ -27,7 +27,6 @@ from torch import Tensor
 
 from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
-from client.compute.offloaded_round import Away
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumCompared, SumDecoded
@@ -80,9 +79,7 @@ class Averager:
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = replica.wire.averaging_codec != "fp32"
         feedback = lossy and RULES[rule].feedback
-        self._home = replica.home
-        self._residual = self._home.zeros(replica.size) if feedback else None
-        self._away = Away(replica) if self._home.offloaded else None
+        self._residual = replica.home.zeros(replica.size) if feedback else None
 
     @property
     def residual_bytes(self) -> int:
@@ -96,8 +93,7 @@ class Averager:
 
     def _clear_residual(self) -> None:
         if self._residual is not None:
-            for (stretch,) in self._home.stretches(self._residual):
-                stretch.zero_()
+            self._residual.zero_()
 
     def forget_sums(self) -> None:
         """The scratch is reused: decode the sums again to apply them."""
@@ -110,16 +106,9 @@ class Averager:
         bounds = checked_bounds(request.bounds, replica.size)
         self._attempt = None
         # sum and code one segment after the other: it is still in the cache then
-        sent: list[memoryview] = []
-        for a, b in pairwise(bounds):
-            sent.append(self._sent(replica.wire.segment_out(self._with_residual(a, b)), sent))
-            self._home.rest(replica.flat.gradients[a:b])
+        sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
         self._begin(request.attempt, bounds, sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
-
-    def _sent(self, payload: memoryview, before: Sequence[memoryview]) -> memoryview:
-        """Return a payload to keep until the round ends, with the vectors where it is large."""
-        return payload if self._away is None else self._away.keep(payload, before)
 
     def _begin(self, number: int, bounds: tuple[int, ...], sent: list[memoryview]) -> None:
         """Remember the attempt that we have contributed to."""
@@ -157,8 +146,6 @@ class Averager:
                 aggregation.add(part, microbatches)
         _raise_all(refused)
         total = aggregation.result()
-        counting = [i for i, count in enumerate(request.microbatches) if count]
-        unlike = [counting[i] for i in aggregation.unlike]
         try:
             encoded = wire.segment_out(total)
         except PoisonedTensor:
@@ -166,17 +153,12 @@ class Averager:
             raise
         wire.segment_back(encoded, part)
         if self._residual is not None and RULES[self._rule].feeds_results_back:
-            lost = total.sub_(part)
-            if self._away is not None:
-                start, end = attempt.bounds[request.segment : request.segment + 2]
-                lost = self._away.keep_lost(lost, slice(start, end))
-            attempt.lost_in_sum[request.segment] = lost
+            attempt.lost_in_sum[request.segment] = total.sub_(part)
         if not on_cpu:
             scratch.copy_(part)
         norm = squared_norm(part)
-        self._home.rest(scratch)
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
-        return Reduced(squared_norm=norm, unlike=unlike), [encoded]
+        return Reduced(squared_norm=norm), [encoded]
 
     def usual_norm(self, bounds: Sequence[int], segment: int) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had
@@ -189,7 +171,6 @@ class Averager:
         squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
         of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
-        self._home.rest(squares)
         return of_a_token * self._replica.wire.token_count
 
     def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
@@ -242,12 +223,7 @@ class Averager:
         for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
             self._replica.wire.segment_back(payload, own[: b - a])
             squares += squared_norm(own[: b - a])
-            self._rest_payloads()
         return math.sqrt(squares)
-
-    def _rest_payloads(self) -> None:
-        if self._away is not None:
-            self._away.rest()
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
         """A sum cannot be sent: blame the sender of the largest number, unless it is our own.
@@ -273,7 +249,6 @@ class Averager:
         self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
         scratch = self._scratch(attempt.bounds, request.segment)
         self._refuse_absurd(scratch, attempt, 0, _ABSURD_SUM)
-        self._home.rest(scratch)
         return SumDecoded()
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
@@ -299,7 +274,7 @@ class Averager:
         self._replica.check_step(request.step)
         total = self._with_residual(0, self._replica.size)
         self._clear_residual()
-        squares = squared_norm(total, self._home)
+        squares = squared_norm(total)
         return self._update(total, squares, request.tokens, request.learning_rate)
 
     def _update(self, total: Tensor, squares: float, tokens: int, rate: float | None) -> Applied:
@@ -315,15 +290,10 @@ class Averager:
         """Gradient sum plus residual from ``start`` to ``end``, in scratch."""
         self.forget_sums()
         scratch = self._replica.flat.gradients[start:end]
-        parts = [scratch, self._replica.gradient_sum[start:end]]
-        if self._residual is not None:
-            parts.append(self._residual[start:end])
-        for out, *summed in self._home.stretches(*parts):
-            if self._residual is None:
-                out.copy_(summed[0])
-            else:
-                torch.add(*summed, out=out)
-        return scratch
+        total = self._replica.gradient_sum[start:end]
+        if self._residual is None:
+            return scratch.copy_(total)
+        return torch.add(total, self._residual[start:end], out=scratch)
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
         """The buffer in which a segment's sum is decoded: gradients, which are scratch between
@@ -344,7 +314,6 @@ class Averager:
             scratch = self._scratch(bounds, segment)
             self._replica.wire.segment_in(payload, scratch, blamed)
             known = self._decoded[segment] = _Decoded(digest, squared_norm(scratch))
-            self._home.rest(scratch)
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
@@ -388,15 +357,10 @@ class Averager:
         for segment, (start, end) in enumerate(pairwise(attempt.bounds)):
             sent = torch.empty(end - start)
             self._replica.wire.segment_back(attempt.sent[segment], sent)
-            self._rest_payloads()
-            lost = attempt.lost_in_sum.get(segment)
-            parts = self._residual[start:end], self._replica.gradient_sum[start:end], sent
-            for residual, total, gone, *also in self._home.stretches(
-                *parts, *([] if lost is None else [lost])
-            ):
-                residual.add_(total).sub_(gone.to(residual.device))
-                if lost is not None:
-                    residual.add_(also[0].to(residual.device))
+            residual = self._residual[start:end]
+            residual.add_(self._replica.gradient_sum[start:end]).sub_(sent.to(residual.device))
+            if (lost := attempt.lost_in_sum.get(segment)) is not None:
+                residual.add_(lost.to(residual.device))
 
 
 def relative(distance: float, norm: float) -> float:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.compute.state_hash import EarlierHasher, Hasher
+from client.compute.state_hash import Hasher
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
 from model_zoo.specs.tensor_headers import (
@@ -189,14 +189,14 @@ def _sound(file: BinaryIO, path: Path, take: Callable[[bytes], None]) -> Checkpo
         state = Hasher(info.version)
         for chunk in _chunks(file, info, state):
             take(chunk)
-        if state.hexdigest() != info.hash and not _is_of_earlier_program(file, info):
+        if state.hexdigest() != info.hash:
             raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     except OSError as error:
         raise _unread(f"cannot read {path.name}", error) from error
     return info
 
 
-def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher | EarlierHasher) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher) -> Iterator[bytes]:
     """Read a file chunk by chunk; the state's hasher gets the data."""
     file.seek(0)
     header_bytes = info.data_start
@@ -204,13 +204,6 @@ def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher | EarlierHasher)
         state.update(memoryview(chunk)[header_bytes:])
         header_bytes = max(0, header_bytes - len(chunk))
         yield chunk
-
-
-def _is_of_earlier_program(file: BinaryIO, info: CheckpointInfo) -> bool:
-    state = EarlierHasher(info.version)
-    for _ in _chunks(file, info, state):
-        pass
-    return state.hexdigest() == info.hash
 
 
 def read_tensors(path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor, nn
 
 from model_zoo.head_loss import losses_of_hidden
@@ -60,9 +59,3 @@ def losses(
         found: tuple[Tensor, Tensor] = stage.loss(hidden, targets, z_weight, weight)
         return found
     return losses_of_hidden(stage, hidden, targets, z_weight=z_weight, weight=weight)
-
-
-def shapes_of(spec: ModelSpec, part: StageSlice) -> CutStage:
-    """Return such a stage with shapes only."""
-    with torch.device("meta"):
-        return CutStage(spec, part)

@@ -9,10 +9,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 import torch
@@ -20,16 +19,15 @@ import torch
 from client.compute import allowance, device, passes, samples, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
-from client.compute.compiling import Compiling
+from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.departures import Departures
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
 from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
-from client.compute.ranks import Ranks, prepare
+from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.replies import (
-    CompiledTold,
     Failed,
     GroupJoined,
     Hashed,
@@ -44,7 +42,6 @@ from client.compute.requests import (
     AnyRequest,
     Apply,
     ApplyLocal,
-    AskCompiled,
     Backward,
     CompareContribution,
     Contribute,
@@ -62,7 +59,6 @@ from client.compute.requests import (
     Measure,
     OpenStage,
     PrepareData,
-    PrepareGroup,
     Probe,
     Recompute,
     Reduce,
@@ -72,9 +68,7 @@ from client.compute.requests import (
     Subtract,
     SumAgain,
     UsualNorm,
-    WeighContribution,
 )
-from client.compute.sharding import Cutting
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
 
@@ -86,14 +80,13 @@ _DEPARTING = Forward | ForwardBackward | Backward
 """Requests whose payloads may leave while the next one is executed."""
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
+_AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
 _CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = (
     _ROUND
     | CompareContribution
-    | WeighContribution
     | UsualNorm
     | SumAgain
     | Forward
@@ -103,7 +96,6 @@ _NO_GRADIENTS = (
     | Probe
     | PrepareData
     | SetThreads
-    | AskCompiled
 )
 """Requests that leave the gradients' scratch to the averager."""
 
@@ -113,7 +105,7 @@ class _Opened:
     replica: Replica
     averager: Averager
     auditor: Auditor
-    compiling: Compiling
+    blocks: CompiledBlocks | None
     departures: Departures | None
 
 
@@ -129,8 +121,6 @@ class Executor:
         self._owns_process, self._departs = owns_process, departs
         self._opened: _Opened | None = None
         self._ranks: Ranks | None = None
-        self._store: Any = None
-        """By which ranks on several hosts meet, if this one has opened it."""
         self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
@@ -151,10 +141,8 @@ class Executor:
         self._close_stage()
 
     def _close_stage(self) -> None:
-        if self._opened is not None:
-            self._opened.compiling.close()
-            if self._opened.departures is not None:
-                self._opened.departures.close()
+        if self._opened is not None and self._opened.departures is not None:
+            self._opened.departures.close()
 
     def _execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
         """Answer in the order of the requests, though boundaries may leave later."""
@@ -209,10 +197,11 @@ class Executor:
             return self._run(request, payloads)
         except Exception as error:
             opened, passes = self._opened, _PASSES | Recompute
-            if opened is None or not isinstance(request, passes):
+            if opened is None or opened.blocks is None or not isinstance(request, passes):
                 raise
-            if not opened.compiling.gives_up(error):
+            if not opened.blocks.gives_up(error):
                 raise
+            traceback.print_exception(error, file=sys.stderr)
         opened.replica.drop_graphs()  # of compiled blocks
         return self._run(request, payloads)
 
@@ -256,8 +245,6 @@ class Executor:
                 return self._stage.auditor.recompute(request, payloads), ()
             case CompareContribution():
                 return self._stage.auditor.compare(request, payloads), ()
-            case WeighContribution():
-                return self._stage.auditor.weigh(request, payloads), ()
             case UsualNorm():
                 norm = self._stage.averager.usual_norm(request.bounds, request.segment)
                 return UsualNormTold(norm=norm), ()
@@ -266,13 +253,8 @@ class Executor:
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
-            case AskCompiled():
-                return self._ask_compiled(), ()
-            case PrepareGroup():
-                self._store, prepared = prepare(request)
-                return prepared, ()
             case JoinGroup():
-                self._ranks = Ranks(request, self._store)
+                self._ranks = Ranks(request)
                 return GroupJoined(), ()
             case GatherSum():
                 found = self._stage.auditor.slot if request.audited else self._stage.replica.at
@@ -307,32 +289,22 @@ class Executor:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
-        with allowance.giving_back(request) if self._owns_process else nullcontext():
-            departs = chosen.type == "cuda" if self._departs is None else self._departs
-            departures = Departures() if departs else None
-            cutting = self._cutting(request, chosen)
-            replica = open_replica(request, chosen, cutting, departures)
+        departs = chosen.type == "cuda" if self._departs is None else self._departs
+        departures = Departures() if departs else None
+        cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
+        replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = new_averager(replica, request.aggregation)
-        compiling = Compiling(request, replica, chosen)
+        blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
-        self._opened = _Opened(replica, averager, auditor, compiling, departures)
+        self._opened = _Opened(replica, averager, auditor, blocks, departures)
         return StageOpened(
             parameters=replica.size,
             state_bytes=replica.held_bytes + averager.residual_bytes,
             hash=replica.state_hash() if replica.team.leads else "",
+            compiled=compiled,
         )
-
-    def _cutting(self, request: OpenStage, chosen: torch.device) -> Cutting | None:
-        return None if request.inside == "replicas" else self._group.cutting(request, chosen)
-
-    def _ask_compiled(self) -> CompiledTold:
-        compiling = self._stage.compiling
-        if compiling.ready:
-            self._stage.averager.forget_sums()  # they are where gradients are computed
-            compiling.take_over()
-        return compiling.told()
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""

@@ -3,8 +3,6 @@
 State: bytes that were read ahead.
 """
 
-from typing import Protocol
-
 import trio
 
 from client.compute.frames import HEADER, Envelope, FrameHeader, unpack_body, unpack_header
@@ -13,23 +11,10 @@ _READ_AHEAD_BYTES = 4096  # a frame without inline payloads comes in one read
 _INLINE_CHUNK_BYTES = 1 << 20
 
 
-class Stream(Protocol):
-    """What frames travel over: a socket, or an encrypted link between hosts."""
-
-    async def send_all(self, data: bytes | memoryview) -> None:
-        """Send everything."""
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Return some bytes, nothing at the end."""
-
-    async def aclose(self) -> None:
-        """Close it."""
-
-
 class FrameReader:
     """Reads one frame after the other."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._unread = bytearray()
 

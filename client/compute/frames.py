@@ -64,7 +64,7 @@ def pack(
     frame_id: int,
     message: msgspec.Struct,
     payloads: Sequence[Buffer],
-    ring: RingWriter | None,
+    ring: RingWriter,
     read_up_to: int,
 ) -> list[Buffer]:
     """Return the buffers to write to the socket, in order; payloads go into the ring if they fit.
@@ -73,7 +73,7 @@ def pack(
         frame_id: number of the request.
         message: request or reply.
         payloads: tensors that travel with it.
-        ring: shared memory of this direction; None: there is none.
+        ring: shared memory of this direction.
         read_up_to: position up to which we have read the other ring.
 
     Raises:
@@ -81,13 +81,12 @@ def pack(
     """
     places, inline = [], []
     for payload in payloads:
-        offset = None if ring is None else ring.place(payload)
+        offset = ring.place(payload)
         if offset is None:
             inline.append(payload)
         places.append(PayloadPlace(len(payload), _INLINE if offset is None else offset))
     body = _encoder.encode(Envelope(frame_id, msgspec.Raw(_encoder.encode(message)), places))
-    written = 0 if ring is None else ring.written
-    header = FrameHeader(len(body), sum(map(len, inline)), written, read_up_to)
+    header = FrameHeader(len(body), sum(map(len, inline)), ring.written, read_up_to)
     _check(header, len(payloads))
     fields = (header.body_bytes, header.inline_bytes, header.written, header.read_up_to)
     return [HEADER.pack(_MAGIC, *fields) + body, *inline]
@@ -131,21 +130,17 @@ def unpack_body(body: Buffer, header: FrameHeader) -> Envelope:
     return envelope
 
 
-def payload_views(
-    envelope: Envelope, inline: memoryview, ring: RingReader | None
-) -> list[memoryview]:
+def payload_views(envelope: Envelope, inline: memoryview, ring: RingReader) -> list[memoryview]:
     """Return the payloads named by `envelope` without copies: views of `inline` and of `ring`.
 
     Raises:
-        FrameError: a payload lies outside the ring, or there is none.
+        FrameError: a payload lies outside the ring.
     """
     views, start = [], 0
     for place in envelope.places:
         if place.offset == _INLINE:
             views.append(inline[start : start + place.size])
             start += place.size
-        elif ring is None:
-            raise FrameError("a payload is in a shared memory that is not there")
         else:
             views.append(ring.view(place.offset, place.size))
     return views

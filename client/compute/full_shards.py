@@ -10,20 +10,20 @@ Source: Zhao et al., arXiv 2304.11277; PyTorch's `torch.distributed.fsdp`.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from client.compute.cut_stage import CutStage, shapes_of
-from client.compute.sharding import make_real
+from client.compute.cut_stage import CutStage
 from client.compute.team import Ring
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 
 
 class FullShards:
-    """See the module's docstring; a `Cutting`."""
+    """Cuts stages over ``ring``."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -34,22 +34,24 @@ class FullShards:
 
         At no time a rank has more than one unit of it whole.
         """
-        stage = shapes_of(spec, part)
+        with torch.device("meta"):
+            stage = CutStage(spec, part)
         for unit in stage.units:
-            make_real(unit, self.ring.device)
+            _make_real(unit, self.ring.device)
             sharded = fully_shard(unit, mesh=self._mesh, reshard_after_forward=True)
             sharded.set_gradient_divide_factor(1.0)  # a sum over sequences, not a mean over ranks
             sharded.set_force_sum_reduction_for_comms(True)
         _share_buffers(list(stage.units))
         return stage
 
-    def parts(self, name: str, whole: Tensor, rank: int) -> list[Tensor]:
-        """Return the rows that a rank holds, as `fully_shard` cuts; the last may have none."""
-        return list(whole.chunk(self.ring.size)[rank : rank + 1])
 
-    def counts(self, name: str, rank: int) -> bool:
-        """Whether a rank's gradient is a part of the whole one: always."""
-        return True
+def _make_real(unit: nn.Module, device: torch.device) -> None:
+    """Give a part of a stage that has shapes only parameters of zero, on a device."""
+    for module in unit.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.zeros(parameter.shape, device=device)))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(device))
 
 
 def _share_buffers(units: list[nn.Module]) -> None:

@@ -13,9 +13,6 @@ Requests begin in the order in which they are made. Passes of different microbat
 be answered in another order; everything that moves a sum or makes a version waits until all before
 it are answered, and what comes after waits for it.
 
-The ranks are processes of this host, or of the hosts of one cluster job (`hosts`): as many on each,
-those of the first host first.
-
 A rank that dies, or a collective operation that fails or hangs, ends the whole group: then this
 worker has died, and all that it held is recovered as from the death of one process.
 
@@ -26,7 +23,6 @@ from __future__ import annotations
 
 import math
 import signal
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -39,8 +35,6 @@ from typing import Any
 import trio
 from msgspec.structs import replace
 
-from client.compute.hosts.leading import Hosts
-from client.compute.hosts.link import LOOPBACK
 from client.compute.process import (
     Pending,
     Rank,
@@ -79,7 +73,6 @@ from client.compute.requests import (
     LoadStart,
     Measure,
     OpenStage,
-    PrepareGroup,
     Probe,
     Recompute,
     Request,
@@ -87,7 +80,6 @@ from client.compute.requests import (
     SetThreads,
     ShareVersion,
     Subtract,
-    WeighContribution,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -103,10 +95,9 @@ _AGREE_S = 30.0
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _TOGETHER = _PASSES | KeepVersion | Recompute
 """What all ranks do together where the stage is cut over them."""
-_OF_AN_AUDIT = CompareContribution | WeighContribution
 _ALL = OpenStage | Load | LoadStart | Probe | Measure | SetThreads | Drop
 _ROUND = Contribute | Apply | ApplyLocal
-_OWN = _ALL | _ROUND | _OF_AN_AUDIT
+_OWN = _ALL | _ROUND | CompareContribution
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
 _Outcome = tuple[Reply, list[bytes]]
@@ -142,30 +133,14 @@ class _Ledger:
             self.counted.pop(microbatch, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The hosts that a group's ranks are on.
-
-    Fields:
-        names: of the hosts; each has as many ranks as every other.
-        interface: of the first host, that leads to the others.
-        stores: ports of this host's loopback that the others may connect to.
-    """
-
-    names: Sequence[str]
-    interface: str
-    stores: set[int]
-
-
 class WorkerGroup(Worker):
     """See the module's docstring; made by `open_group`.
 
     Args:
         processes: the ranks, the one that leads first.
         devices: of each.
-        meet: path of the file by which they find each other on one host.
+        meet: path of the file by which they find each other.
         timeout_s: of collective operations.
-        spread: the hosts that they are on; None: all are on this one.
     """
 
     def __init__(
@@ -174,13 +149,10 @@ class WorkerGroup(Worker):
         devices: Sequence[str],
         meet: Path,
         timeout_s: int,
-        spread: Spread | None = None,
     ) -> None:
         super().__init__()
         self._processes, self._devices = tuple(processes), tuple(devices)
-        self._meet, self._timeout_s, self._spread = meet, timeout_s, spread
-        self._on_each_host = len(devices) // (len(spread.names) if spread else 1)
-        self._store_port = 0
+        self._meet, self._timeout_s = meet, timeout_s
         self._joined = self._is_cut = False
         self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
@@ -192,22 +164,18 @@ class WorkerGroup(Worker):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The ranks' processes on this host."""
+        """The ranks' processes."""
         return tuple(pid for rank in self._processes for pid in rank.pids)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """The ranks, the one that leads first."""
         return tuple(
-            Rank(device, next(iter(process.pids), 0), self._done[rank], self._host_of(rank))
+            Rank(device, process.pid, self._done[rank])
             for rank, (device, process) in enumerate(
                 zip(self._devices, self._processes, strict=True)
             )
         )
-
-    def _host_of(self, rank: int) -> str:
-        """Return the name of a rank's host; empty: all are on one."""
-        return self._spread.names[rank // self._on_each_host] if self._spread else ""
 
     def close(self) -> None:
         """End all ranks."""
@@ -224,9 +192,6 @@ class WorkerGroup(Worker):
                 await self._deal(nursery)
         except* WorkerDied as group:
             death = _told(group)
-        finally:
-            if self._spread is not None:
-                self._spread.stores.discard(self._store_port)
         self.close()
         self._die(death)
 
@@ -235,8 +200,7 @@ class WorkerGroup(Worker):
         raise self._death_of(rank, death.exit_code, death.stderr)
 
     def _death_of(self, rank: int, exit_code: int, words: Sequence[str]) -> WorkerDied:
-        host = f" of {self._host_of(rank)}" if self._spread else ""
-        place = f"it was rank {rank} of {len(self._processes)}, on {self._devices[rank]}{host}"
+        place = f"it was rank {rank} of {len(self._processes)}, on {self._devices[rank]}"
         return WorkerDied(exit_code, (place, *words))
 
     # --- requests ----------------------------------------------------------------------------
@@ -379,7 +343,7 @@ class WorkerGroup(Worker):
             case Contribute() | ApplyLocal():
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
-            case CompareContribution() | WeighContribution():
+            case CompareContribution():
                 if self._is_cut:
                     await self._collect(GatherSum(step=request.step, audited=True))
                 outcome = await self._outcome(self._processes[0].submit(request, payloads))
@@ -397,10 +361,9 @@ class WorkerGroup(Worker):
         return outcome
 
     async def _open(self, request: OpenStage) -> _Outcome:
-        if (unlike := await self._join()) is not None:
-            return unlike, []
+        await self._join()
         self._ledger.forget_before(math.inf)
-        self._is_cut = request.inside != "replicas"
+        self._is_cut = request.ranks > 1
         opening = partial(self._opening, request)
         if not self._is_cut:
             return await self._shared(await self._each(opening), 0)
@@ -409,14 +372,13 @@ class WorkerGroup(Worker):
 
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
-        ranks, on_each = len(self._processes), self._on_each_host
+        ranks = len(self._processes)
         own = replace(
             request,
             device=torch_name(self._devices[rank]),
-            threads=_part(request.threads, on_each),
-            most_threads=request.most_threads and _part(request.most_threads, on_each),
-            memory_bytes=request.memory_bytes // (1 if self._is_cut else on_each),
-            ranks=ranks if self._is_cut else 1,
+            threads=_part(request.threads, ranks),
+            most_threads=request.most_threads and _part(request.most_threads, ranks),
+            memory_bytes=request.memory_bytes // (1 if self._is_cut else ranks),
         )
         follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
         return replace(own, **follower) if rank else own
@@ -454,7 +416,7 @@ class WorkerGroup(Worker):
         if probed:
             kinds = [reply.device.partition(":")[0] for reply in probed]
             unlike = self._unlike(kinds)
-            return unlike or together(probed, self._on_each_host), []
+            return unlike or together(probed), []
         if dropped:
             return Dropped(graphs=sum(reply.graphs for reply in dropped)), []
         return outcomes[0]
@@ -463,10 +425,10 @@ class WorkerGroup(Worker):
         match request:
             case Probe():
                 device = torch_name(self._devices[rank])
-                threads = _part(request.threads, self._on_each_host)
+                threads = _part(request.threads, len(self._processes))
                 return replace(request, device=device, threads=threads)
             case SetThreads():
-                return SetThreads(threads=_part(request.threads, self._on_each_host))
+                return SetThreads(threads=_part(request.threads, len(self._processes)))
             case _:
                 return request
 
@@ -477,48 +439,30 @@ class WorkerGroup(Worker):
 
     # --- collective operations -----------------------------------------------------------------
 
-    async def _join(self) -> Failed | None:
-        """Have the ranks find each other; return why they cannot be one group."""
+    async def _join(self) -> None:
+        """Have the ranks find each other."""
         if self._joined:
-            return None
-        if self._spread is not None and (unlike := await self._prepare(self._spread)):
-            return unlike
+            return
         requests = {
             rank: JoinGroup(
                 rank=rank,
                 size=len(self._devices),
                 device=torch_name(device),
                 meet=str(self._meet),
-                store_port=self._store_port,
-                interface=self._spread.interface if self._spread else LOOPBACK,
                 timeout_s=self._timeout_s,
             )
             for rank, device in enumerate(self._devices)
         }
         await self._collective(requests)
         self._joined = True
-        return None
-
-    async def _prepare(self, spread: Spread) -> Failed | None:
-        """Open the store by which ranks on several hosts meet; return why they cannot."""
-        requests = {
-            rank: PrepareGroup(device=torch_name(device), opens_store=not rank)
-            for rank, device in enumerate(self._devices)
-        }
-        prepared = await self._collective(requests)
-        if unlike := self._unlike([each.kind for each in prepared]):
-            return unlike
-        self._store_port = prepared[0].store_port
-        spread.stores.add(self._store_port)
-        return None
 
     def _unlike(self, kinds: Sequence[str]) -> Failed | None:
         """Return that ranks have devices of different kinds; None: they have not."""
         for rank, kind in enumerate(kinds):
             if kind != kinds[0]:
                 words = (
-                    f"rank {rank} of {self._host_of(rank) or 'this host'} computes on {kind}, and "
-                    f"the first rank on {kinds[0]}: all need devices of one kind"
+                    f"rank {rank} computes on {kind}, and the first rank on {kinds[0]}: all need "
+                    "devices of one kind"
                 )
                 return Failed(kind="shape", message=words)
         return None
@@ -570,12 +514,12 @@ class WorkerGroup(Worker):
         return replies
 
 
-def together(probed: Sequence[Probed], on_each_host: int) -> Probed:
+def together(probed: Sequence[Probed]) -> Probed:
     """Return what ranks have measured at the same time as that of one device: its speed is that of
     all, its memory what a stage may take in each."""
     first = probed[0]
     on_cpu = first.device.startswith("cpu")
-    memory = on_each_host if on_cpu else 1  # graphics cards have their own
+    memory = len(probed) if on_cpu else 1  # graphics cards have their own
     rates = [
         MatmulRate(of.size, of.dtype, math.fsum(each.rates[place].flop_per_s for each in probed))
         for place, of in enumerate(first.rates)
@@ -607,29 +551,19 @@ def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
 
 @asynccontextmanager
 async def open_group(
-    devices: Sequence[str], timeout_s: int = COLLECTIVE_S, hosts: Hosts | None = None
+    devices: Sequence[str], timeout_s: int = COLLECTIVE_S
 ) -> AsyncIterator[Worker]:
     """A worker of one process per device, for the length of the block; afterwards all are gone.
 
     Args:
-        devices: of the ranks of each host, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
+        devices: of the ranks, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
         timeout_s: seconds after which a rank that does not take part is given up.
-        hosts: the others that take part; all of them are waited for. None: this one is alone.
 
     Raises:
         OSError: a process cannot be started.
-        HostsMissing: another host did not come.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
         ranks = [await stack.enter_async_context(open_worker()) for _ in devices]
-        spread = None
-        if hosts is not None:
-            others = await hosts.all_here()
-            remote = [hosts.rank(host) for host in others for _ in devices]
-            ranks += [await stack.enter_async_context(running(rank)) for rank in remote]
-            names = [socket.gethostname(), *(host.name for host in others)]
-            spread = Spread(names, others[0].link.interface, hosts.stores)
-        all_devices = [*devices] * (len(ranks) // len(devices))
-        group = WorkerGroup(ranks, all_devices, Path(folder) / "meet", timeout_s, spread)
+        group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
         yield await stack.enter_async_context(running(group))

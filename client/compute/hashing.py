@@ -14,7 +14,7 @@ from torch import Tensor
 
 from client.compute.allowance import Throttle
 from client.compute.errors import StaleRequest
-from client.compute.replica import Replica, hash_tensors
+from client.compute.replica import Replica, digest_of_tensors, hash_tensors
 from client.compute.replies import Hashed
 from client.compute.requests import HashVersion
 from client.compute.saving import side_stream
@@ -53,7 +53,7 @@ class VersionHasher:
         def digest(parts: Sequence[Tensor]) -> bytes:
             begin = throttle.begin()
             with torch.cuda.stream(stream) if stream is not None else nullcontext():
-                found = replica.digest_of_leaf(parts)
+                found = digest_of_tensors(parts)
             throttle.rest(begin)
             return found
 

@@ -132,7 +132,6 @@ class MaskedAverager(Averager):
                 to_numbers(integers, _of(self._scale, a, b), sent)
                 residual = self._residual[a:b].add_(self._replica.gradient_sum[a:b])
                 residual.sub_(sent.to(residual.device))
-                self._home.rest(residual, self._replica.gradient_sum[a:b])
 
     def _public_scale(self, tokens: int, members: int) -> Tensor:
         optimizer = self._replica.optimizer

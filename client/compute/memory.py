@@ -8,13 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
-from client.compute.cuttable import held_parameters
 from client.compute.payload import CodecName
-from client.compute.requests import Inside
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -35,9 +32,6 @@ _SHARDS = 2
 # A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
 # or comes. As much was measured where a pass turns back and at its end.
 _WHOLE_UNITS = 3
-# Of what a block's graph keeps, so many times the hidden state is the same at all ranks: what comes
-# into norms and matrices of both halves.
-_COPIED_WIDTHS = 4
 # Buffers as long as the parameters beside the state: a gradient sum for every version that can be
 # worked at, and one scratch gradient.
 _SCRATCH_BUFFERS = 1
@@ -49,8 +43,8 @@ _LOGIT_COPIES = 4
 USUAL_GRAPHS = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 OFFLOAD_WINDOW = 1 << 20
-"""Elements of an offloaded vector that are at hand at a time (4 MiB): enough to hide the cost of
-asking for them."""
+"""Elements of an offloaded vector that are on the device at a time (4 MiB): enough to hide what a
+copy costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ class MemoryNeed:
     frozen_bytes: int = 0
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
     offloaded_bytes: int = 0
-    """What lies in slower memory, and does not count here."""
+    """What lies in a GPU's host memory, and does not count here."""
     shared_bytes: int = 0
     """A rank's equal part of what the first one has beside its shards, if both share memory."""
 
@@ -98,7 +92,6 @@ def required_bytes(
     reruns_blocks: bool = False,
     offload: bool = False,
     ranks: int = 1,
-    inside: Inside = "fsdp",
     host: bool = False,
     z_loss: bool = True,
 ) -> MemoryNeed:
@@ -116,10 +109,9 @@ def required_bytes(
         aggregation: name of the aggregation rule.
         precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
-        offload: whether the other vectors lie in slower memory than the parameters.
+        offload: whether all vectors but the parameters lie in a GPU's host memory.
         ranks: over which the stage is cut; then this is the memory of each, with an equal share of
             what the first one has beside its shards.
-        inside: how it is cut.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
             offloaded and does not count here.
         z_loss: whether the loss needs the logits once more; counts where the stage is cut.
@@ -129,7 +121,7 @@ def required_bytes(
     if ranks == 1:
         return need
     copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
-    return _need_of_each(held, need, ranks, inside, copies, host=host)
+    return _need_of_each(held, need, ranks, copies, host=host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +197,9 @@ def _need_alone(
     offloaded = 0
     if offload:  # those that passes are run at stay: the parameters, and two points of them
         resident = 3 if state.delayed else 1
-        vectors = parameters * NUMBER_BYTES * (buffers - resident)
-        offloaded = vectors + away_bytes(parameters, averaging_codec)
+        offloaded = parameters * NUMBER_BYTES * (buffers - resident)
         window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
-        averaging = averaging * 2 // 3 + window  # what is sent is offloaded, not what comes
+        averaging = averaging * 2 // 3 + window  # what is sent lies with the host, not what comes
         buffers = resident
     whole = held.whole_graph_bytes(held.sequences)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
@@ -224,30 +215,21 @@ def _need_alone(
 
 
 def _need_of_each(
-    held: _Held, alone: MemoryNeed, ranks: int, inside: Inside, logit_copies: int, *, host: bool
+    held: _Held, alone: MemoryNeed, ranks: int, logit_copies: int, *, host: bool
 ) -> MemoryNeed:
     """What each rank needs of a stage that is cut over them; `alone` is what one would need."""
     model, layers, stage = held.model, held.layers_per_stage, held.stage
     boundaries = (stage > 0) + (not held.is_last)  # of all sequences
-    unit_bytes = last_unit_bytes = 0
-    own_sequences = held.sequences
-    if inside == "fsdp":
-        *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
-        unit_bytes = max(units)
-        own_sequences = -(-held.sequences // ranks)
-        whole = held.whole_graph_bytes(own_sequences)
-    else:
-        # This assumes that tokens spread evenly over the experts. If a rank gets more of them than
-        # its memory holds, fewer sequences are run at once.
-        copied = _COPIED_WIDTHS * held.layers * held.hidden_bytes(own_sequences)
-        whole = copied + max(0, held.whole_graph_bytes(own_sequences) - copied) // ranks
-    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, inside, ranks=ranks)
+    *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
+    own_sequences = -(-held.sequences // ranks)
+    whole = held.whole_graph_bytes(own_sequences)
+    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, ranks)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, own_sequences)
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
     head_bytes = held.head_bytes(own_sequences, logit_copies)
     turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
-    ending_bytes = part_bytes + _WHOLE_UNITS * unit_bytes - graph_bytes
+    ending_bytes = part_bytes + _WHOLE_UNITS * max(units) - graph_bytes
     return MemoryNeed(
         state_bytes=_SHARDS * part_bytes
         + boundaries * held.hidden_bytes(held.sequences)
@@ -262,6 +244,20 @@ def _need_of_each(
     )
 
 
+def held_parameters(
+    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
+) -> int:
+    """Return how many parameters of a stage the first rank holds, if the rows of each are dealt out
+    over ranks; the others hold no more."""
+
+    def held(tensors: Tensors) -> int:
+        return sum(-(-rows // ranks) * math.prod(rest) for rows, *rest in tensors.values())
+
+    count = layers_per_stage[stage] * held(model.layer_tensors(0))
+    count += held(model.embedding_tensors) if stage == 0 else 0
+    return count + (held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0)
+
+
 def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:
     """The parts of a stage, in order, that all ranks have whole for a while where rows are dealt
     out."""
@@ -271,14 +267,6 @@ def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -
         sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
     ]
     return [NUMBER_BYTES * part for part in parts if part]
-
-
-def away_bytes(parameters: int, averaging_codec: CodecName) -> int:
-    """Return the bytes that a round needs in slower memory: what is sent, with a margin for its
-    headers, and what encoding took from the sums of the segments that are owned."""
-    sent = {"s8": 1.05, "bf16": 2.05, "ring16": 2.05, "fp32": 4.05}[averaging_codec]
-    lost = NUMBER_BYTES * parameters if averaging_codec != "fp32" else 0
-    return NUMBER_BYTES * (math.ceil(sent * parameters) // NUMBER_BYTES + (1 << 14)) + lost
 
 
 def _graph_bytes(
@@ -297,14 +285,14 @@ def _head_bytes(model: ModelSpec, batch: int, copies: int = _LOGIT_COPIES) -> in
     if batch <= at_once:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))
-    if model.tied is True:
+    if model.tied:
         own += model.width * model.vocab
-    trained = 0 if model.lora is not UNSET else 2 * own
+    trained = 0 if model.lora is not None else 2 * own
     return pieces + NUMBER_BYTES * (batch * model.width + trained)
 
 
 def _frozen_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    if model.lora is UNSET:
+    if model.lora is None:
         return 0
     kept = frozen_bytes(model, slices(layers_per_stage)[stage])
     if model.lora.base_bytes == NUMBER_BYTES:

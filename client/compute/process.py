@@ -22,7 +22,7 @@ import msgspec
 import trio
 
 from client.compute.errors import ComputeError, FailureKind, FrameError
-from client.compute.frame_stream import FrameReader, Stream
+from client.compute.frame_stream import FrameReader
 from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
 from client.compute.replies import AnyReply, Failed, Reply
@@ -132,15 +132,11 @@ def _spawn(
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a worker that is a group; `passes` are the ones that it has answered.
-
-    `pid` is 0 on another host; `host` is empty where all are on this one.
-    """
+    """One process of a worker that is a group; `passes` are the ones that it has answered."""
 
     device: str
     pid: int
     passes: int
-    host: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -169,7 +165,7 @@ class Worker(ABC):
     @property
     @abstractmethod
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the worker on this host, the one that leads first."""
+        """Process ids of the worker, the one that leads first."""
 
     @property
     def pid(self) -> int:
@@ -245,66 +241,13 @@ class Worker(ABC):
         self._unsent.clear()
 
 
-class FramedWorker(Worker):
-    """A worker at the other end of a stream of frames.
-
-    Args:
-        outgoing, incoming: memory shared with it; None: all payloads go through the stream.
-    """
-
-    def __init__(self, outgoing: RingWriter | None, incoming: RingReader | None) -> None:
-        super().__init__()
-        self._outgoing, self._incoming = outgoing, incoming
-        self._talking = trio.CancelScope()
-
-    async def _send_frames(self, stream: Stream) -> None:
-        while True:
-            while self._unsent:
-                call = self._unsent.popleft()
-                if call.abandoned:
-                    del self._waiting[call.id]
-                else:
-                    await self._send(call, stream)
-            self._something_unsent = trio.Event()
-            await self._something_unsent.wait()
-
-    async def _send(self, call: Pending, stream: Stream) -> None:
-        read_up_to = 0 if self._incoming is None else self._incoming.read_up_to
-        buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
-        call.payloads = ()
-        for buffer in buffers:
-            await stream.send_all(memoryview(buffer))
-
-    async def _receive_frames(self, stream: Stream) -> None:
-        reader = FrameReader(stream)
-        while True:
-            header, envelope, inline = await reader.read()
-            if self._outgoing is not None:
-                self._outgoing.reclaim(header.read_up_to)
-            payloads = [bytes(v) for v in payload_views(envelope, inline, self._incoming)]
-            if self._incoming is not None:
-                self._incoming.release(header.written)
-            self._answer(envelope.id, bytes(envelope.message), payloads)
-
-    def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
-        call = self._waiting.pop(call_id, None)
-        if call is None:
-            raise FrameError(f"worker answered a request {call_id} that nobody made")
-        try:
-            reply = _replies.decode(message)
-        except msgspec.DecodeError as error:
-            raise FrameError(f"worker's reply is malformed: {error}") from error
-        if not isinstance(reply, Failed | reply_type(call.request)):
-            raise FrameError(f"worker answered {type(reply).__name__}")
-        call.answer = (reply, payloads)
-        call.done.set()
-
-
-class WorkerProcess(FramedWorker):
+class WorkerProcess(Worker):
     """A worker that is one process; made by `open_worker`."""
 
     def __init__(self, launched: Launched) -> None:
-        super().__init__(launched.outgoing, launched.incoming)
+        super().__init__()
+        self._outgoing, self._incoming = launched.outgoing, launched.incoming
+        self._talking = trio.CancelScope()
         self._process = launched.process
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
         self._output = trio.lowlevel.FdStream(launched.stderr)
@@ -338,15 +281,55 @@ class WorkerProcess(FramedWorker):
                 await self._output.aclose()
             self._die(WorkerDied(exit_code, self._stderr))
 
-    async def _until_broken(self, talk: Callable[[Stream], Awaitable[None]]) -> None:
+    async def _until_broken(self, talk: Callable[[], Awaitable[None]]) -> None:
         try:
-            await talk(self._stream)
+            await talk()
         except FrameError as error:
             self._stderr.append(f"node: {error}")
             self._process.terminate()  # it cannot be reached
         except (trio.BrokenResourceError, trio.EndOfChannel):
             pass  # the worker's exit code and stderr say more
         self._talking.cancel()
+
+    async def _send_frames(self) -> None:
+        while True:
+            while self._unsent:
+                call = self._unsent.popleft()
+                if call.abandoned:
+                    del self._waiting[call.id]
+                else:
+                    await self._send(call)
+            self._something_unsent = trio.Event()
+            await self._something_unsent.wait()
+
+    async def _send(self, call: Pending) -> None:
+        read_up_to = self._incoming.read_up_to
+        buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
+        call.payloads = ()
+        for buffer in buffers:
+            await self._stream.send_all(memoryview(buffer))
+
+    async def _receive_frames(self) -> None:
+        reader = FrameReader(self._stream)
+        while True:
+            header, envelope, inline = await reader.read()
+            self._outgoing.reclaim(header.read_up_to)
+            payloads = [bytes(v) for v in payload_views(envelope, inline, self._incoming)]
+            self._incoming.release(header.written)
+            self._answer(envelope.id, bytes(envelope.message), payloads)
+
+    def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
+        call = self._waiting.pop(call_id, None)
+        if call is None:
+            raise FrameError(f"worker answered a request {call_id} that nobody made")
+        try:
+            reply = _replies.decode(message)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"worker's reply is malformed: {error}") from error
+        if not isinstance(reply, Failed | reply_type(call.request)):
+            raise FrameError(f"worker answered {type(reply).__name__}")
+        call.answer = (reply, payloads)
+        call.done.set()
 
     async def _end_process(self) -> int:
         """Ask, terminate, kill; the exit code."""

@@ -5,54 +5,38 @@ sums are moved to it before a round, and added in the order of ranks: the sum de
 rank has counted what. Afterwards it gives its parameters to the others, so that all have the same
 bits whatever their devices are. State: the process group of `torch.distributed`.
 
-The ranks find each other by a file in a private folder, and listen on loopback alone. On several
-hosts they meet by a store that the first rank opens on loopback, and that is carried over the
-encrypted connections of the hosts; the libraries talk over the network between these. Tensors are
+The ranks find each other by a file in a private folder, and listen on loopback alone. Tensors are
 all that they exchange: nothing is unpickled.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
-import socket
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from client.compute.cuttable import why_not
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
-from client.compute.replies import GroupPrepared, SumGathered, VersionShared
-from client.compute.requests import GatherSum, JoinGroup, OpenStage, PrepareGroup, ShareVersion
-from client.compute.sharding import Cutting, ShardedSlot
+from client.compute.replies import SumGathered, VersionShared
+from client.compute.requests import GatherSum, JoinGroup, OpenStage, ShareVersion
+from client.compute.sharding import ShardedSlot
 from client.compute.slot import Slot
 from client.compute.team import Ring
 
+if TYPE_CHECKING:
+    from client.compute.full_shards import FullShards
+
 _LEADER = 0
-_HOST = "127.0.0.1"
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LIBRARIES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-def prepare(request: PrepareGroup) -> tuple[Any, GroupPrepared]:
-    """Return the store by which ranks meet, if this one is to open it, and what the reply says.
-
-    Raises:
-        ShapeError: this machine lacks the device, or its torch lacks `torch.distributed`.
-    """
-    _check_distributed()
-    kind = select_device(request.device).type
-    if not request.opens_store:
-        return None, GroupPrepared(kind=kind)
-    listening = socket.create_server((_HOST, 0))
-    port = listening.getsockname()[1]
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        _HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
-    return store, GroupPrepared(kind=kind, store_port=port)
 
 
 class Ranks:
@@ -60,53 +44,34 @@ class Ranks:
 
     Args:
         request: the place.
-        store: of `prepare`; None: this rank has opened none.
 
     Raises:
         ShapeError: this machine lacks the device, or its torch lacks `torch.distributed`.
         RuntimeError: the others were not there in time.
     """
 
-    def __init__(self, request: JoinGroup, store: Any = None) -> None:
-        _check_distributed()
-        _use_interface(request)
+    def __init__(self, request: JoinGroup) -> None:
+        if not dist.is_available():
+            raise ShapeError("this build of torch has no torch.distributed: use one device")
+        os.environ.update(dict.fromkeys(_LIBRARIES, _LOOPBACK))
         self._rank = request.rank
         device = select_device(request.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=store or _store_of(request),
+            store=dist.FileStore(request.meet, request.size),  # type: ignore[attr-defined]
             rank=request.rank,
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),
         )
-        # Here: who is no rank does without what they import, and no stage limits memory yet.
+        # Here: who is no rank does without what it imports, and no stage limits memory yet.
         from client.compute.full_shards import FullShards
-        from client.compute.tensor_parallel import TensorParallel
 
-        self._full_shards, self._tensor_parallel = FullShards, TensorParallel
+        self._full_shards = FullShards
 
-    def cutting(self, request: OpenStage, device: torch.device) -> Cutting:
-        """Return how a stage is cut over the ranks.
-
-        Raises:
-            ShapeError: it cannot be cut so; says why.
-        """
-        why = why_not(
-            request.model,
-            request.inside,
-            ranks=request.ranks,
-            sequences=request.sequences,
-            delayed=request.delayed,
-            whole=len(request.layers_per_stage) == 1,
-        )
-        if why:
-            raise ShapeError(
-                f"stage {request.stage} cannot be cut over {request.ranks} ranks: {why}"
-            )
-        if request.inside == "tp":
-            return self._tensor_parallel(Ring(self._rank, request.ranks, 0, device), request.model)
+    def cutting(self, request: OpenStage, device: torch.device) -> FullShards:
+        """Return what cuts a stage over the ranks."""
         return self._full_shards(Ring(self._rank, request.ranks, request.sequences, device))
 
     def gather(self, slot: Slot, request: GatherSum) -> SumGathered:
@@ -152,27 +117,6 @@ class Ranks:
         return VersionShared(
             digest=hashlib.blake2b(host_bytes(replica.parameters), digest_size=32).hexdigest()
         )
-
-
-def _check_distributed() -> None:
-    if not dist.is_available():
-        raise ShapeError("this build of torch has no torch.distributed: use one device")
-
-
-def _use_interface(request: JoinGroup) -> None:
-    """Have the libraries use an interface; between hosts the administrator's choice stands."""
-    for variable in _LIBRARIES if request.interface else ():
-        if not request.store_port or variable not in os.environ:
-            os.environ[variable] = request.interface
-
-
-def _store_of(request: JoinGroup) -> Any:
-    if not request.store_port:
-        return dist.FileStore(request.meet, request.size)  # type: ignore[attr-defined]
-    timeout = timedelta(seconds=request.timeout_s)
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        _HOST, request.store_port, is_master=False, wait_for_workers=False, timeout=timeout
-    )
 
 
 def _shared(replica: Replica, *, advanced: bool) -> Sequence[Tensor]:

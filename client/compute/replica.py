@@ -15,10 +15,13 @@ Chen et al., arXiv 1809.02839 (weight prediction), with the last update as the p
 Shapes: N parameters of the stage.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,7 +34,7 @@ from client.compute.offload import vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
-from client.compute.sharding import Cutting, ShardedSlot, Shards
+from client.compute.sharding import ShardedSlot, Shards
 from client.compute.slot import Slot, open_slots
 from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.team import ALONE, Team
@@ -45,6 +48,9 @@ from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
+
+if TYPE_CHECKING:
+    from client.compute.full_shards import FullShards
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -75,8 +81,7 @@ class Replica:
     """What the loss of a learned token is multiplied with before it is run back."""
     version: int = 0
     known_hash: str | None = None
-    """Hash of this version, where it is known already: that of a file that it was loaded from may
-    be by the definition of earlier programs."""
+    """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
     sequences_at_once: int = 0
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
@@ -230,10 +235,8 @@ class Replica:
         are these themselves.
         """
         for own, new in zip(self.state_tensors, tensors, strict=True):
-            if own.data_ptr() == new.data_ptr() and own.device == new.device:
-                continue
-            for to, taken in self.home.stretches(own, new):
-                to.copy_(taken)
+            if own.data_ptr() != new.data_ptr() or own.device != new.device:
+                own.copy_(new)
         for slot in self.slots:
             slot.clear()
         self.optimizer.steps_done = version
@@ -250,18 +253,10 @@ class Replica:
         """Whether the state is hashed so soon that asking for it would take as long."""
         return sum(tensor.nbytes for tensor in self.state_tensors) <= LEAF_BYTES
 
-    def digest_of_leaf(self, parts: Sequence[Tensor]) -> bytes:
-        """Digest of a leaf of the state, whose memory is given back where it is offloaded."""
-        digest = digest_of_tensors(parts)
-        self.home.rest(*parts)
-        return digest
-
     def state_hash(self) -> str:
         """Hex hash of this version, computed here and now."""
         threads = torch.get_num_threads()
-        self.known_hash = hash_tensors(
-            self.version, self.state_tensors, threads, self.digest_of_leaf
-        )
+        self.known_hash = hash_tensors(self.version, self.state_tensors, threads)
         return self.known_hash
 
 
@@ -273,7 +268,7 @@ def _is_fast(device: torch.device) -> bool:
 def open_replica(
     request: OpenStage,
     device: torch.device,
-    cutting: Cutting | None = None,
+    cutting: FullShards | None = None,
     departures: Departures | None = None,
 ) -> Replica:
     """A replica at version 0.
@@ -348,7 +343,7 @@ def _whole_slots(
 
 
 def _cut_slots(
-    request: OpenStage, part: StageSlice, cutting: Cutting
+    request: OpenStage, part: StageSlice, cutting: FullShards
 ) -> tuple[list[Slot], Vectors]:
     """The first rank has whole vectors on the processor; the others know what is where in them."""
     ring = cutting.ring
@@ -394,16 +389,10 @@ def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
     return torch.tensor(scale, dtype=torch.float32).item()
 
 
-def squared_norm(vector: Tensor, home: Vectors | None = None) -> float:
-    """Sum of squares of a vector, in fp64; ``home`` is where it lies, if it is offloaded."""
-    stretches = iter([(vector,)]) if home is None else home.stretches(vector)
-    return math.fsum(
-        part
-        for (stretch,) in stretches
-        for part in _listed(
-            torch.dot(wide, wide) for wide in map(Tensor.double, torch.split(stretch, _NORM_CHUNK))
-        )
-    )
+def squared_norm(vector: Tensor) -> float:
+    """Sum of squares of a vector, in fp64."""
+    chunks = map(Tensor.double, torch.split(vector, _NORM_CHUNK))
+    return math.fsum(_listed(torch.dot(wide, wide) for wide in chunks))
 
 
 def inner_product(one: Tensor, other: Tensor) -> float:
@@ -445,10 +434,3 @@ def hash_tensors(
 def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
     """Digest of a leaf."""
     return leaf_digest(map(host_bytes, parts))
-
-
-def host_stretches(home: Vectors, tensors: Iterable[Tensor]) -> Iterator[memoryview]:
-    """Yield the bytes of vectors one behind the other, as `host_bytes`, stretch by stretch."""
-    for tensor in tensors:
-        for (stretch,) in home.stretches(tensor):
-            yield host_bytes(stretch)

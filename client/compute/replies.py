@@ -4,8 +4,6 @@ Every reply has the time that the worker computed for it. Payloads travel beside
 order that its docstring names. Imports no torch.
 """
 
-from typing import Literal
-
 import msgspec
 
 from client.compute.errors import FailureKind
@@ -21,12 +19,14 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     """The stage is at version 0, drawn from the seed.
 
     `state_bytes` counts every buffer that is as long as the parameters; `hash` is the hex
-    BLAKE2b-256 of the version's state.
+    BLAKE2b-256 of the version's state. `compiled` says whether blocks run compiled, or why not, in
+    words for the owner; empty: nobody asked for it.
     """
 
     parameters: int
     state_bytes: int
     hash: str
+    compiled: str = ""
 
 
 class DataReady(Reply, frozen=True, kw_only=True):
@@ -81,11 +81,9 @@ class Contributed(Reply, frozen=True, kw_only=True):
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it;
-    `unlike` has the places of contributions of which one is suspected."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
 
     squared_norm: float
-    unlike: list[int] = []
 
 
 class SumDecoded(Reply, frozen=True, kw_only=True):
@@ -109,10 +107,7 @@ class Hashed(Reply, frozen=True, kw_only=True):
 
 
 class VersionKept(Reply, frozen=True, kw_only=True):
-    """The step's parameters are copied; nothing is recomputed yet. `before` is the L2 norm of the
-    sum of the step before; 0 where it is not known here."""
-
-    before: float = 0.0
+    """The step's parameters are copied; nothing is recomputed yet."""
 
 
 class Recomputed(Reply, frozen=True, kw_only=True):
@@ -136,16 +131,6 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     deviation: float
     along: float
     explained: float
-
-
-class ContributionWeighed(Reply, frozen=True, kw_only=True):
-    """As `ContributionCompared`, for the largest sum that the step before may have had; `told_` for
-    the norm that was told."""
-
-    deviation: float
-    along: float
-    told_deviation: float
-    told_along: float
 
 
 class UsualNormTold(Reply, frozen=True, kw_only=True):
@@ -227,20 +212,6 @@ class ThreadsSet(Reply, frozen=True, kw_only=True):
     """Later requests are computed with this number of threads."""
 
 
-class CompiledTold(Reply, frozen=True, kw_only=True):
-    """Whether blocks run compiled, in `words` for the owner; empty words: nobody asked for it."""
-
-    state: Literal["off", "running", "on", "failed"]
-    words: str
-
-
-class GroupPrepared(Reply, frozen=True, kw_only=True):
-    """The kind of a rank's device, such as `cpu` or `cuda`, and the port of its store, or 0."""
-
-    kind: str
-    store_port: int = 0
-
-
 class GroupJoined(Reply, frozen=True, kw_only=True):
     """The ranks of the group have found each other."""
 
@@ -257,8 +228,6 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 
 AnyReply = (
     ThreadsSet
-    | CompiledTold
-    | GroupPrepared
     | GroupJoined
     | SumGathered
     | VersionShared
@@ -278,7 +247,6 @@ AnyReply = (
     | VersionKept
     | Recomputed
     | ContributionCompared
-    | ContributionWeighed
     | UsualNormTold
     | SumCompared
     | Saved

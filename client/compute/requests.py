@@ -16,16 +16,13 @@ from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
-    CompiledTold,
     Contributed,
     ContributionCompared,
-    ContributionWeighed,
     DataReady,
     Dropped,
     Evaluated,
     Forwarded,
     GroupJoined,
-    GroupPrepared,
     Hashed,
     Loaded,
     LossComputed,
@@ -56,8 +53,6 @@ from model_zoo.specs.tokens import DEFAULT as BYTES
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-Offload = Literal["off", "memory", "disk"]
-Inside = Literal["replicas", "fsdp", "tp"]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -79,8 +74,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
-        offload: where all vectors as long as the parameters lie, but these: `off` for beside them,
-            `memory` for a GPU's host, `disk` for a file in `offload_folder`.
+        offload: whether all vectors as long as the parameters, but these, lie in a GPU's host
+            memory.
     """
 
     swarm: str
@@ -108,11 +103,9 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    offload: Offload = "off"
-    offload_folder: str = ""
+    offload: bool = False
     compile: Literal["auto", "on", "off"] = "off"
-    """Whether blocks are compiled; `auto`: on an NVIDIA or AMD GPU, and where it is known to be
-    faster."""
+    """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
@@ -124,10 +117,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
-    inside: Inside = "replicas"
-    """How the ranks of a group share the stage: each has all of it, or it is cut over them."""
     ranks: Positive = 1
-    """Over which it is cut."""
+    """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
     """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 
@@ -147,36 +138,20 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         return StateSpec(self.optimizer.name, self.delayed)
 
 
-class PrepareGroup(Request[GroupPrepared], frozen=True, kw_only=True):
-    """Say what kind of device this rank has; ranks on several hosts are asked before `JoinGroup`.
-
-    Fields:
-        device: of this rank.
-        opens_store: whether to open the store by which all of them meet, on loopback.
-    """
-
-    device: str
-    opens_store: bool
-
-
 class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
     """Become one of the ranks that are one worker; the answer comes when all have joined.
 
     Fields:
         rank: from 0, which makes the versions; size: number of ranks.
         device: of this rank; all are of one kind.
-        meet: path of a file in a private folder, by which they find each other; or else
-        store_port: port of loopback at which the first rank's store of `PrepareGroup` is reached.
-        interface: network interface that they talk over; empty: the libraries choose.
+        meet: path of a file in a private folder, by which they find each other.
         timeout_s: seconds after which a rank that does not take part is given up.
     """
 
     rank: Count
     size: Annotated[int, Meta(ge=2)]
     device: str
-    meet: str = ""
-    store_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    interface: str = ""
+    meet: str
     timeout_s: Positive
 
 
@@ -377,11 +352,10 @@ class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
     that step after the version has gone on. One copy is kept; another one replaces it.
 
     It takes twice the bytes of the parameters until `CompareContribution` or another version is
-    loaded. An umpire's stage is open for one audit only: its own working set is used, and no copy.
+    loaded.
     """
 
     step: Count
-    umpire: bool = False
 
 
 class Recompute(Request[Recomputed], frozen=True, kw_only=True):
@@ -405,20 +379,6 @@ class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=Tr
 
     step: Count
     bounds: list[int]
-
-
-class WeighContribution(Request[ContributionWeighed], frozen=True, kw_only=True):
-    """As `CompareContribution`, by an umpire, which has not seen the sum of the step before.
-
-    Fields:
-        before: the norm of that sum, by another one's word.
-        share: of the step's microbatches that the audit's sum has.
-    """
-
-    step: Count
-    bounds: list[int]
-    before: Annotated[float, Meta(ge=0)]
-    share: Annotated[float, Meta(gt=0, le=1)]
 
 
 class UsualNorm(Request[UsualNormTold], frozen=True, kw_only=True):
@@ -496,11 +456,6 @@ class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
     threads: Positive
 
 
-class AskCompiled(Request[CompiledTold], frozen=True, kw_only=True):
-    """Tell how far compiling the opened stage's blocks is; use what was compiled, if it is done,
-    which then takes seconds."""
-
-
 class Measure(Request[Measured], frozen=True, kw_only=True):
     """Time the opened stage on random input; nothing is accumulated."""
 
@@ -524,7 +479,6 @@ AnyRequest = (
     | KeepVersion
     | Recompute
     | CompareContribution
-    | WeighContribution
     | UsualNorm
     | SumAgain
     | Save
@@ -534,8 +488,6 @@ AnyRequest = (
     | Measure
     | PrepareData
     | SetThreads
-    | AskCompiled
-    | PrepareGroup
     | JoinGroup
     | GatherSum
     | ShareVersion

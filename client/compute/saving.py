@@ -33,16 +33,14 @@ from client.compute.checkpoint import (
     CHUNK_BYTES,
     CheckpointInfo,
     build_header,
-    read_info,
     verified,
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
-from client.compute.replica import Replica, hash_tensors, host_stretches
+from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.replies import Loaded, Saved
 from client.compute.requests import Load, Save
-from client.compute.state_hash import EarlierHasher, Hasher
+from client.compute.state_hash import Hasher
 from model_zoo.specs.state import Layout, StateSpec
-from model_zoo.vectors import Vectors
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
@@ -111,12 +109,11 @@ class _Data:
 
     Args:
         tensors: of the version, on the CPU.
-        home: where they lie.
         released: is set when they may change.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], home: Vectors, released: threading.Event) -> None:
-        self._home, self._released, self._lock = home, released, threading.Lock()
+    def __init__(self, tensors: Sequence[Tensor], released: threading.Event) -> None:
+        self._released, self._lock = released, threading.Lock()
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
         self._parts: list[Tensor | None] = [
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
@@ -137,7 +134,6 @@ class _Data:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
                 size = len(part)
                 np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
-                self._home.rest(part)
                 if not again:
                     self._parts[index] = None
             yield piece[:size].view(np.uint8).data
@@ -149,7 +145,7 @@ class _Data:
         with self._lock:
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
             needed = sum(part.nbytes for part in left.values())
-            if self._home.offloaded or needed > SPARE_SHARE * psutil.virtual_memory().available:
+            if needed > SPARE_SHARE * psutil.virtual_memory().available:
                 return False
             try:
                 copies = {i: torch.from_numpy(part.numpy().copy()) for i, part in left.items()}
@@ -199,20 +195,20 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._busy.is_set():
             raise DiskError("the save before this one is still being written")
-        version, digest, home = _version(replica), replica.known_hash, replica.home
+        version, digest = _version(replica), replica.known_hash
         tensors = [tensor.detach() for tensor in replica.state_tensors]
-        self._keep_buffers(tensors, home)
+        self._keep_buffers(tensors)
         sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
         to_copy = [(tensors[place], buffer) for place, buffer in self._buffers.items()]
         all_copied = len(to_copy) == len(tensors)
         stream = side_stream(replica.wire.device)
-        data = _Data(sources, home, self._released)
+        data = _Data(sources, self._released)
         del replica, tensors, sources  # a stage that is closed meanwhile is free but for the data
 
         def write() -> Saved:
             try:
                 while to_copy:
-                    _copy(*to_copy.pop(), stream, home)
+                    _copy(*to_copy.pop(), stream)
                 self._copied.set()
                 if all_copied:
                     self._released.set()
@@ -255,17 +251,12 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
-    def _keep_buffers(self, tensors: Sequence[Tensor], home: Vectors) -> None:
+    def _keep_buffers(self, tensors: Sequence[Tensor]) -> None:
         """Have a vector (N,) in host memory for each tensor that lies elsewhere."""
         sizes = {i: len(each) for i, each in enumerate(tensors) if each.device.type != "cpu"}
         if {place: len(buffer) for place, buffer in self._buffers.items()} != sizes:
             self._buffers = {}
-            self._buffers = {i: _host_vector(home, size) for i, size in sizes.items()}
-
-
-def _host_vector(home: Vectors, size: int) -> Tensor:
-    """A vector (size,) in host memory, with the others if they are offloaded."""
-    return home.zeros(size) if home.offloaded else torch.empty(size)
+            self._buffers = {place: torch.empty(size) for place, size in sizes.items()}
 
 
 def _version(replica: Replica) -> _Version:
@@ -283,15 +274,12 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     return stream
 
 
-def _copy(
-    source: Tensor, target: Tensor, stream: "torch.cuda.Stream | None", home: Vectors
-) -> None:
+def _copy(source: Tensor, target: Tensor, stream: "torch.cuda.Stream | None") -> None:
     """Copy a vector of a device to its host, slice by slice."""
     with torch.cuda.stream(stream) if stream is not None else nullcontext():
         for start in range(0, len(target), COPY_ELEMENTS):
             part = slice(start, start + COPY_ELEMENTS)
             target[part].copy_(source[part])
-            home.rest(target[part])
 
 
 def _yield_to_others() -> None:
@@ -372,33 +360,22 @@ def load(replica: Replica, request: Load) -> Loaded:
         CheckpointError: the file is damaged or not this stage at that version.
         SystemExit: reading it again failed: this process has no version any more.
     """
-    path, home = Path(request.path), replica.home
-    _check_identity(replica, request, read_info(path))
+    path = Path(request.path)
     with verified(path) as (info, read):
         _check_identity(replica, request, info)
         found = [
-            tensor.detach() if tensor.device.type == "cpu" else _host_vector(home, len(tensor))
+            tensor.detach() if tensor.device.type == "cpu" else torch.empty(len(tensor))
             for tensor in replica.state_tensors
         ]
         try:
-            read(host_stretches(home, found))
-            threads = torch.get_num_threads()
-            digest = hash_tensors(info.version, found, threads, replica.digest_of_leaf)
-            earlier = EarlierHasher(info.version)
-            if info.hash != digest and info.hash != _hash_of(earlier, home, found):
+            read(map(host_bytes, found))
+            if info.hash != hash_tensors(info.version, found, torch.get_num_threads()):
                 raise CheckpointError("it changed while it was read")
         except Exception as error:
             raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
     replica.replace_state(info.version, found)
     replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)
-
-
-def _hash_of(hasher: Hasher | EarlierHasher, home: Vectors, tensors: Iterable[Tensor]) -> str:
-    """Hash of vectors, by this thread alone."""
-    for buffer in host_stretches(home, tensors):
-        hasher.update(buffer)
-    return hasher.hexdigest()
 
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:

@@ -55,22 +55,17 @@ class Slot:
 
     def gradients_within(self, bound: float) -> bool:
         """Whether no element of the gradient in scratch is larger, or no number."""
-        for (stretch,) in self.home.stretches(self.flat.gradients):
-            low, high = torch.aminmax(stretch)  # both are NaN if any is
-            if not torch.maximum(-low, high) <= bound:
-                return False
-        return True
+        low, high = torch.aminmax(self.flat.gradients)  # both are NaN if any is
+        return bool(torch.maximum(-low, high) <= bound)
 
     def count(self, microbatch: int) -> None:
         """Add the gradient in scratch, which is that of this microbatch."""
-        for total, own in self.home.stretches(self.gradient_sum, self.flat.gradients):
-            total.add_(own)
+        self.gradient_sum.add_(self.flat.gradients)
         self.counted.add(microbatch)
 
     def take_out(self, microbatch: int) -> None:
         """Subtract the gradient in scratch, which is that of this microbatch."""
-        for total, own in self.home.stretches(self.gradient_sum, self.flat.gradients):
-            total.sub_(own)
+        self.gradient_sum.sub_(self.flat.gradients)
         self.counted.discard(microbatch)
 
     def copy(self) -> "Slot":
@@ -82,8 +77,7 @@ class Slot:
 
     def clear(self) -> None:
         """Nothing accumulated, no graph kept."""
-        for (total,) in self.home.stretches(self.gradient_sum):
-            total.zero_()
+        self.gradient_sum.zero_()
         self.counted.clear()
         self.graphs.clear()
 

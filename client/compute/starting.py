@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
@@ -119,7 +118,7 @@ def load_start(replica: Replica, request: LoadStart) -> Loaded:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is not the file of that digest, or of another stage.
     """
-    take = _Base(replica) if replica.module.spec.lora is not UNSET else _Values(replica)
+    take = _Base(replica) if replica.module.spec.lora is not None else _Values(replica)
     layout = stage_layout(replica.module.spec.base, replica.part)
     _read_verified(Path(request.path), layout, request.digest, take.add)
     take.use()
@@ -164,13 +163,12 @@ class _Values:
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._place = replica, 0
-        self._home, self._values = replica.home, replica.flat.gradients
+        self._values = replica.flat.gradients
 
     def add(self, name: str, found: Tensor) -> None:
         """Take the next tensor of the layout."""
         end = self._place + found.numel()
         self._values[self._place : end] = found.flatten()
-        self._home.rest(self._values[self._place : end])
         self._place = end
 
     def use(self) -> None:

@@ -3,8 +3,7 @@
 A version's data, which are its tensors' bytes one behind the other, are cut into leaves of 4 MiB.
 The hash is the BLAKE2b-256 (personalised "stage version") of the version's number (8 bytes,
 little-endian) and the BLAKE2b-256 of every leaf. So leaves are hashed by as many threads as there
-are, and beside other work. Files of earlier programs have the BLAKE2b-256 of the number and the
-data themselves, and stay valid.
+are, and beside other work.
 
 No state but a hasher's; imports no torch: the node verifies files with it.
 """
@@ -94,21 +93,6 @@ class Hasher:
         """Hex hash of what has come."""
         rest = [self._leaf.digest()] if self._filled else []
         return root(self._version, [*self._digests, *rest])
-
-
-class EarlierHasher:
-    """As ``Hasher``, by the definition of earlier programs."""
-
-    def __init__(self, version: int) -> None:
-        self._state = hashlib.blake2b(_number(version), digest_size=32)
-
-    def update(self, data: memoryview) -> None:
-        """Take the next data."""
-        self._state.update(data)
-
-    def hexdigest(self) -> str:
-        """Hex hash of what has come."""
-        return self._state.hexdigest()
 
 
 def _number(version: int) -> bytes:

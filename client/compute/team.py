@@ -51,11 +51,11 @@ ALONE = Team()
 
 
 class Ring(Team):
-    """Ranks that run passes together: each a part of the sequences, or all of them all.
+    """Ranks that run passes together, each a part of the sequences.
 
     Args:
         rank, size: as in `Team`.
-        sequences: B, if each runs a part of them; 0: each runs all.
+        sequences: B.
         device: of this rank.
     """
 
@@ -63,20 +63,13 @@ class Ring(Team):
         self.rank, self.size, self.device = rank, size, device
         self._sequences = sequences
 
-    @property
-    def deals_sequences(self) -> bool:
-        """Whether each rank runs a part of the sequences."""
-        return self._sequences > 0
-
     def rows(self, count: int) -> slice:
         """Return which of so many sequences this rank runs; never none."""
-        return self._rows_of(self.rank, count) if self.deals_sequences else super().rows(count)
+        return self._rows_of(self.rank, count)
 
     def joined(self, pieces: Sequence[Tensor]) -> Tensor:
         """Put slices of the sequences together, those of all ranks: (B, T, C)."""
         own = super().joined(pieces).detach()
-        if not self.deals_sequences:
-            return own
         whole = own.new_empty(self._sequences, *own.shape[1:])
         whole[self.rows(self._sequences)] = own
         for rank in range(self.size):
@@ -91,8 +84,6 @@ class Ring(Team):
 
     def summed(self, number: float) -> float:
         """Return the sum of what the ranks have of the sequences."""
-        if not self.deals_sequences:
-            return number
         total = torch.tensor(number, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return total.item()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from client.control.snapshot import Level
+from client.events import Decision
 
 MATCHES_VERSION = 1
 MAX_EXPLANATIONS = 50
@@ -98,6 +99,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     level: Level
     words: str
+    members: tuple[str, ...] = ()
+    """Those that the words name by the ends of their ids."""
+    decision: Decision = ""
 
 
 class MatchesSnapshot(Struct, frozen=True, kw_only=True):

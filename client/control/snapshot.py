@@ -227,8 +227,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     passes: int = 0
     """Forward and backward passes done."""
-    host: str = ""
-    """Name of its host, where a cluster job has several; there `pid` is 0 unless it is ours."""
 
 
 class CardView(Struct, frozen=True, kw_only=True):
@@ -310,6 +308,8 @@ class EventView(Struct, frozen=True, kw_only=True):
     topic: str
     level: Level
     words: str
+    members: tuple[str, ...] = ()
+    """Those that the words name by the ends of their ids."""
     data: dict[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -323,6 +323,7 @@ class EventView(Struct, frozen=True, kw_only=True):
             topic=entry.topic,
             level=event.level,
             words=event.words,
+            members=event.about_members,
             data=event.data(),
         )
 

@@ -16,7 +16,7 @@ from client.control.matches import (
     StageMatch,
     StewardshipView,
 )
-from client.events import EventLog
+from client.events import Entry, EventLog, LogLine
 from client.train.engine import Engine
 from protocol.ids import Stage
 from protocol.matching.machine import Matching
@@ -62,10 +62,18 @@ def explanations(log: EventLog, everything: bool) -> list[Explanation]:
         for entry in entries
         if entry.topic == "matching" and (everything or entry.event.level != "debug")
     ]
-    return [
-        Explanation(time=entry.time, level=entry.event.level, words=entry.event.words)
-        for entry in told[-MAX_EXPLANATIONS:]
-    ]
+    return [_explanation(entry) for entry in told[-MAX_EXPLANATIONS:]]
+
+
+def _explanation(entry: Entry) -> Explanation:
+    event = entry.event
+    return Explanation(
+        time=entry.time,
+        level=event.level,
+        words=event.words,
+        members=event.about_members,
+        decision=event.decision if isinstance(event, LogLine) else "",
+    )
 
 
 def _seats(

@@ -90,7 +90,6 @@ from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
-from client.train.workers.pool import OpenWorker
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.changes import Changes
@@ -137,8 +136,6 @@ class NodeOptions:
     """Relay for others; hold no stage, and take no part in the matching."""
     ready: Callable[[Provider], None] | None = None
     """Called once, when the node answers on its control socket."""
-    start_worker: OpenWorker | None = None
-    """Opens a worker; None: on the devices of this host alone."""
     renewed: Callable[[Settings], Settings] | None = None
     """Returns the settings with what the owner has changed since; None: they stay."""
 
@@ -313,7 +310,7 @@ class Node:
         """Return what lets the model write; None: the owner does not want it, or no prompt is
         there."""
         settings, swarm = self._options.settings, self._swarm
-        if not settings.samples or not swarm.manifest.sample_prompts:
+        if not settings.samples or not swarm.manifest.prompts:
             return None
         policy = swarm.manifest.policy
 
@@ -580,9 +577,7 @@ class Node:
             self._cores,
             folders.audits(name),
         )
-        training = Training(
-            engine, self._event_sink, history, site, self._pauses, self._options.start_worker
-        )
+        training = Training(engine, self._event_sink, history, site, self._pauses)
         self._credit = Credit(
             self._folders.credit(swarm.swarm),
             training.counters,
@@ -764,7 +759,7 @@ class Node:
 
     def _awaits_evaluation(self) -> bool:
         """Whether the last version is to be evaluated, and nothing is known of that."""
-        terms, known = self._swarm.manifest.evaluated, self._event_sink.held_out
+        terms, known = self._swarm.manifest.evaluation, self._event_sink.held_out
         steps = self._engine.amending.book.steps
         return terms is not None and (known is None or known.version < steps)
 

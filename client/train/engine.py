@@ -420,9 +420,8 @@ class Engine:
         ahead_s = self._clock.ahead_s(peer, self.own_clock(), self.now())
         if abs(ahead_s) > MAX_CLOCK_OFFSET_S:
             words = f"our clock is {off_words(ahead_s)} {short(peer)}'s: the two cannot train"
-            self.perform(
-                Explain("membership", f"{words} together until one is set right", "warning")
-            )
+            words += " together until one is set right"
+            self.perform(Explain("membership", words, "warning", (peer,)))
 
     def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
         """A peer says where it sees us."""
@@ -446,7 +445,7 @@ class Engine:
     def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
-        self.perform(Explain("membership", words))
+        self.perform(Explain("membership", words, members=(peer,)))
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.refused(message.reason)
 

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from client.compute.process import RequestFailed, WorkerDied
@@ -47,10 +46,8 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
-from client.train.workers.grouping import check_inside
-from client.train.workers.offloading import advertised_bytes
-from client.train.workers.opening import check_fits
-from client.train.workers.pool import OpenWorker, opener
+from client.train.workers.opening import advertised_bytes, check_fits
+from client.train.workers.pool import opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 from protocol.manifest import Manifest
@@ -90,11 +87,9 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
-        start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
-        self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()
@@ -106,7 +101,6 @@ class Training:
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
         texts = TextStore(site.data / Entry.TEXTS)
-        starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
             event_sink=event_sink,
@@ -119,7 +113,7 @@ class Training:
                 checkpoints=site.checkpoints.folder,
                 snapshots=site.data / Entry.SNAPSHOTS,
                 data=texts.path(manifest.data.digest),
-                starts=tuple(texts.path(start.digest) for start in starts),
+                starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
             ),
             data_source=_source(site, manifest.data),
@@ -259,10 +253,10 @@ class Training:
             UserError: none would.
         """
         terms = self._terms
-        ways = terms.offloading(), terms.grouping()
+        devices = terms.devices()
         with suppress(UserError):
-            return check_fits(manifest, terms.left_bytes(), *ways)
-        return check_fits(manifest, terms.usable_bytes(), *ways)
+            return check_fits(manifest, terms.left_bytes(), devices)
+        return check_fits(manifest, terms.usable_bytes(), devices)
 
     def _advertised_bytes(self) -> int:
         return advertised_bytes(self._engine.manifest, self._terms.left_bytes(), self._fits)
@@ -276,7 +270,6 @@ class Training:
         """
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
         check_threads(settings)
-        check_inside(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.worker_ready()
@@ -308,9 +301,8 @@ class Training:
     def _new_held_stages(self) -> HeldStages:
         """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
-        held_stages = HeldStages(
-            engine, self._terms, self._start_worker, self.counters, self.audit_log
-        )
+        start_worker = opener(self._site.settings.devices)
+        held_stages = HeldStages(engine, self._terms, start_worker, self.counters, self.audit_log)
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
         held_stages.buddies = Buddies(
             engine,

@@ -28,19 +28,9 @@ class Mixture(nn.Module):
         super().__init__()
         width, inner, count = spec.width, spec.ffn_width, experts.count
         self.experts, self.layers = experts, spec.layers
-        self.own = range(count)
         self.router = nn.Linear(width, count, bias=False)
         self.gate_up = nn.Linear(width, count * 2 * inner, bias=False)
         self.down = nn.Linear(inner, count * width, bias=False)
-
-    def take_experts_of(self, rank: int, ranks: int) -> None:
-        """Compute one of so many equal parts of the experts; the matrices are cut accordingly.
-
-        What comes out is a part of a sum then. The loss counts at the first rank alone, and the
-        router's gradient is a part, too, everywhere.
-        """
-        each = self.experts.count // ranks
-        self.own = range(rank * each, (rank + 1) * each)
 
     def forward(self, x: Tensor) -> Tensor:
         probabilities = self.router(x).float().softmax(dim=-1)  # (B, T, E)
@@ -49,23 +39,22 @@ class Mixture(nn.Module):
             weights = weights / weights.sum(dim=-1, keepdim=True)
         mixed = self._mixed(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1))
         result = mixed.view(x.shape)  # (B, T, C)
-        counts = self.experts.balance and 0 in self.own
-        if not (counts and torch.is_grad_enabled()):
+        if not (self.experts.balance and torch.is_grad_enabled()):
             return result
         # As the cross-entropy is a sum over tokens, so is this: T times that of each sequence.
         factor = self.experts.balance * x.shape[1] / self.layers
         return with_loss(result, factor * imbalance(probabilities, chosen).sum())
 
     def _mixed(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """The weighted sum of what those of the chosen experts that are here make of each token,
-        (N, C).
+        """The weighted sum of what the chosen experts make of each token, (N, C).
 
         A token comes at most once to an expert, and the experts take turns: the order of additions
         is always the same.
         """
         mixed = torch.zeros_like(x)
-        of_each = (part.weight.chunk(len(self.own)) for part in (self.gate_up, self.down))
-        for expert, gate_up, down in zip(self.own, *of_each, strict=True):
+        count = self.experts.count
+        of_each = (part.weight.chunk(count) for part in (self.gate_up, self.down))
+        for expert, (gate_up, down) in enumerate(zip(*of_each, strict=True)):
             tokens, places = torch.where(chosen == expert)  # of the M that come here
             gate, up = F.linear(x[tokens], gate_up).chunk(2, dim=-1)  # (M, F) each
             result = F.linear(F.silu(gate) * up, down) * weights[tokens, places, None]  # (M, C)

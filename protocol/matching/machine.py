@@ -68,7 +68,7 @@ class Gang:
             return []
         self._started, self._last_words = True, ""
         words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
-        return [GangStart(replicas), Explain("matching", words)]
+        return [GangStart(replicas), Explain("matching", words, decision="settled")]
 
     def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
         count = len(uncovered)

@@ -12,7 +12,7 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -336,7 +336,7 @@ class Steward:
         held = f"stage {self.stage} holds {short(place.peer)} ({words(place.rate)}): now "
         return [
             self._yes(place, now),
-            Explain("matching", held + self._in_words(), "debug"),
+            Explain("matching", held + self._in_words(), "debug", (place.peer,)),
             *turned_away,
         ]
 
@@ -359,7 +359,7 @@ class Steward:
             return []
         self._reopen(now)
         lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
-        return [Explain("matching", lost), *self._publish(now)]
+        return [Explain("matching", lost, members=(peer,)), *self._publish(now)]
 
     # --- settling -------------------------------------------------------------------------
 
@@ -395,7 +395,8 @@ class Steward:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
-        return [*holds, Explain("matching", started, "info" if newcomers else "debug")]
+        level: Literal["info", "debug"] = "info" if newcomers else "debug"
+        return [*holds, Explain("matching", started, level, decision="settled")]
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; a stage with incumbents only stays committed."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol import limits
-from protocol.effects import Explain, SendLetter
+from protocol.effects import Decision, Explain, SendLetter
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
@@ -203,7 +203,9 @@ class Volunteer:
         self.leaving, self.moved_at = self.bid, now
         self.bid = Bid.on(notice, self._context.number(now))
         self.state = State.FETCHING
-        said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
+        said = self._say(
+            f"moving from stage {self.leaving.stage} to stage {stage}: {reason}", "place"
+        )
         return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
@@ -216,7 +218,7 @@ class Volunteer:
         self.state = State.SERVING
         return [
             *self._renew(bid, now),
-            *self._say(f"serving stage {stage}"),
+            *self._say(f"serving stage {stage}", "hold"),
             *self._drop_left_stage(now),
         ]
 
@@ -254,7 +256,7 @@ class Volunteer:
         self.leaving = None
         self._free()
         self.state = State.LEFT
-        return [*effects, *self._say("left the matching")]
+        return [*effects, *self._say("left the matching", "place")]
 
     def _drop_left_stage(self, now: float) -> list[Effect]:
         """End a move: the new stage is served, so stop serving the old one."""
@@ -349,7 +351,7 @@ class Volunteer:
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
         letter = proposal(self._context, bid, bodies.Propose, "free", now)
-        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
+        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}", "proposal")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
         self.prospects.mute(bid.stage, now)
@@ -371,10 +373,11 @@ class Volunteer:
         self.state = State.HELD
         self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
-            return self._say(f"held by stage {bid.stage} until all stages are covered")
+            return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        return [Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
+        said = self._say(reason, "hold")
+        return [Assign(bid.stage, reason), *self._renew(bid, now), *said]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it
@@ -395,7 +398,8 @@ class Volunteer:
     def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
         self.prospects.refuse(bid.stage, bid.mandate, epoch)
         self._free()
-        return [*self._say(f"stage {bid.stage} keeps others: it has {why}"), *self._seek(now)]
+        said = self._say(f"stage {bid.stage} keeps others: it has {why}", "rejection")
+        return [*said, *self._seek(now)]
 
     def _follow(self, notice: Notice, now: float) -> list[Effect]:
         """Renew our place with the stage's new steward or mandate."""
@@ -443,9 +447,9 @@ class Volunteer:
         self._context.counters[reason] += 1
         return []
 
-    def _say(self, text: str) -> list[Effect]:
+    def _say(self, text: str, decision: Decision = "") -> list[Effect]:
         """Explain, unless these were the last words."""
         if text == self._last_words:
             return []
         self._last_words = text
-        return [Explain("matching", text)]
+        return [Explain("matching", text, decision=decision)]

@@ -23,7 +23,6 @@ from protocol.wire.fields import (
     Finite,
     Hash32,
     MicrobatchId,
-    NonNegative,
     PeerText,
     Reason,
     SegmentIndex,
@@ -420,8 +419,6 @@ class Commitment(Wire, frozen=True):
     """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
     era: Era = 0
-    state: StateHash = b""
-    """What stands for the version that it was computed at; empty: the member does not know it."""
 
 
 class AuditNotice(Wire, frozen=True):
@@ -480,44 +477,6 @@ class Charged(Wire, frozen=True):
 
     stage: StageIndex
     charge: Envelope
-
-
-class Case(Wire, frozen=True):
-    """A member of a stage of two shows the replicas of ``stage``, which is beside its own, what it
-    takes to judge a charge of its (``audit/umpires.py``)."""
-
-    stage: StageIndex
-    charge: Envelope
-    commitment: Envelope
-    """The charged member's, to the contribution that the charge is about."""
-    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_SEGMENTS + 1)]
-    """Of its segments."""
-    before: NonNegative
-    """The norm of the sum of the step before, as the sender says."""
-
-
-class CaseRequest(Wire, frozen=True):
-    """An umpire asks the author of a charge for what the charged member has shown to it."""
-
-    stage: StageIndex
-    asker: StageIndex
-    """Where the umpire's seat is."""
-    step: StepIndex
-    attempt: Attempt
-    member: PeerText
-    name: Shown
-    item: MicrobatchId
-
-
-class CaseReply(Wire, frozen=True):
-    """Payload: what was asked for; ``stage`` is the umpire's."""
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    member: PeerText
-    name: Shown
-    item: MicrobatchId
 
 
 # --- joining a stage and transfer of state --------------------------------------------------
@@ -641,10 +600,10 @@ Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reachin
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
-Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged | Case | CaseRequest
+Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining
-Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | CaseReply | Chunk
+Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | Chunk
 Message = Control | Bulk
 
 BULK_TYPES: tuple[type[Wire], ...] = (
@@ -654,7 +613,6 @@ BULK_TYPES: tuple[type[Wire], ...] = (
     Segment,
     Reduced,
     AuditReply,
-    CaseReply,
     Chunk,
 )
 """The messages with a payload; they have lanes of their own, so that they delay no other."""
@@ -686,7 +644,7 @@ def decode_message(header: bytes) -> Message:
 
 def lane(message: Message) -> Lane:
     """Return the lane a message travels in."""
-    if isinstance(message, Chunk | CaseReply):
+    if isinstance(message, Chunk):
         return "background"
     return "bulk" if isinstance(message, BULK_TYPES) else "control"
 

@@ -24,9 +24,6 @@ from protocol.wire.messages import (
     Backward,
     BlobOffer,
     BlobQuery,
-    Case,
-    CaseReply,
-    CaseRequest,
     ChainLink,
     Charged,
     Chunk,
@@ -175,9 +172,6 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         AuditRequest: Route("seat", "auditing.on_request", "stage", "stage", aside=True),
         AuditReply: Route("seat", "auditing.on_reply", "stage", "stage", sealed=True),
         Charged: Route("seat", "auditing.on_charged", "member", "stage", ALWAYS, aside=True),
-        Case: Route("seat", "on_case", "member", "stage"),
-        CaseRequest: Route("seat", "auditing.on_case_request", "member", "stage"),
-        CaseReply: Route("seat", "umpire.on_case_reply", "member", "stage", sealed=True),
     }
 )
 

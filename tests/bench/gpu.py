@@ -47,16 +47,20 @@ from torch.nn import functional as F
 from client.cli.founding.presets import PRESETS
 from client.compute.codec import decode, encode
 from client.compute.device import probe
-from client.compute.payload import check_seal, seal
+from client.compute.payload import Buffer, check_seal, seal
 from client.compute.replies import Failed
 from client.compute.requests import (
+    Apply,
     ApplyLocal,
     Backward,
+    Contribute,
+    DecodeSum,
     Drop,
     Forward,
     ForwardBackward,
     OpenStage,
     Probe,
+    Reduce,
 )
 from client.compute.worker import copy_beside
 from client.lab.bench.efficiency import found, median_interval
@@ -65,7 +69,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.stages import Stage, build_stage
-from tests.bench.offload import apply_round
 from tests.bench.patience import call
 from tests.support.compute_stages import LocalWorker
 
@@ -286,13 +289,16 @@ def alone(asked: argparse.Namespace) -> Found:
     }
     with tempfile.TemporaryDirectory() as folder:
         worker = LocalWorker()
-        call(worker, one.opening(asked.device, compile=asked.compile, compile_folder=folder))
+        call(worker, one.opening(asked.device))
         plain = compared(worker, one, "eager", asked)
         tell({"part": "alone", **named, **plain, "ms": breakdown(worker, one, asked)})
         if asked.compile == "off":
             return named
-        compiling = wait_compiled(worker, asked)
-        tell({"part": "alone", **named, "compile": compiling})
+        began = time.perf_counter()
+        compiling = one.opening(asked.device, compile=asked.compile, compile_folder=folder)
+        reply, _ = call(worker, compiling)
+        seconds = time.perf_counter() - began
+        tell({"part": "alone", **named, "compile": f"{reply.compiled} after {seconds:.1f} s"})
         return {**named, **compared(worker, one, asked.reference, asked)}
 
 
@@ -341,21 +347,6 @@ def allocated(*, anew: bool = False) -> int:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
-
-
-def wait_compiled(worker: LocalWorker, asked: argparse.Namespace) -> str:
-    """Wait until blocks are compiled, if they are; return what came of it."""
-    from client.compute.requests import AskCompiled
-
-    end = time.monotonic() + 150
-    told, seconds = "", time.monotonic()
-    while asked.compile != "off" and time.monotonic() < end:
-        reply, _ = call(worker, AskCompiled())
-        told = f"{reply.state}: {reply.words}"
-        if reply.state != "running":
-            break
-        time.sleep(0.5)
-    return f"{told} after {time.monotonic() - seconds:.1f} s" if told else "off"
 
 
 def worker_step(worker: LocalWorker, one: Work) -> Callable[[], None]:
@@ -561,28 +552,42 @@ def memory(asked: argparse.Namespace) -> Found:
     base = work("llama", small=asked.small)
     spec = msgspec.structs.replace(base.spec, layers=8, context=64)
     one = Work(spec, (1, 6, 1), 1, 1, 2)
-    told: Found = {way: held(one, way, asked) for way in ("off", "memory")}
+    told: Found = {way: held(one, way, asked) for way in ("off", "on")}
     large = replace(work("gpt2", small=asked.small), microbatches=32)
-    for way in ("off", "memory"):
+    for way in ("off", "on"):
         worker = LocalWorker()
-        call(worker, large.opening(asked.device, offload=way))
+        call(worker, large.opening(asked.device, offload=way == "on"))
         step = worker_step(worker, large)
         step()
         told[f"gpt2 step {way} ms"] = 1e3 * timed(asked.device, step, 3)
         del worker, step
-    told["step by step without"] = told["gpt2 step memory ms"] / told["gpt2 step off ms"]
+    told["step by step without"] = told["gpt2 step on ms"] / told["gpt2 step off ms"]
     return told
+
+
+def apply_round(worker: LocalWorker, number: int, bounds: list[int], tokens: int) -> None:
+    """Average with nobody, over the wire's codec, and make the next version."""
+    call(worker, Contribute(step=number, attempt=0, bounds=bounds))
+    sums: list[Buffer] = []
+    norms: list[float] = []
+    for segment in range(len(bounds) - 1):
+        identity: dict[str, Any] = {"step": number, "attempt": 0, "segment": segment}
+        reply, sent = call(worker, Reduce(**identity, microbatches=[1], own=0))
+        sums += sent
+        norms.append(reply.squared_norm)
+        call(worker, DecodeSum(**identity, squared_norm=norms[-1]), *sent)
+    request = Apply(step=number, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
+    call(worker, request, *sums)
 
 
 def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     """Open a stage with its vectors ``way``, and run steps with rounds."""
     before = allocated(anew=True)
     worker = LocalWorker()
-    call(worker, one.opening(asked.device, offload=way))
+    call(worker, one.opening(asked.device, offload=way == "on"))
     worker_step(worker, one)()
     kept, size = allocated() - before, worker.replica.size
     bounds = [*(128 * (size // 128 * part // 16) for part in range(16)), size]
-    asked.microbatches, asked.sequences, asked.tokens = 1, 1, one.spec.context
     given, gradient = _payloads(worker, one)
 
     def averaged() -> None:
@@ -590,7 +595,7 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
         named: Any = {"step": version, "microbatch": 2 * version}
         call(worker, Forward(**named), given)
         call(worker, Backward(**named), gradient, given)
-        apply_round(worker, version, bounds, asked)
+        apply_round(worker, version, bounds, one.spec.context)
 
     seconds = timed(asked.device, averaged, 3)
     peak = 1e9 * peak_gb(asked.device) - before

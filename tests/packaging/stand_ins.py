@@ -26,26 +26,7 @@ SCONTROL = """#!/bin/sh
 echo "scontrol $*" >>"{notes}"
 [ "$1" != show ] || echo "   JobState=$(cat "{folder}/job-state") Reason=None"
 """
-SRUN = """#!/bin/sh
-echo "srun $*" >>"{notes}"
-# Like srun, it kills its tasks at SIGTERM; its tasks are one here.
-trap 'echo "killed by srun" >>"{notes}"; kill -KILL "$task"; exit 137' TERM
-while [ "$1" != volunteer ]; do shift; done
-"$@" &
-task=$!
-wait "$task"
-"""
-SCANCEL = """#!/bin/sh
-echo "scancel $*" >>"{notes}"
-kill -TERM "$(cat "{folder}/pid")"
-"""
-
-PROGRAMS = (
-    ("volunteer", CLIENT),
-    ("scontrol", SCONTROL),
-    ("srun", SRUN),
-    ("scancel", SCANCEL),
-)
+PROGRAMS = (("volunteer", CLIENT), ("scontrol", SCONTROL))
 
 
 class StandIns:

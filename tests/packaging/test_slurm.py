@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from client.compute.hosts.job import parse_key
 from tests.packaging.stand_ins import StandIns
 
 SCRIPT = Path(__file__).parents[2] / "packaging" / "slurm" / "volunteer.sbatch"
@@ -86,48 +85,6 @@ def test_the_client_is_told_what_slurm_granted(tmp_path: Path) -> None:
     assert "VOLUNTEER_THREADS=3" in seen
     assert "VOLUNTEER_MEMORY_LIMIT_BYTES=850MiB" in seen
     assert any(line.startswith("VOLUNTEER_HOME=") and line.endswith("/17") for line in seen)
-
-
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_the_hosts_of_a_job_are_told_by_slurm_and_the_job_is_queued_again(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    stand_ins = StandIns(tmp_path)
-    job = start(stand_ins, SLURM_NNODES="2")
-    stand_ins.wait_until_noted("ready")
-    job.send_signal(number)
-    assert end(job) == 0
-    lines = stand_ins.lines()
-    assert lines[0].startswith("srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=3 volunteer ")
-    assert "killed by srun" not in lines
-    assert lines.count("scancel --signal=TERM 17.0") == 1
-    assert lines.index("said goodbye") < lines.index(REQUEUE)
-
-
-@pytest.mark.parametrize(("code", "again"), [(0, False), (75, True), (78, False)])
-def test_the_end_of_the_hosts_decides_what_becomes_of_the_job(
-    code: int, again: bool, tmp_path: Path
-) -> None:
-    stand_ins = StandIns(tmp_path)
-    stand_ins.client_ends_with(code)
-    assert end(start(stand_ins, SLURM_NNODES="2")) == (0 if again else code)
-    assert (REQUEUE in stand_ins.lines()) is again
-
-
-def test_the_hosts_of_a_job_get_a_fresh_key_that_only_their_user_reads(tmp_path: Path) -> None:
-    stand_ins, keys = StandIns(tmp_path), set()
-    client = stand_ins.programs / "volunteer"
-    client.write_text(f'#!/bin/sh\nenv >"{tmp_path}/environment"\n')
-    for _ in range(2):
-        assert end(start(stand_ins, SLURM_NNODES="2", SLURM_NODEID="0")) == 0
-        seen = dict(
-            line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines()
-        )
-        assert seen["VOLUNTEER_HOSTS"] == "0"
-        key = Path(seen["VOLUNTEER_HOSTS_KEY_FILE"])
-        assert key.stat().st_mode & 0o777 == 0o600
-        keys.add(parse_key(key.read_bytes(), "the script's"))
-    assert len(keys) == 2
 
 
 def test_a_cancelled_job_is_not_queued_again(tmp_path: Path) -> None:

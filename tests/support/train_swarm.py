@@ -16,7 +16,6 @@ from typing import Any, Literal, cast
 
 import torch
 import trio
-from msgspec import UNSET
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -146,8 +145,6 @@ class TestSwarm:
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
-        self.offload: Literal["auto", "on", "off"] = "auto"
-        """Of the volunteers that are added from now on."""
         self._folder, self.hub, self._nursery = folder, hub, nursery
         self._processes = processes
 
@@ -161,14 +158,13 @@ class TestSwarm:
         founder: bool = False,
         starts: bool = False,
         device: str = "cpu",
-        inside: Literal["auto", "replicas", "fsdp", "tp"] = "auto",
         ahead_s: float | None = None,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones; ``inside``: how several share a stage;
-        ``ahead_s``: its clock goes with the virtual time, and is ahead by so much.
+        processes compute, if they are real ones; ``ahead_s``: its clock goes with the virtual time,
+        and is ahead by so much.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
@@ -206,9 +202,7 @@ class TestSwarm:
         own = Settings(
             threads=1,
             device=device,
-            inside=inside,
             memory_limit_bytes=memory_bytes,
-            offload=self.offload,
         )
         terms = self._terms(engine, number, own, str(self.data) if text else "")
         real = self._processes is True or (self._processes == "groups" and "," in device)
@@ -322,7 +316,7 @@ class TestSwarm:
 
     def _terms(self, engine: Engine, number: int, settings: Settings, source: str) -> Terms:
         home = self._folder / str(number)
-        starts = () if self.manifest.start is UNSET else self.manifest.start
+        starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         leaves = None
         if self.manifest.data.source == "tokens":

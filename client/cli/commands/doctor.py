@@ -11,7 +11,6 @@ from msgspec import Struct
 from client.cli.diagnosis import checks
 from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
-from client.cli.diagnosis.check_hosts import check_hosts
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.checks_services import check_services
@@ -119,8 +118,6 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     yield checks.check_memory()
     yield outside.check_descriptors()
     yield check_gpu(home.settings, find_volunteers())
-    if (hosts := check_hosts(home.settings, os.environ)) is not None:
-        yield hosts
     yield outside.check_reachability(home.settings)
     if opens:
         yield from outside.check_swarms(home)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -11,13 +11,15 @@ from msgspec import Struct
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
-from client.cli.reporting.evidence import CheckedProof, checked, kept_evidence
 from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
-from client.store.records import ShownEvidence
+from client.store.records import KeptEvidence, ShownEvidence
+from protocol.audit import charges
+from protocol.errors import RemoteProtocolError
+from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 
@@ -25,6 +27,21 @@ app = nested_app("evidence")
 KnownSwarm = Annotated[
     str | None, Parameter(help="Name or beginning of the id of the swarm, where several are known.")
 ]
+
+
+class CheckedProof(Struct, frozen=True, kw_only=True):
+    """The evidence against one member, and the result of its check."""
+
+    kind: Literal["contradiction", "charges"]
+    """A contradiction convicts by itself. Charges are the words of members of its stage, which
+    were a majority to those that saw the stage then."""
+    valid: bool
+    problem: str = ""
+    """The reason why it proves nothing."""
+    peer: str = ""
+    """The expelled member; empty if it proves nothing."""
+    fault: str = ""
+    """What the member did, in one sentence; empty if it proves nothing."""
 
 
 class EvidenceList(Struct, frozen=True, kw_only=True):
@@ -93,7 +110,7 @@ def _kept(text: str | None) -> ShownEvidence:
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     path = home.folders.proofs(target.swarm)
     try:
-        kept = kept_evidence(home.folders, target.swarm)
+        kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
         words = f"{path} is damaged: {error}"
         raise UserError(words, "remove it; the volunteer begins a new one") from error
@@ -103,7 +120,7 @@ def _kept(text: str | None) -> ShownEvidence:
 
 
 def _report(shown: ShownEvidence, *, as_json: bool) -> int:
-    found = checked(shown, SwarmId(shown.swarm))
+    found = _checked(shown)
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))
     else:
@@ -112,3 +129,23 @@ def _report(shown: ShownEvidence, *, as_json: bool) -> int:
             words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
             print("  " + one_line(printable(words)))
     return ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+
+
+def _checked(shown: ShownEvidence) -> list[CheckedProof]:
+    """Check every piece of evidence: its signatures, its swarm, and what it shows."""
+    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
+    for proof in shown.proofs:
+        try:
+            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
+            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
+        found.append(one)
+    for out in shown.voted_out:
+        try:
+            fault = charges.check(out, swarm)
+            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="charges", valid=False, problem=str(error))
+        found.append(one)
+    return found

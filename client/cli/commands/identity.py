@@ -1,4 +1,4 @@
-"""``volunteer identity``: show or create the Ed25519 key that other volunteers know us by."""
+"""``volunteer identity``: show or name the Ed25519 key that other volunteers know us by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE, load_identity
-from client.store.paths import find_folders, make_private
+from client.store.paths import find_folders
 from protocol.names import normal
 from protocol.wire.envelope import Signer
 
@@ -36,23 +36,9 @@ def show(*, json: AsJson = False) -> None:
     seed = load_identity(folder)
     if seed is None:
         raise UserError(
-            f"no identity in {folder}", "make one: volunteer identity create", ExitCode.CONFIG
+            f"no identity in {folder} yet", "the first create or join makes one", ExitCode.CONFIG
         )
     _print(Signer(seed), str(folder / KEY_FILE), json)
-
-
-@app.command
-def create(*, json: AsJson = False) -> None:
-    """Make an identity, unless there is one, and print its peer id."""
-    folder = make_private(find_home().folders.data)
-    known = load_identity(folder) is not None
-    signer = find_home().signer()
-    say(
-        "this home already has an identity"
-        if known
-        else f"created {folder / KEY_FILE}; keep it private"
-    )
-    _print(signer, str(folder / KEY_FILE), json)
 
 
 @app.command

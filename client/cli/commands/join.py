@@ -23,7 +23,6 @@ from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import print_json, say
-from client.compute.hosts.job import Job, job_of
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
@@ -60,7 +59,6 @@ def join(
     detach: Annotated[bool, Parameter(alias="-d")] = False,
     yes: Annotated[bool, Parameter(alias="-y")] = False,
     json: bool = False,
-    record: Path | None = None,
     data: Path | None = None,
     exit_when_done: bool = False,
     handed_over: Annotated[bool, Parameter(show=False)] = False,
@@ -86,8 +84,6 @@ def join(
         Do not ask what may be used.
     json
         With --detach: print JSON.
-    record
-        Write what the screen is sent to this file, for volunteer replay.
     data
         The swarm's training text, where this machine has it; otherwise it is downloaded.
     exit_when_done
@@ -97,18 +93,10 @@ def join(
     """
     if handed_over:
         return _serve_handed_over()
-    _refuse_combination(headless=headless, detach=detach, record=record)
+    _refuse_combination(headless=headless, detach=detach)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
-    job = job_of(settings, os.environ)
-    if job is not None:
-        _refuse_background(headless=headless)
-        if job.index:
-            from client.cli.serving.cluster import follow
-
-            return follow(job, settings)
-        settings = msgspec.structs.replace(settings, hosts=job.hosts)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
         refuse_second(home)
@@ -120,15 +108,12 @@ def join(
             exit_when_done=exit_when_done,
             headless=headless,
             quiet=quiet,
-            job=job,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
-    return _in_background(
-        home, target, handover, detach=detach, yes=yes, as_json=json, record=record
-    )
+    return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
 
 
-def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
+def _refuse_combination(*, headless: bool, detach: bool) -> None:
     """Refuse flags that exclude each other.
 
     Raises:
@@ -136,20 +121,6 @@ def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) ->
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
-    if record is not None and (headless or detach):
-        problem = "--record is for the screen"
-        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
-
-
-def _refuse_background(*, headless: bool) -> None:
-    """Refuse to run one of a job's hosts anywhere but here, where the job sees it.
-
-    Raises:
-        UserError: names the flag that is missing.
-    """
-    if not headless:
-        words = "a host of a cluster job runs without a screen"
-        raise UserError(words, "add --headless", ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -183,7 +154,6 @@ def serve_here(
     headless: bool,
     quiet: bool,
     relay_only: bool = False,
-    job: Job | None = None,
 ) -> int:
     """Run the node in this process until it ends. See ``foreground.serve``."""
     refuse_second(home)
@@ -200,7 +170,6 @@ def serve_here(
         headless=headless,
         quiet=quiet,
         relay_only=relay_only,
-        job=job,
     )
 
 
@@ -227,14 +196,13 @@ def _in_background(
     detach: bool,
     yes: bool,
     as_json: bool,
-    record: Path | None,
 ) -> int:
     from client.cli.screen import show
 
     running = None if detach else _running(home, target)
     if running is not None:
         say("it already takes part")
-        return show(running, home.folders, record)
+        return show(running, home.folders)
     refuse_second(home)
     agreed = _agreed(home, target, yes=yes)
     if agreed is None:
@@ -243,7 +211,7 @@ def _in_background(
     started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
-        return show(started.socket, home.folders, record)
+        return show(started.socket, home.folders)
     if as_json:
         answer = Detached(
             pid=node.pid,

@@ -16,7 +16,6 @@ from statistics import median_low
 
 import trio
 
-from client.cli.diagnosis.check_hosts import ranks_by_host
 from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
@@ -151,8 +150,6 @@ def check_node(home: Home) -> Iterator[Check]:
         if now.reach.state != "unknown":
             level: Status = "warn" if now.reach.state == "unreachable" else "ok"
             yield Check("reached", level, now.reach.words, now.reach.next_step)
-        if ranks := ranks_by_host(now.workers):
-            yield Check("ranks", "ok", ranks)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60
         if now.counters.doubled_microbatches:

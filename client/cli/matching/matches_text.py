@@ -18,9 +18,9 @@ from client.control.matches import (
     StewardshipView,
 )
 from client.control.snapshot import Snapshot
-from client.ui.model.parts import plain as sentences
-from client.ui.model.record import Record
-from client.ui.model.span import Box, plain
+from client.views.parts import plain as sentences
+from client.views.record import Record
+from client.views.span import Box, plain
 from protocol.ids import short
 from protocol.matching.overview import score_parts
 

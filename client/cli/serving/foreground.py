@@ -7,11 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import trio
 
 from client import faults
@@ -25,7 +23,6 @@ from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
 from client.cli.terminal.status_text import progress_line
 from client.clock import NodeClock
-from client.compute.hosts.job import Job
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, first_of, solvable
@@ -33,11 +30,7 @@ from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
-from client.train.machine.capacity import MEMORY_SHARE
-from client.train.workers.offloading import offloading
-from client.train.workers.opening import fit_stage
 from protocol.invite import SwarmFile, Target
-from protocol.manifest import Manifest
 
 LOOK_S = 1.0
 REPORT_S = 60.0
@@ -53,7 +46,6 @@ def serve(
     headless: bool,
     quiet: bool = False,
     relay_only: bool = False,
-    job: Job | None = None,
 ) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
@@ -66,7 +58,6 @@ def serve(
         headless: write the log to stderr, without a line of progress.
         quiet: write the log only to its file.
         relay_only: relay for others, hold no stage.
-        job: the hosts that this one leads; None: it is alone.
 
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
@@ -88,9 +79,7 @@ def serve(
     record = RunRecord(home.folders.data)
     options = replace(options, renewed=_renewal(home, write))
     try:
-        if genuine is not None and not relay_only:
-            refuse_if_too_small(genuine.manifest, settings, home.folders.data)
-        code: ExitCode = trio.run(_run, options, write, headless, record, job, clock=NodeClock())
+        code: ExitCode = trio.run(_run, options, write, headless, record, clock=NodeClock())
     except BaseException as error:
         record.end(*_end_of(error))
         as_line = settings.log_format == "json" and not quiet
@@ -142,29 +131,11 @@ def _note_end(
     return known is not None
 
 
-def refuse_if_too_small(manifest: Manifest, settings: Settings, folder: Path) -> None:
-    """Refuse at the start if this machine could never hold any stage, instead of waiting for a
-    place.
-
-    ``folder`` is where vectors may be offloaded to.
-
-    Raises:
-        UserError: no stage fits; names the need of the smallest one.
-    """
-    total_bytes = int(MEMORY_SHARE * psutil.virtual_memory().total)
-    usable_bytes = settings.memory_limit_bytes or total_bytes
-    stages = range(manifest.stage_count)
-    smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
-    places = offloading(settings, folder, has_host=False)
-    fit_stage(manifest, smallest, usable_bytes, offloading=places)
-
-
 async def _run(
     options: NodeOptions,
     write: Callable[[Event], None],
     headless: bool,
     record: RunRecord,
-    job: Job | None,
 ) -> ExitCode:
     supervised = Supervised(Notifier())
     settings = options.settings
@@ -179,13 +150,7 @@ async def _run(
             host, port = settings.metrics_host, settings.metrics_port
             await nursery.start(serve_metrics, host, port, supervised.snapshot)
         ready = replace(options, ready=supervised.set_up)
-        run = partial(run_node, on_event=write, stop=stop)
-        if job is None:
-            code = await run(ready)
-        else:
-            from client.cli.serving.cluster import lead
-
-            code = await lead(job, ready, write, stop, run)
+        code = await run_node(ready, on_event=write, stop=stop)
         nursery.cancel_scope.cancel()
     return code
 
@@ -243,13 +208,11 @@ async def _stop_on_signal(
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks it to continue
         wanted.append(signal.SIGHUP)
-    told = False  # stop is also set where another host of the job is told to end
     with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()
         async for _ in signals:
-            if told:
+            if stop.is_set():
                 record.end("it was told to stop twice, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
             write(LogLine(words="stopping: draining and saving; interrupt again to stop at once"))
-            told = True
             stop.set()

@@ -28,8 +28,7 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "relay",
     ),
     "hours": ("only_when_idle", "idle_after_minutes", "not_on_battery", "schedule"),
-    "devices": ("device", "inside", "offload", "compile"),
-    "cluster": ("hosts", "host_index", "hosts_address", "hosts_key_file"),
+    "devices": ("device", "offload", "compile"),
     "disk": (
         "data_dir",
         "checkpoint_keep",

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import trio
 
 from client.errors import UserError
-from client.train.workers.grouping import ALONE, Grouping
-from client.train.workers.offloading import NOWHERE, Offloading
+from client.train.workers.devices import ONE, Devices
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
 
@@ -29,8 +28,7 @@ class MemoryBudget:
     Args:
         manifest: of the swarm.
         usable_bytes: memory that all our stages may take, with the graphs they keep.
-        offloading: where vectors may lie instead.
-        grouping: the devices that may share a stage.
+        devices: what else they have.
         left_bytes: what the machine's other volunteers leave for what our stages usually take.
         hold: tells them what ours take.
         say: explains why a stage waits.
@@ -40,19 +38,16 @@ class MemoryBudget:
         self,
         manifest: Manifest,
         usable_bytes: Callable[[], int],
-        offloading: Callable[[], Offloading] = lambda: NOWHERE,
-        grouping: Callable[[], Grouping] = lambda: ALONE,
+        devices: Callable[[], Devices] = lambda: ONE,
         left_bytes: Callable[[], float] = lambda: math.inf,
         hold: Callable[[int], None] = lambda size_bytes: None,
         say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
-        self._offloading, self._grouping = offloading, grouping
+        self._devices = devices
         self._left_bytes, self._hold, self._say = left_bytes, hold, say
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
-        self._beside: dict[int, Fit] = {}
-        """Stages that are opened for a case, for a short time."""
         self._changed = trio.Event()
 
     @property
@@ -68,11 +63,11 @@ class MemoryBudget:
 
     @property
     def _fits(self) -> tuple[Fit, ...]:
-        return (*self._taken.values(), *self._beside.values())
+        return tuple(self._taken.values())
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; if there is not enough, waits for draining stages, for a case
-        to end, and for the machine's other volunteers.
+        """Reserve memory for a stage; if there is not enough, waits for draining stages, and for
+        the machine's other volunteers.
 
         Raises:
             UserError: there is not enough, or three stages are held.
@@ -83,7 +78,7 @@ class MemoryBudget:
                 self._taken[stage] = self._fit(stage)
             except UserError as error:
                 crowded = self._is_crowded(stage)
-                if not self._draining and not self._beside and not crowded:
+                if not self._draining and not crowded:
                     raise
                 if crowded and not said:
                     self._say(f"waiting for this machine's other volunteers: {error}")
@@ -93,25 +88,6 @@ class MemoryBudget:
             else:
                 self._changes()
                 return self._taken[stage]
-
-    def take_beside(self, stage: int) -> Fit:
-        """Reserve memory for another stage for the length of a case, at once or not at all.
-
-        Raises:
-            UserError: there is not enough.
-        """
-        if stage in self._beside:
-            raise UserError(f"stage {stage} is opened for another case", "")
-        fit = self._beside[stage] = fit_stage(
-            self._manifest, stage, self.free_bytes, grouping=self._grouping()
-        )
-        self._changes()
-        return fit
-
-    def release_beside(self, stage: int) -> None:
-        """Free the memory of a stage that was opened for a case."""
-        self._beside.pop(stage, None)
-        self._changes()
 
     def has_room(self) -> bool:
         """Whether another stage could be opened beside the open ones."""
@@ -148,10 +124,8 @@ class MemoryBudget:
     def _fit_into(self, free_bytes: int, stage: int) -> Fit:
         if len(self._taken) >= MOST_STAGES:
             raise UserError(f"{MOST_STAGES} stages are held already", "")
-        spare_bytes, offloading = self._spare_bytes(stage), self._offloading()
-        return fit_stage(
-            self._manifest, stage, free_bytes, spare_bytes, offloading, self._grouping()
-        )
+        spare_bytes = self._spare_bytes(stage)
+        return fit_stage(self._manifest, stage, free_bytes, spare_bytes, self._devices())
 
     def _is_crowded(self, stage: int) -> bool:
         """Whether a stage would fit but for the machine's other volunteers."""

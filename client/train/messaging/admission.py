@@ -110,7 +110,8 @@ class Vouching:
         """Send a newcomer its chain, and the expelled members."""
         if (welcome := self._welcome.pop(peer, None)) is not None:
             self._ports.send(peer, welcome)
-            self._ports.perform(Explain("membership", f"{short(peer)} has redeemed our invite"))
+            words = f"{short(peer)} has redeemed our invite"
+            self._ports.perform(Explain("membership", words, members=(peer,)))
         self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:

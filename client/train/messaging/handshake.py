@@ -75,7 +75,8 @@ class Handshake:
             self.ports.send(peer, Goodbye(refusal))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
             if protocol != PROTOCOL:
-                self.ports.perform(Explain("membership", _upgrade(peer, protocol), "warning"))
+                words = _upgrade(peer, protocol)
+                self.ports.perform(Explain("membership", words, "warning", (peer,)))
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)

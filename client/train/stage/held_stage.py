@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import AskCompiled, SetThreads
+from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.ports import Copied, Take
@@ -26,7 +26,6 @@ from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
-from client.train.stage.umpire_driver import CaseHooks, UmpireDriver
 from client.train.transfer.blobs import DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
@@ -39,17 +38,13 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import CaseEffect, Snapshot
+from protocol.seat.effects import Snapshot
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
-COMPILING_LOOK_S = 5.0
-LOADING_S = 300.0
-"""Longest that loading compiled blocks takes a worker, which answers nothing meanwhile. Measured 26
-s on a machine with seven times as much to do as it has cores."""
 MAX_WORKER_RESTARTS = 5
 """Restarts for one stage; a worker that dies more often has a fault that a restart does not
 cure."""
@@ -84,7 +79,6 @@ class HeldStageDriver:
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
         self.saver: StateSaver | None = None
-        self.umpire: UmpireDriver | None = None
         self._fit: Fit | None = None
         self._acquisition: StageAcquisition | None = None
         self._answers_by = -math.inf
@@ -189,18 +183,12 @@ class HeldStageDriver:
         """A peer has left or was lost."""
         if self._acquisition is not None:
             self._acquisition.peer_lost(peer)
-        if self.umpire is not None:
-            self.umpire.peer_lost(peer)
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
         if isinstance(message, Admit) and message.joiner == self._context.terms.me:
             return None if self._acquisition is None else self._acquisition.admit
         return None if self.driver is None else self.driver.receive
-
-    def copied_for_case(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Pass a part of a blob to the case that our seat judges; False: it is not for that."""
-        return self.umpire is not None and self.umpire.copied(peer, message, payload)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to the attempt to get the stage."""
@@ -396,7 +384,6 @@ class HeldStageDriver:
         )
         try:
             size = await acquisition.open(self._fit or Fit(0, 0))
-            nursery.start_soon(self._tell_compiled, worker)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()
@@ -422,22 +409,6 @@ class HeldStageDriver:
             self._worker_lost(death)
         except UserError as error:
             self._fail(error)
-
-    async def _tell_compiled(self, worker: Worker) -> None:
-        """Tell the owner how far compiling the stage's blocks is, whenever that changes."""
-        said = ""
-        with suppress(WorkerDied, RequestFailed):  # whoever gives it tasks deals with that
-            while True:
-                told, _ = await worker.call(AskCompiled())
-                if self.driver is not None:
-                    self.driver.spare_s = LOADING_S * (told.state == "running")
-                if told.words != said:
-                    said = told.words
-                    words = f"stage {self.stage}: {said}"
-                    self._context.owner.perform(Explain("pipeline", words))
-                if told.state != "running":
-                    return
-                await trio.sleep(COMPILING_LOOK_S)
 
     def _waits(self, phase: Phase, words: str = "") -> None:
         """The way into the stage has reached a phase."""
@@ -468,12 +439,12 @@ class HeldStageDriver:
             has_left=terms.history.machine.has_left,
             met=terms.history.met(self.stage, era, afresh=afresh),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
-            delayed=manifest.delayed,
+            delayed=manifest.delayed_update,
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
             bucketed=manifest.bucketed,
-            evaluation=manifest.evaluated,
+            evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),
         )
@@ -507,8 +478,6 @@ class HeldStageDriver:
             context.scheduler,
             self._leaves,
         )
-        hooks = CaseHooks(driver.case_opened, driver.case_computed)
-        self.umpire = UmpireDriver(context, lambda: self._view, nursery, hooks)
         if self._leaves is not None:
             self._leaves.at(seat.step)
         self._context.owner.seats_changed()
@@ -537,12 +506,7 @@ class HeldStageDriver:
             met=self._context.terms.history.keep_met,
             worker_died=self._worker_lost,
             drained=self._look,
-            judges=self._judges,
         )
-
-    def _judges(self, effect: CaseEffect, parts: Sequence[bytes]) -> None:
-        if self.umpire is not None:
-            self.umpire.perform(effect, parts)
 
     def _look(self) -> None:
         """Continue draining and saving, if it is time."""
@@ -557,7 +521,7 @@ class HeldStageDriver:
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
-        self.driver = self.saver = self.umpire = None
+        self.driver = self.saver = None
         self._context.terms.history.touch.vacated(self.stage)
         if self._leaves is not None:
             self._leaves.rest()

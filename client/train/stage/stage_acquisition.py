@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import trio
-from msgspec import UNSET
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
@@ -23,7 +22,6 @@ from client.compute.requests import Load, LoadStart, PrepareData
 from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.store.paths import create_folders
 from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Copied, Ports
@@ -40,8 +38,7 @@ from client.train.transfer.text_search import (
     TOKENIZER,
     TextSearch,
 )
-from client.train.workers.grouping import Grouping, grouping
-from client.train.workers.offloading import Offloading, offloading
+from client.train.workers.devices import Devices, devices_now
 from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
 from protocol.effects import Explain, Penalise
@@ -82,11 +79,6 @@ class Folders:
     """What the stages of an imported model begin with, by stage."""
     compiled: str = ""
     """For compiled blocks, by all swarms; empty: nothing is compiled."""
-
-    @property
-    def offloaded(self) -> Path:
-        """For vectors that do not fit into memory."""
-        return self.snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +122,9 @@ class Terms:
         """Tell the machine's other volunteers how much our stages take."""
         self.cores.hold_memory(0 if self.capacity().has_host else size_bytes)
 
-    def offloading(self) -> Offloading:
-        """Return where vectors may be offloaded to now."""
-        has_host = self.capacity().has_host
-        return offloading(self.settings, self.folders.offloaded, has_host=has_host)
-
-    def grouping(self) -> Grouping:
-        """Return how our devices may share a stage now."""
-        return grouping(self.settings, has_host=self.capacity().has_host)
+    def devices(self) -> Devices:
+        """Return what our devices have for a stage now."""
+        return devices_now(self.settings, has_host=self.capacity().has_host)
 
 
 class Waits(Protocol):
@@ -152,15 +139,12 @@ class TextMissing(UserError):
 
 
 def _offloads(stage: int, fit: Fit) -> str:
-    """Describe where the vectors of a stage lie that are offloaded."""
-    where = "in the GPU's host" if fit.offload == "memory" else f"on disk in {fit.offload_folder}"
     size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
-    return f"stage {stage} keeps {size} of moments and gradient sums {where}"
+    return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-def _cut_words(stage: int, settings: Settings) -> str:
-    count = settings.ranks
-    return f"stage {stage} is cut over {count} devices: each holds a part of its parameters"
+def _cut_words(stage: int, devices: int) -> str:
+    return f"stage {stage} is cut over {devices} devices: each holds a part of its parameters"
 
 
 async def offer_text(terms: Terms) -> None:
@@ -265,13 +249,15 @@ class StageAcquisition:
             terms.cores.most_threads,
             terms.folders.compiled,
         )
-        if fit.inside != "replicas":
-            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, terms.settings)))
-        if fit.offload != "off":
+        if fit.ranks > 1:
+            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))
+        if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
-            create_folders(terms.folders.offloaded)
         opened, _ = await self._worker.call(request)
-        if terms.manifest.model.lora is not UNSET:
+        if opened.compiled:
+            words = f"stage {self.stage}: {opened.compiled}"
+            terms.ports.perform(Explain("pipeline", words))
+        if terms.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state
         return opened.parameters
 
@@ -295,7 +281,7 @@ class StageAcquisition:
             DownloadFailed: no donor gave that version, or what the stage begins with.
         """
         if not lineage.version:
-            if self._terms.manifest.model.lora is UNSET:
+            if self._terms.manifest.model.lora is None:
                 await self._begin_imported()  # or as the worker made it from the seed
             return
         folder = CheckpointFolder(self._terms.folders.checkpoints)
@@ -351,26 +337,6 @@ class StageAcquisition:
         finally:
             _unlink(path)
 
-    async def load_for_case(self, version: int, state: bytes, donor: PeerId) -> None:
-        """Download the version that an umpire's case is about from a donor, and load it.
-
-        Args:
-            version: the version.
-            state: what stands for it (``state_digest``).
-            donor: has it.
-
-        Raises:
-            DownloadFailed: the donor gave another one, or none.
-        """
-        name = f"case-{self.stage}-v{version}.safetensors"
-        path = self._terms.folders.snapshots / name
-        admit = Admit(self.stage, version, self._terms.me, [donor], state=state)
-        try:
-            if not await self._load_from(admit, path, [donor]):
-                raise DownloadFailed(f"{short(donor)} does not have the version that was signed")
-        finally:
-            _unlink(path)
-
     # --- inside ------------------------------------------------------------------------------
 
     async def _begin_imported(self) -> None:
@@ -381,7 +347,7 @@ class StageAcquisition:
             DownloadFailed: no member gave them.
         """
         terms = self._terms
-        if terms.manifest.start is UNSET:
+        if not terms.manifest.start:
             return
         path = terms.folders.starts[self.stage]
         if not (path.exists() and await self._load_start(path)):
@@ -406,7 +372,7 @@ class StageAcquisition:
     async def _load_start(self, path: Path) -> bool:
         """Load a file if it is the manifest's; else remove it."""
         self._waits(Phase.LOADING)
-        assert self._terms.manifest.start is not UNSET  # nobody asks else
+        assert self._terms.manifest.start  # nobody asks else
         digest = self._terms.manifest.start[self.stage].digest
         try:
             await self._worker.call(LoadStart(path=str(path), digest=digest))
@@ -420,7 +386,7 @@ class StageAcquisition:
 
     def _is_false_start(self, offer: BlobOffer) -> bool:
         start = self._terms.manifest.start
-        if offer.kind != "start" or start is UNSET:
+        if offer.kind != "start" or not start:
             return offer.kind == "start"
         return offer.size_bytes != start[self.stage].size_bytes
 

@@ -209,7 +209,7 @@ class Measuring:
             peer, belief = change.peer, change.belief
             far = belief.overstated >= FAR
             words = f"{short(peer)}: {belief.words}"
-            effects.append(Explain("membership", words, "info" if far else "debug"))
+            effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
         if effects:
             effects.append(ViewChanged(roster.revision, "partners measured"))
         return effects

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-
-from msgspec import UNSET
+from itertools import product
 
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, graphs_that_fit, required_bytes
-from client.compute.requests import Inside, Offload, OpenStage
+from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.workers.grouping import ALONE, Grouping
-from client.train.workers.offloading import NOWHERE, Offloading, SlowMemory
+from client.train.workers.devices import ONE, Devices
 from model_zoo.specs.data import DataSpec
 from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
-_NUMBERS_OF_DEVICES = (2, 4, 8, 16)
-_OTHER_SWARM = "join a swarm with more stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +29,16 @@ class Fit:
     """Memory it takes at most, with them."""
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
-    offload: Offload = "off"
-    """Where the vectors lie but the parameters: beside them, if they fit there."""
-    offload_folder: str = ""
     offloaded_bytes: int = 0
-    inside: Inside = "replicas"
-    """How the ranks of a group share it."""
+    """Vectors that lie with a GPU's host; 0: all lie beside the parameters."""
+    ranks: int = 1
+    """Over which it is cut; 1: each of a group has all of it."""
     usual_bytes: int = 0
     """Memory that it usually takes: few graphs are in flight at once."""
 
     def at_once(self, ranks: int) -> int:
         """Return the microbatches that so many ranks run at a time."""
-        return ranks if self.inside == "replicas" else 1
+        return ranks if self.ranks == 1 else 1
 
 
 def stage_need(
@@ -54,7 +49,6 @@ def stage_need(
     reruns_blocks: bool = False,
     offload: bool = False,
     ranks: int = 1,
-    inside: Inside = "fsdp",
     host: bool = False,
 ) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
@@ -72,14 +66,13 @@ def stage_need(
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
         state=manifest.state,
-        aggregation=manifest.aggregation_name,
-        precision=manifest.precision,
+        aggregation=manifest.aggregation,
+        precision=manifest.compute,
         reruns_blocks=reruns_blocks,
         offload=offload,
         ranks=ranks,
-        inside=inside,
         host=host,
-        z_loss=manifest.optimizer.z_weight > 0,
+        z_loss=manifest.optimizer.z_loss > 0,
     )
 
 
@@ -88,166 +81,93 @@ def fit_stage(
     stage: int,
     available_bytes: int,
     spare_bytes: int = 0,
-    offloading: Offloading = NOWHERE,
-    grouping: Grouping = ALONE,
+    devices: Devices = ONE,
 ) -> Fit:
     """Return how a stage fits into memory: with whole graphs, else with its blocks run again, else
-    with its vectors offloaded, or cut over the ranks of a group.
+    with its vectors offloaded, or cut over several devices.
 
     Args:
         manifest: of the swarm.
         stage: the stage.
-        available_bytes: memory for it.
+        available_bytes: memory for it, of each device.
         spare_bytes: part of these left to another stage, if one graph can be kept without it.
-        offloading: where its vectors may lie instead.
-        grouping: the ranks, each with so much memory.
+        devices: what else they have.
 
     Raises:
         UserError: it does not fit.
     """
-    ways = grouping.ways(manifest, stage)
-    if why := grouping.why_not(manifest, stage, ways[0]):
-        words = f"stage {stage} cannot be cut over {grouping.ranks} devices: {why}"
-        raise UserError(words, "use --inside auto or replicas", ExitCode.CONFIG)
-    for inside in ways:
-        if inside == "replicas":
-            fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, offloading)
-        else:
-            fit = _fit_cut(manifest, stage, inside, available_bytes, grouping)
-        if fit is not None:
-            return fit
-    least = _least(manifest, stage, ways[-1], offloading, grouping)
-    elsewhere, each = "", " of each device" if ways[-1] != "replicas" else ""
-    if least.offloaded_bytes:
-        where = "disk" if offloading.places else "the host's memory"
-        elsewhere = f" and {_mib(least.offloaded_bytes)} of {where}"
+    uncut = devices.why_uncut(manifest)
+    fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, devices)
+    if fit is None and not uncut:
+        fit = _fit_cut(manifest, stage, available_bytes, devices)
+    if fit is not None:
+        return fit
+    least = _least(manifest, stage, devices)
+    each = "" if uncut else " of each device"
+    host_bytes = least.offloaded_bytes
+    elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
+    why = f"its devices cannot cut it: {uncut}; " if devices.ranks > 1 and uncut else ""
     raise UserError(
         f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
-        _what_helps(manifest, stage, available_bytes, grouping, ways[-1]),
+        f"{why}raise --memory-limit, close other programs or volunteers, add graphics cards "
+        "(--devices), or join a swarm with more stages",
         ExitCode.CONFIG,
     )
 
 
-def _what_helps(
-    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping, tried: Inside
-) -> str:
-    """Say what lets a machine hold a stage that does not fit; ``tried`` is the last way to hold
-    it."""
-    usual = f"raise --memory-limit, close other programs or volunteers, or {_OTHER_SWARM}"
-    if tried != "replicas":
-        host_bytes = _least(manifest, stage, tried, NOWHERE, grouping).offloaded_bytes
-        if host_bytes > grouping.host_bytes:
-            lacks = _mib(host_bytes - grouping.host_bytes)
-            return f"the host's memory lacks {lacks}: close other programs, or {_OTHER_SWARM}"
-    wider = _more_devices(manifest, stage, available_bytes, grouping)
-    if wider is not None:
-        return f"{wider} such devices hold it together (--devices, --inside auto); or {usual}"
-    if grouping.ranks > 1 and tried == "replicas" and grouping.inside == "auto":
-        return f"its devices cannot cut it: {grouping.why_not(manifest, stage, 'fsdp')}; {usual}"
-    return usual
-
-
-def _more_devices(
-    manifest: Manifest, stage: int, available_bytes: int, grouping: Grouping
-) -> int | None:
-    """Return the fewest devices like these that can hold a stage together; None: no number that is
-    looked at, or they are one processor, whose memory does not grow with them."""
-    if not grouping.host_bytes:
-        return None
-    for ranks in sorted({grouping.ranks, *_NUMBERS_OF_DEVICES}):
-        if ranks < grouping.ranks:
-            continue
-        wider = replace(grouping, ranks=ranks, inside="auto")
-        for inside in wider.ways(manifest, stage)[1:]:
-            if _fit_cut(manifest, stage, inside, available_bytes, wider) is not None:
-                return ranks
-    return None
-
-
-def _least(
-    manifest: Manifest,
-    stage: int,
-    inside: Inside,
-    offloading: Offloading,
-    grouping: Grouping,
-) -> MemoryNeed:
+def _least(manifest: Manifest, stage: int, devices: Devices) -> MemoryNeed:
     """The least memory that a stage needs, in the last way in which it may be held here."""
-    if inside == "replicas":
-        return stage_need(manifest, stage, reruns_blocks=True, offload=bool(offloading.places))
-    ranks, host = grouping.ranks, grouping.host_bytes > 0
-    return stage_need(manifest, stage, reruns_blocks=True, ranks=ranks, inside=inside, host=host)
+    if devices.why_uncut(manifest):
+        return stage_need(manifest, stage, reruns_blocks=True, offload=devices.can_offload(0))
+    host = devices.host_bytes > 0
+    return stage_need(manifest, stage, reruns_blocks=True, ranks=devices.ranks, host=host)
 
 
-def _fit_cut(
-    manifest: Manifest, stage: int, inside: Inside, available_bytes: int, grouping: Grouping
-) -> Fit | None:
-    ranks, host = grouping.ranks, grouping.host_bytes > 0
-    need_with = partial(stage_need, manifest, stage, ranks=ranks, inside=inside, host=host)
+def _fit_cut(manifest: Manifest, stage: int, available_bytes: int, devices: Devices) -> Fit | None:
+    ranks, host = devices.ranks, devices.host_bytes > 0
+    need_with = partial(stage_need, manifest, stage, ranks=ranks, host=host)
     for reruns_blocks in (False, True):
         need = need_with(reruns_blocks=reruns_blocks)
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-        if graphs >= 0 and need.offloaded_bytes <= grouping.host_bytes:
+        if graphs >= 0 and need.offloaded_bytes <= devices.host_bytes:
             taken, usual = (
                 need_with(kept, reruns_blocks=reruns_blocks).total_bytes
                 for kept in (graphs, min(graphs, USUAL_GRAPHS))
             )
-            return Fit(graphs, taken, reruns_blocks, inside=inside, usual_bytes=usual)
+            return Fit(graphs, taken, reruns_blocks, ranks=ranks, usual_bytes=usual)
     return None
 
 
 def _fit_whole(
-    manifest: Manifest,
-    stage: int,
-    available_bytes: int,
-    spare_bytes: int,
-    offloading: Offloading,
+    manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int, devices: Devices
 ) -> Fit | None:
-    for place in _places(manifest, stage, offloading):
-        for reruns_blocks in (False, True):
-            away = place is not None
-            need_with = partial(
-                stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=away
-            )
-            need = need_with()
-            graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-            if graphs < 0:
-                continue
-            frugal = graphs_that_fit(need, available_bytes - spare_bytes)
-            if 1 <= frugal < graphs:
-                graphs = frugal
-            fit = Fit(
-                graphs,
-                need_with(graphs).total_bytes,
-                reruns_blocks,
-                usual_bytes=need_with(min(graphs, USUAL_GRAPHS)).total_bytes,
-            )
-            if place is None:
-                return fit
-            return replace(
-                fit,
-                offload=place.kind,
-                offload_folder=place.folder,
-                offloaded_bytes=need.offloaded_bytes,
-            )
+    away_bytes = stage_need(manifest, stage, offload=True).offloaded_bytes
+    ways = [] if devices.offload == "on" and devices.can_offload(0) else [False]
+    if devices.can_offload(away_bytes):
+        ways.append(True)
+    for offload, reruns_blocks in product(ways, (False, True)):
+        need_with = partial(
+            stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=offload
+        )
+        need = need_with()
+        graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
+        if graphs < 0:
+            continue
+        frugal = graphs_that_fit(need, available_bytes - spare_bytes)
+        if 1 <= frugal < graphs:
+            graphs = frugal
+        return Fit(
+            graphs,
+            need_with(graphs).total_bytes,
+            reruns_blocks,
+            offloaded_bytes=need.offloaded_bytes,
+            usual_bytes=need_with(min(graphs, USUAL_GRAPHS)).total_bytes,
+        )
     return None
 
 
-def _places(manifest: Manifest, stage: int, offloading: Offloading) -> list[SlowMemory | None]:
-    """Where the vectors of a stage may lie, in order; None: beside the parameters."""
-    found: list[SlowMemory | None] = [] if offloading.always else [None]
-    away = stage_need(manifest, stage, offload=True).offloaded_bytes
-    if (place := offloading.place_for(away)) is not None:
-        found.append(place)
-    return found
-
-
-def check_fits(
-    manifest: Manifest,
-    available_bytes: int,
-    offloading: Offloading = NOWHERE,
-    grouping: Grouping = ALONE,
-) -> list[bool]:
+def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE) -> list[bool]:
     """Check that this machine has memory for one stage at least; return for which it has.
 
     Raises:
@@ -256,7 +176,7 @@ def check_fits(
     found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
-            fit_stage(manifest, stage, available_bytes, 0, offloading, grouping)
+            fit_stage(manifest, stage, available_bytes, devices=devices)
         except UserError:
             if stage == manifest.stage_count - 1 and not any(found):
                 raise
@@ -264,6 +184,19 @@ def check_fits(
         else:
             found.append(True)
     return found
+
+
+def advertised_bytes(manifest: Manifest, usable_bytes: int, fits: Sequence[bool]) -> int:
+    """Return the memory to advertise: with offloading a stage fits into less than it is said to
+    need, and the matching compares what it needs with what is advertised.
+
+    Args:
+        manifest: of the swarm.
+        usable_bytes: memory for stages.
+        fits: whether each stage fits by itself.
+    """
+    needs = (int(cost.memory_bytes) for cost, fit in zip(manifest.stages, fits, strict=True) if fit)
+    return max([usable_bytes, *needs])
 
 
 def open_stage_request(
@@ -296,13 +229,13 @@ def open_stage_request(
         layers_per_stage=list(manifest.layers_per_stage),
         stage=stage,
         seed=manifest.seed,
-        imported=manifest.start is not UNSET,
+        imported=bool(manifest.start),
         optimizer=manifest.optimizer,
-        precision=manifest.precision,
+        precision=manifest.compute,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
-        aggregation=manifest.aggregation_name,
-        delayed=manifest.delayed,
+        aggregation=manifest.aggregation,
+        delayed=manifest.delayed_update,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=fit.graphs,
@@ -313,11 +246,10 @@ def open_stage_request(
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,
-        offload=fit.offload,
-        offload_folder=fit.offload_folder,
+        offload=fit.offloaded_bytes > 0,
         compile=settings.compile,
         compile_folder=compile_folder,
-        inside=fit.inside,
+        ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
         tokenizer=manifest.data.tokenizer_name,

@@ -15,19 +15,13 @@ from typing import Any
 import trio
 
 from client.compute.group import open_group
-from client.compute.hosts.leading import Hosts
 from client.compute.process import Worker, open_worker
 
 OpenWorker = Callable[[], AbstractAsyncContextManager[Worker]]
 
 
-def opener(devices: Sequence[str], hosts: Hosts | None = None) -> OpenWorker:
-    """Return what opens a worker on devices: a process, or a group of one for each.
-
-    With ``hosts`` the devices are those of each host, and all are one group.
-    """
-    if hosts is not None:
-        return partial(open_group, tuple(devices), hosts=hosts)
+def opener(devices: Sequence[str]) -> OpenWorker:
+    """Return what opens a worker on devices: a process, or a group of one for each."""
     return partial(open_group, tuple(devices)) if len(devices) > 1 else open_worker
 
 

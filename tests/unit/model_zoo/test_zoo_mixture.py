@@ -173,28 +173,3 @@ def test_two_backward_passes_give_the_same_bits() -> None:
         assert one is not None
         assert other is not None
         assert torch.equal(one, other)
-
-
-def test_parts_of_the_experts_add_up_to_all() -> None:
-    """Each part has the router and the matrices of its own experts, and one has the loss."""
-    near = {"rtol": 1e-4, "atol": 1e-4}
-    whole, x = mixture(), hidden().requires_grad_()
-    expected = whole(x)
-    expected.square().sum().backward()
-    assert x.grad is not None
-    parts, inputs = [mixture() for _ in range(COUNT)], [hidden().requires_grad_() for _ in "abcde"]
-    for rank, part in enumerate(parts):
-        part.take_experts_of(rank, COUNT)
-        for matrix in (part.gate_up, part.down):
-            matrix.weight.data = matrix.weight.data.chunk(COUNT)[rank].clone()
-    outputs = [part(given) for part, given in zip(parts, inputs, strict=True)]
-    torch.testing.assert_close(sum(outputs), expected, **near)
-    for output in outputs:
-        output.backward(2 * expected.detach())
-    torch.testing.assert_close(sum(given.grad for given in inputs), x.grad, **near)
-    routers = [part.router.weight.grad for part in parts]
-    torch.testing.assert_close(sum(routers), whole.router.weight.grad, **near)
-    for name in ("gate_up", "down"):
-        own = [part.get_submodule(name).weight.grad for part in parts]
-        assert all(each is not None for each in own)
-        torch.testing.assert_close(torch.cat(own), whole.get_submodule(name).weight.grad, **near)

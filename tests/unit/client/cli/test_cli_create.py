@@ -77,7 +77,7 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     run = RunChoices(measure=False, delayed_update=chosen)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).delayed is chosen
+    assert decode_manifest(encoded).delayed_update is chosen
     assert (b"delayed_update" in encoded) is chosen
 
 
@@ -94,7 +94,7 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
     run = RunChoices(measure=False, compute_dtype=chosen)
     manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
     encoded = encode_manifest(manifest)
-    assert decode_manifest(encoded).precision == chosen
+    assert decode_manifest(encoded).compute == chosen
     assert (b'"compute"' in encoded) is (chosen != "fp32")
     assert words in describe(manifest)
     assert ("computes in" in describe(manifest)) is (chosen != "fp32")
@@ -112,7 +112,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
     run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).aggregation_name == name
+    assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
     assert not founding.warnings
     assert (name in describe(founding.manifest)) is (name != "sum")
@@ -136,8 +136,7 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.secret])
 def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) -> None:
-    """So neither auditors nor umpires, who are shown what an audit is about, ever see a
-    contribution."""
+    """An auditor is shown the contribution that it audits."""
     choices = {"measure": False, "aggregation": rule, "redundancy": 8, "private": True}
     assert not found_swarm(
         SIGNER.peer,
@@ -185,6 +184,28 @@ def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_onl
 
 
 @pytest.mark.parametrize(
+    ("run", "replicas"),
+    [
+        (RunChoices(), 3),
+        (RunChoices(private=True), 2),
+        (RunChoices(private=True, audit=5), 3),
+        (RunChoices(audit=0), 2),
+        (RunChoices(redundancy=2), 2),
+    ],
+)
+def test_where_liars_are_to_be_convicted_a_stage_should_have_three_volunteers(
+    run: RunChoices, replicas: int
+) -> None:
+    assert for_strangers(run).replicas == replicas
+
+
+def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> None:
+    run = RunChoices(measure=False, audit=3, redundancy=2)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    assert any("convict nobody" in warning for warning in founding.warnings)
+
+
+@pytest.mark.parametrize(
     ("run", "rule", "audits"),
     [
         (RunChoices(), "centred-clipping", 3),
@@ -212,7 +233,7 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         done = within("create", "--no-measure", "--force", "--out", str(path), *flags)
         assert done.returncode == 0, done.stderr
         manifest = parse_swarm_file(path.read_text()).manifest
-        assert (manifest.aggregation_name, manifest.audits) == (rule, audits)
+        assert (manifest.aggregation, manifest.audits) == (rule, audits)
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:

@@ -451,7 +451,12 @@ def service_without_its_program(scene: Scene) -> None:
     place.unit.write_text(service_file("system", Path("/gone/volunteer"), "one"))
 
 
-@case("service volunteer@one.service", "fail", "it has failed", "volunteer service logs --system")
+@case(
+    "service volunteer@one.service",
+    "fail",
+    "it has failed",
+    "journalctl -u volunteer@one.service -f",
+)
 def service_that_has_failed(scene: Scene) -> None:
     scene.a_service()
     scene.program("systemctl", "echo failed; exit 3")

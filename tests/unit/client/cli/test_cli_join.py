@@ -335,7 +335,6 @@ def test_a_crash_in_the_background_shows_its_last_lines(
 
 def test_headless_and_detach_exclude_each_other(within: Within) -> None:
     assert within("join", "--headless", "--detach").returncode == ExitCode.USAGE
-    assert within("join", "--headless", "--record", "x").returncode == ExitCode.USAGE
 
 
 def test_settings_are_handed_over_as_they_were_resolved(
@@ -393,7 +392,6 @@ def test_plain_shows_a_line_until_the_node_ends(
 
 def test_nothing_to_attach_to(home: Path, within: Within) -> None:
     assert within("attach").returncode == ExitCode.NOT_RUNNING
-    assert within("attach", "--plain", "--record", "x").returncode == ExitCode.USAGE
     assert within("attach", "--plain", "--socket", str(home / "no.sock")).returncode == 3
 
 
@@ -449,7 +447,7 @@ def test_another_machine_is_reached_through_its_socket(home: Path, fake_ssh: Pat
     assert provider.paused is not None
     assert not local.exists()
     asked, forwarded = fake_ssh.read_text().splitlines()
-    assert asked == "-T -- me@lab volunteer config path --socket"
+    assert asked == "-T -- me@lab volunteer status --socket"
     assert forwarded.startswith("-N -T -o ExitOnForwardFailure=yes -L ")
     assert forwarded.endswith(" -- me@lab")
 

@@ -9,8 +9,8 @@ import torch
 import trio
 
 from client.compute import allowance
-from client.compute.cuttable import held_parameters
 from client.compute.errors import OutOfMemory
+from client.compute.memory import held_parameters
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import ForwardBackward, OpenStage, Probe
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
@@ -36,7 +36,7 @@ def test_delayed_updates_need_more() -> None:
 
 
 def test_a_z_loss_needs_the_logits_once_more_where_the_stage_is_cut() -> None:
-    plain = limited(0, inside="fsdp", ranks=2)
+    plain = limited(0, ranks=2)
     optimizer = msgspec.structs.replace(plain.optimizer, z_loss=1e-4)
     more = allowance.stage_need(msgspec.structs.replace(plain, optimizer=optimizer))
     assert more.head_bytes > allowance.stage_need(plain).head_bytes
@@ -44,12 +44,12 @@ def test_a_z_loss_needs_the_logits_once_more_where_the_stage_is_cut() -> None:
 
 def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
     """The first one keeps more beside its shards, and gets what the others leave."""
-    cut = {"inside": "fsdp", "ranks": 3}
+    cut = {"ranks": 3}
     shards = allowance.needed_bytes(limited(0, **cut, follows=True))
     enough = allowance.needed_bytes(limited(0, **cut)) + 2 * shards
     first, other = limited(enough, **cut), limited(enough, **cut, follows=True)
     beside = allowance.stage_need(limited(0, **cut)).offloaded_bytes
-    part = 4 * held_parameters(first.model, [4], 0, "fsdp", ranks=3)
+    part = 4 * held_parameters(first.model, [4], 0, ranks=3)
     assert 0 <= enough - (3 * shards + beside - part) < 3, "its sum is counted once"
     assert allowance.own_limit(first) + 2 * allowance.own_limit(other) == enough
     allowance.check_fits(first)
@@ -59,21 +59,6 @@ def test_the_ranks_of_a_cut_stage_stay_within_the_limit_together() -> None:
     card = limited(3 * shards, **cut, device="cuda:0")  # the rest is in its host's memory
     assert allowance.own_limit(card) == shards
     allowance.check_fits(card)
-
-
-@pytest.mark.parametrize(
-    ("changes", "times"),
-    [({}, 0), ({"offload": "on"}, 2), ({"offload": "on", "reruns_blocks": True}, 0)],
-)
-def test_memory_is_given_back_at_once_while_an_offloaded_stage_is_opened(
-    changes: dict[str, object], times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that runs its blocks again gives it back all the time anyway."""
-    thresholds: list[int] = []
-    monkeypatch.setattr(allowance, "_map_from", thresholds.append)
-    with allowance.giving_back(limited(0, **changes)):
-        assert len(thresholds) == times // 2
-    assert len(thresholds) == times
 
 
 def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

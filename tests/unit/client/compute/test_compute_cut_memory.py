@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import sys
 from collections.abc import Iterator
 
@@ -13,12 +12,9 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from torch.distributed import fsdp
 
-from client.compute.cuttable import held_parameters
-from client.compute.memory import MemoryNeed, required_bytes
-from client.compute.requests import Inside
+from client.compute.memory import MemoryNeed, held_parameters, required_bytes
 from client.compute.team import Ring
-from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import slices, stage_parameters, stage_tensors
+from model_zoo.specs.slices import slices, stage_tensors
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_stages import MODELS
 
@@ -27,45 +23,19 @@ BLOCKS = 6
 WIDE = replace(MODELS["llama"], layers=BLOCKS + 2, vocab=64)
 
 
-def held(model: ModelSpec, stage: int, inside: Inside, ranks: int) -> list[int]:
-    return [
-        held_parameters(model, CUT, stage, inside, ranks=ranks, rank=rank) for rank in range(ranks)
-    ]
-
-
 @pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
 @pytest.mark.parametrize("stage", range(3))
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_rows_are_dealt_out_once(model: str, stage: int, ranks: int) -> None:
-    spec = MODELS[model]
-    found = held(spec, stage, "fsdp", ranks)
-    assert sum(found) == stage_parameters(spec, CUT, stage)
-    assert max(found) == found[0]
-    tensors = stage_tensors(spec, slices(CUT)[stage])
-    chunks = [torch.empty(shape, device="meta").chunk(ranks)[0] for shape in tensors.values()]
-    assert found[0] == sum(chunk.numel() for chunk in chunks)
-
-
-@pytest.mark.parametrize("model", ["gpt-2", "llama", "mixtral"])
-@pytest.mark.parametrize("stage", range(3))
-def test_matrices_of_blocks_are_divided_and_all_else_is_at_each_rank(
-    model: str, stage: int
+def test_the_first_rank_holds_the_rows_that_chunks_give_it(
+    model: str, stage: int, ranks: int
 ) -> None:
-    spec, ranks = MODELS[model], 2
-    (each, same) = held(spec, stage, "tp", ranks)
-    assert each == same
-    tensors = stage_tensors(spec, slices(CUT)[stage])
-    divided = sum(
-        math.prod(shape)
-        for name, shape in tensors.items()
-        if name.startswith("blocks.")
-        and (len(shape) == 2 or name.endswith(("qkv.bias", "up.bias")))
-        and "router" not in name
-    )
-    assert ranks * each == divided + ranks * (stage_parameters(spec, CUT, stage) - divided)
+    tensors = stage_tensors(MODELS[model], slices(CUT)[stage])
+    chunks = [torch.empty(shape, device="meta").chunk(ranks)[0] for shape in tensors.values()]
+    found = held_parameters(MODELS[model], CUT, stage, ranks)
+    assert found == sum(chunk.numel() for chunk in chunks)
 
 
-def needed(inside: Inside, ranks: int, *, host: bool, **changes: object) -> MemoryNeed:
+def needed(ranks: int, *, host: bool) -> MemoryNeed:
     return required_bytes(
         MODELS["gpt"],
         layers_per_stage=CUT,
@@ -76,19 +46,16 @@ def needed(inside: Inside, ranks: int, *, host: bool, **changes: object) -> Memo
         averaging_codec="s8",
         state=StateSpec(),
         ranks=ranks,
-        inside=inside,
         host=host,
-        **changes,  # type: ignore[arg-type]
     )
 
 
-@pytest.mark.parametrize("inside", ["fsdp", "tp"])
-def test_the_first_ranks_sum_is_counted_once_where_it_shares_memory(inside: Inside) -> None:
-    beside, shared = needed(inside, 2, host=True), needed(inside, 2, host=False)
-    part = 4 * held(MODELS["gpt"], 1, inside, 2)[0]
+def test_the_first_ranks_sum_is_counted_once_where_it_shares_memory() -> None:
+    beside, shared = needed(2, host=True), needed(2, host=False)
+    part = 4 * held_parameters(MODELS["gpt"], CUT, 1, 2)
     assert 2 * shared.shared_bytes - (beside.offloaded_bytes - part) in (0, 1)
     assert shared.total_bytes - beside.total_bytes == shared.shared_bytes
-    alone = needed(inside, 1, host=False)
+    alone = needed(1, host=False)
     assert beside.offloaded_bytes == alone.state_bytes
 
 

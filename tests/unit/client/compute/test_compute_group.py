@@ -351,10 +351,10 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
             copy_bytes_per_s=5.0,
         )
 
-    cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)], 2)
+    cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)])
     assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
     assert cards.identity == "card of 800 bytes; card of 600 bytes"
-    processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)], 2)
+    processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
 
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from client.compute import group as module
-from client.compute.group import Spread, WorkerGroup
+from client.compute.group import WorkerGroup
 from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
 from client.compute.replies import (
     Applied,
@@ -20,8 +20,8 @@ from client.compute.replies import (
     Dropped,
     Failed,
     GroupJoined,
-    GroupPrepared,
     LossComputed,
+    Probed,
     Recomputed,
     Reply,
     Saved,
@@ -39,7 +39,7 @@ from client.compute.requests import (
     GatherSum,
     JoinGroup,
     OpenStage,
-    PrepareGroup,
+    Probe,
     Recompute,
     Request,
     Save,
@@ -49,6 +49,16 @@ from tests.support.compute_stages import open_request
 
 LOSS = LossComputed(seconds=4.0, loss_sum=1.0, tokens=2)
 OPENED = StageOpened(parameters=5, state_bytes=100, hash="h")
+
+
+def probed(kind: str) -> Probed:
+    return Probed(
+        device=kind,
+        rates=[],
+        memory_total_bytes=1,
+        memory_available_bytes=1,
+        copy_bytes_per_s=1.0,
+    )
 
 
 class FakeRank(Worker):
@@ -67,12 +77,12 @@ class FakeRank(Worker):
         submitted = super().submit(request, payloads)
         self.asked.append(request)
         at_once: dict[type, Reply] = {
-            PrepareGroup: GroupPrepared(kind=self.kind, store_port=7),
             JoinGroup: GroupJoined(),
             OpenStage: OPENED,
             GatherSum: SumGathered(),
             ShareVersion: VersionShared(digest=self.digest),
             Drop: Dropped(graphs=2),
+            Probe: probed(self.kind),
             Contribute: Contributed(microbatches=[]),
             ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
         }
@@ -97,11 +107,9 @@ class FakeRank(Worker):
 
 
 @asynccontextmanager
-async def group_of(
-    count: int, spread: Spread | None = None
-) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank]]]:
+async def group_of(count: int) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank]]]:
     ranks = [FakeRank() for _ in range(count)]
-    group = WorkerGroup(ranks, [f"cuda:{n}" for n in range(count)], Path("meet"), 5, spread)
+    group = WorkerGroup(ranks, [f"cuda:{n}" for n in range(count)], Path("meet"), 5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(group.run)
         yield group, ranks
@@ -128,26 +136,11 @@ async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
         }
 
 
-async def test_hosts_share_a_store_and_each_its_own_threads_and_memory() -> None:
-    spread = Spread(["a", "b"], "eth0", set())
-    async with group_of(4, spread) as (group, ranks):
-        await group.call(open_request(0, [4], threads=8, memory_bytes=80))
-        joined = [next(r for r in rank.asked if isinstance(r, JoinGroup)) for rank in ranks]
-        assert {(each.store_port, each.interface) for each in joined} == {(7, "eth0")}
-        asked = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
-        assert {(each.threads, each.memory_bytes) for each in asked} == {(4, 40)}
-        assert [rank.host for rank in group.ranks] == ["a", "a", "b", "b"]
-        prepared = [next(r for r in rank.asked if isinstance(r, PrepareGroup)) for rank in ranks]
-        assert [each.opens_store for each in prepared] == [True, False, False, False]
-        assert spread.stores == {7}
-
-
 async def test_ranks_on_devices_of_different_kinds_are_no_group() -> None:
-    async with group_of(2, Spread(["a", "b"], "eth0", set())) as (group, ranks):
+    async with group_of(2) as (group, ranks):
         ranks[1].kind = "cpu"
-        with pytest.raises(RequestFailed, match="rank 1 of b computes on cpu, and the first rank"):
-            await group.call(open_request(0, [4]))
-        assert "JoinGroup" not in ranks[0].kinds()
+        with pytest.raises(RequestFailed, match="rank 1 computes on cpu, and the first rank on"):
+            await group.call(Probe(sizes=[64]))
 
 
 async def test_the_least_busy_rank_gets_a_microbatch() -> None:
@@ -250,7 +243,7 @@ async def test_a_rank_that_never_answers_is_given_up(
 
 
 async def cut_over(group: WorkerGroup) -> None:
-    await group.call(open_request(0, [4], inside="fsdp", averaging="s8", memory_bytes=90))
+    await group.call(open_request(0, [4], ranks=2, averaging="s8", memory_bytes=90))
 
 
 async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:

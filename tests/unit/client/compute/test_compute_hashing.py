@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute import replica
+from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
 from client.compute.requests import ApplyLocal, HashVersion
 from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
@@ -55,7 +55,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
-        monkeypatch.setattr(replica, "digest_of_tensors", self._digest)
+        monkeypatch.setattr(hashing, "digest_of_tensors", self._digest)
 
     def _digest(self, parts: object) -> bytes:
         self.begun.set()

@@ -1,24 +1,15 @@
-"""Vectors in slower memory: the same bits as without, few pages at hand, nothing left behind."""
+"""Vectors in a GPU's host memory: the same bits as without."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import trio
-from msgspec.structs import replace
 
-from client.compute import allowance, offload
-from client.compute.errors import DiskError
 from client.compute.memory import required_bytes
-from client.compute.offload import WINDOW, OffloadedVectors
-from client.compute.process import RequestFailed, WorkerDied, open_worker
+from client.compute.offload import OffloadedVectors
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -39,33 +30,24 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
-from tests.support.compute_stages import MODELS, LocalWorker, open_request, opened, tokens_of
+from tests.support.compute_stages import MODELS, opened, tokens_of
 
 CPU = torch.device("cpu")
 
 
-def on_disk(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {"offload": "disk", "offload_folder": str(folder), **changes}
-
-
-@pytest.fixture(params=["disk", "copied"])
-def away(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> dict[str, Any]:
-    """How a stage is offloaded: to a file, and as on a GPU, whose copies are of their own."""
-    if request.param == "copied":
-        monkeypatch.setattr(offload, "vectors_for", lambda *_: Copied())
-        monkeypatch.setattr("client.compute.replica.vectors_for", lambda *_: Copied())
-    return on_disk(tmp_path)
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A stage is offloaded as on a GPU, whose copies are of their own."""
+    monkeypatch.setattr("client.compute.replica.vectors_for", lambda *_: Copied())
+    return {"offload": True}
 
 
 class Copied(OffloadedVectors):
     """As on a GPU: what is computed with lies in other memory than the vectors."""
 
     def __init__(self) -> None:
-        super().__init__(CPU, None)
+        super().__init__(CPU)
         self.chunk = 1000
-
-    def pieces(self, changed: Any, read: Any = ()) -> Any:
-        yield from self._staged(changed, read)
 
     def _on_device(self, there: torch.Tensor) -> torch.Tensor:
         return there.clone()
@@ -167,105 +149,17 @@ def test_a_pass_that_fails_leaves_the_sum(away: dict[str, Any]) -> None:
     assert not torch.equal(worker.replica.gradient_sum, before)
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
-def resident_bytes(vector: torch.Tensor) -> int:
-    """Pages of a vector in this process, as the kernel counts them."""
-    start, found = f"{vector.data_ptr():x}-", 0
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        head = line.split()[0]
-        if "-" in head and not head.endswith(":"):
-            inside = line.startswith(start)
-        elif inside and head == "Rss:":
-            found = int(line.split()[1]) * 1024
-    return found
-
-
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
-
-
-@linux_only
-def test_only_a_window_is_in_this_process(tmp_path: Path) -> None:
-    home = OffloadedVectors(CPU, tmp_path)
-    vector = home.zeros(4 * WINDOW)
-    most = 0
-    for (stretch,) in home.stretches(vector):
-        stretch.add_(1)
-        most = max(most, resident_bytes(vector))
-    assert 4 * WINDOW <= most <= 2 * 4 * WINDOW
-    assert resident_bytes(vector) == 0
-    assert float(vector.sum()) == 4 * WINDOW
-    home.rest(vector)
-    assert resident_bytes(vector) == 0
-
-
-@linux_only
-def test_a_step_leaves_no_pages_behind(tmp_path: Path) -> None:
-    worker = opened(0, [4], averaging="s8", **on_disk(tmp_path))
-    replica = worker.replica
-    accumulate([worker], 0)
-    assert resident_bytes(replica.gradient_sum) == 0
-    assert resident_bytes(replica.flat.gradients) == 0
-    bounds = bounds_of(worker, 4)
-    sums, norms = contribute_and_reduce([worker], 0, 0, bounds, [0] * 4)
-    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=96)
-    worker.call(request, *sums)
-    averager = worker.executor._opened.averager
-    vectors = [*replica.optimizer.vectors, averager._residual, replica.gradient_sum]
-    vectors.append(replica.flat.gradients)
-    # Reading a page of the next segment may take in those around it.
-    assert sum(map(resident_bytes, vectors)) < sum(vector.nbytes for vector in vectors) / 2
-
-
-def test_no_file_has_a_name(tmp_path: Path) -> None:
-    worker = opened(0, [4], **on_disk(tmp_path))
-    accumulate([worker], 0)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_vector_that_is_gone_is_forgotten(tmp_path: Path) -> None:
-    home = OffloadedVectors(CPU, tmp_path)
-    vector = home.zeros(1000)
-    kept = vector[10:20]
-    del vector
-    assert len(home._mapped) == 1  # a part of it holds it
-    del kept
-    assert len(home._mapped) == 0
-    home.rest(torch.ones(1000))  # other memory stays as it is
-
-
-def test_a_full_disk_is_told_when_the_stage_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    worker = LocalWorker()
-    failed = worker.fails(open_request(0, [4], **on_disk(tmp_path)))
-    assert failed.kind == "disk"
-    assert "--offload off" in failed.message
-    monkeypatch.undo()
-    worker.call(open_request(0, [4], **on_disk(tmp_path)))
-    accumulate([worker], 0)
-
-
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="missing"):
-        OffloadedVectors(CPU, tmp_path / "missing").zeros(10)
-
-
 # --- prediction -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
-def test_what_is_offloaded_is_predicted(tmp_path: Path, codec: Any, delayed: bool) -> None:
-    worker = opened(1, [1, 3], averaging=codec, delayed=delayed, **on_disk(tmp_path))
-    replica, options = worker.replica, {"averaging_codec": codec}
-    lying = sum(len(mapped) for mapped in replica.home._mapped.values())
+def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any, delayed: bool) -> None:
+    worker = opened(1, [1, 3], averaging=codec, delayed=delayed, **away)
+    replica, averager = worker.replica, worker.executor._opened.averager
+    passes = {slot.flat.values.data_ptr() for slot in replica.slots}
+    passes.add(replica.parameters.data_ptr())
+    lying = [each for each in replica.buffers if each.data_ptr() not in passes]
     need = required_bytes(
         MODELS["gpt"],
         layers_per_stage=[1, 3],
@@ -273,11 +167,11 @@ def test_what_is_offloaded_is_predicted(tmp_path: Path, codec: Any, delayed: boo
         sequences=3,
         tokens=16,
         graphs_kept=2,
+        averaging_codec=codec,
         state=StateSpec(delayed=delayed),
         offload=True,
-        **options,
     )
-    assert need.offloaded_bytes == lying
+    assert need.offloaded_bytes == sum(each.nbytes for each in lying) + averager.residual_bytes
 
 
 def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
@@ -295,31 +189,3 @@ def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     )
     parameters = stage_parameters(model, [12, 12], 0)
     assert need.state_bytes / parameters <= 6
-
-
-@pytest.mark.slow
-@linux_only
-async def test_a_worker_trains_within_what_was_predicted_and_leaves_nothing_when_killed(
-    tmp_path: Path,
-) -> None:
-    model = ModelSpec("gpt", 4, 256, 4, 4, 1024, 16, 61)
-    kept = replace(open_request(0, [4]), model=model, averaging_codec="s8")
-    away = replace(kept, **on_disk(tmp_path))
-    limit = allowance.stage_need(away).total_bytes
-    assert limit < allowance.stage_need(kept).total_bytes
-    free = shutil.disk_usage(tmp_path).free
-    with trio.fail_after(240):
-        async with open_worker() as worker:
-            with pytest.raises(RequestFailed, match="oom"):
-                await worker.call(replace(kept, memory_bytes=limit))
-            opened, _ = await worker.call(replace(away, memory_bytes=limit))
-            assert shutil.disk_usage(tmp_path).free < free
-            for step in range(2):
-                request = ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step))
-                await worker.call(request)
-                await worker.call(ApplyLocal(step=step, tokens=48))
-            assert opened.parameters > 3_000_000
-            os.kill(worker.pid, signal.SIGKILL)
-            with pytest.raises(WorkerDied):
-                await worker.call(ApplyLocal(step=2, tokens=48))
-    assert os.listdir(tmp_path) == []

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from client.compute import group as module
-from client.compute.cuttable import held_parameters
 from client.compute.group import open_group
+from client.compute.memory import held_parameters
 from client.compute.payload import Direction
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
@@ -34,7 +34,6 @@ from client.compute.requests import (
     Evaluate,
     Forward,
     ForwardBackward,
-    Inside,
     KeepVersion,
     Load,
     LoadStart,
@@ -65,7 +64,6 @@ from tests.support.compute_steps import STEP_TOKENS, of_step
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 900
-STAGES = {**MODELS, "qk_norm": replace(MODELS["llama"], qk_norm="head", qkv_bias=True)}
 CLOSE = 1e-5
 
 
@@ -98,14 +96,12 @@ def learn(step: int, microbatch: int) -> ForwardBackward:
 
 
 @pytest.mark.parametrize(
-    ("inside", "count", "kinds"),
+    ("count", "kinds"),
     usual(
-        2,
+        1,
         [
-            ("fsdp", 2, [("llama", {"reruns_blocks": True, "averaging_codec": "s8"})]),
-            ("tp", 2, [("qk_norm", {"reruns_blocks": True, "averaging_codec": "s8"})]),
+            (2, [("llama", {"reruns_blocks": True, "averaging_codec": "s8"})]),
             (
-                "fsdp",
                 3,
                 [
                     ("gpt", {"averaging_codec": "s8"}),
@@ -113,49 +109,35 @@ def learn(step: int, microbatch: int) -> ForwardBackward:
                     ("mixtral", {"precision": "bf16"}),
                 ],
             ),
-            (
-                "tp",
-                2,
-                [
-                    ("gpt", {"averaging_codec": "s8"}),
-                    ("qk_norm", {"reruns_blocks": True}),
-                    ("llama", {"precision": "bf16"}),
-                    ("mixtral", {"reruns_blocks": True, "averaging_codec": "s8"}),
-                ],
-            ),
         ],
     ),
 )
 async def test_a_cut_stage_answers_as_one_process(
-    inside: Inside, count: int, kinds: list[tuple[str, dict[str, object]]], tmp_path: Path
+    count: int, kinds: list[tuple[str, dict[str, object]]], tmp_path: Path
 ) -> None:
     async with ranks(count) as worker:
         for model, changes in kinds:
-            request = replace(open_request(0, [4]), **changes, model=STAGES[model])
-            await makes_the_same_versions(worker, request, inside, tmp_path / model)
-        await runs_an_inner_stage(worker, inside)
-        await sends_the_gradient_of_all_sequences(worker, inside)
-        await audits(worker, inside)
-        await refuses_as_one_what_one_rank_finds_bad(worker, inside)
-        await begins_with_an_imported_model_and_loads_versions(worker, inside, tmp_path)
+            request = replace(open_request(0, [4]), **changes, model=MODELS[model])
+            await makes_the_same_versions(worker, request, tmp_path / model)
+        await runs_an_inner_stage(worker)
+        await sends_the_gradient_of_all_sequences(worker)
+        await audits(worker)
+        await refuses_as_one_what_one_rank_finds_bad(worker)
+        await begins_with_an_imported_model_and_loads_versions(worker, tmp_path)
         assert all(rank.passes for rank in worker.ranks)
 
 
-async def makes_the_same_versions(
-    worker: Worker, request: OpenStage, inside: Inside, path: Path
-) -> None:
+async def makes_the_same_versions(worker: Worker, request: OpenStage, path: Path) -> None:
     """Weights after AdamW's first steps hang on signs, so they are compared less closely."""
     low = request.precision == "bf16"
     rel = 1e-2 if low else 1e-4
     alone = LocalWorker()
     whole, _ = alone.call(request)
-    opening, _ = await worker.call(replace(request, inside=inside))
-    first, *others = (
-        held_parameters(request.model, [4], 0, inside, ranks=len(worker.ranks), rank=rank)
-        for rank in range(len(worker.ranks))
-    )
+    opening, _ = await worker.call(replace(request, ranks=len(worker.ranks)))
+    first = held_parameters(request.model, [4], 0, len(worker.ranks))
+    others = opening.parameters - first
     # parameters, gradient and sum; the first rank's sum is a part of the whole one
-    assert opening.state_bytes - whole.state_bytes == 8 * first + 12 * sum(others)
+    assert opening.state_bytes - whole.state_bytes == 8 * first + 12 * others
     assert opening.hash == alone.replica.state_hash(), "the same bits at version 0"
     assert (await worker.call(Measure(repeats=1)))[0].forward_s > 0
     for step in range(2):
@@ -180,9 +162,9 @@ async def makes_the_same_versions(
         np.testing.assert_allclose(kept[name], right[name], rtol=1e-3, atol=1e-4)
 
 
-async def runs_an_inner_stage(worker: Worker, inside: Inside) -> None:
+async def runs_an_inner_stage(worker: Worker) -> None:
     alone, last = opened(0, [2, 2]), opened(1, [2, 2])
-    opening, _ = await worker.call(open_request(0, [2, 2], inside=inside))
+    opening, _ = await worker.call(open_request(0, [2, 2], ranks=len(worker.ranks)))
     gradients: dict[int, bytes] = {}
     for m in range(4):
         forwarded, (sent,) = await worker.call(Forward(step=0, microbatch=m), [tokens_of(m)])
@@ -214,10 +196,10 @@ async def runs_an_inner_stage(worker: Worker, inside: Inside) -> None:
     assert close(numbers(sum_of_3, bounds[1]), alone.replica.gradient_sum)
 
 
-async def sends_the_gradient_of_all_sequences(worker: Worker, inside: Inside) -> None:
+async def sends_the_gradient_of_all_sequences(worker: Worker) -> None:
     first, alone = opened(0, [2, 2]), opened(1, [2, 2])
     given = first.call(Forward(step=0, microbatch=0), tokens_of(0))[1][0]
-    await worker.call(open_request(1, [2, 2], inside=inside))
+    await worker.call(open_request(1, [2, 2], ranks=len(worker.ranks)))
     reply, (sent,) = await worker.call(learn(0, 0), [given])
     right, (expected,) = alone.call(learn(0, 0), given)
     assert reply.loss_sum == pytest.approx(right.loss_sum, rel=CLOSE)
@@ -225,10 +207,10 @@ async def sends_the_gradient_of_all_sequences(worker: Worker, inside: Inside) ->
     assert close(boundary(sent, "backward"), boundary(expected, "backward"))
 
 
-async def audits(worker: Worker, inside: Inside) -> None:
+async def audits(worker: Worker) -> None:
     member = opened(0, [4])
     size = member.replica.size
-    await worker.call(open_request(0, [4], inside=inside))
+    await worker.call(open_request(0, [4], ranks=len(worker.ranks)))
     for m in (0, 1):
         member.call(learn(0, m))
         await worker.call(learn(0, m))
@@ -253,7 +235,7 @@ async def audits(worker: Worker, inside: Inside) -> None:
     assert reply.microbatches == [11]
 
 
-async def refuses_as_one_what_one_rank_finds_bad(worker: Worker, inside: Inside) -> None:
+async def refuses_as_one_what_one_rank_finds_bad(worker: Worker) -> None:
     """Only the last sequence is absurd: the first rank has not seen it."""
     alone, last = opened(0, [2, 2]), opened(1, [2, 2])
     output = alone.call(Forward(step=0, microbatch=0), tokens_of(0))[1][0]
@@ -261,7 +243,7 @@ async def refuses_as_one_what_one_rank_finds_bad(worker: Worker, inside: Inside)
     values = boundary(gradient, "backward")
     values[-1] *= 1e13
     absurd = bytes(WIRE.boundary_out(values, "backward"))
-    opening, _ = await worker.call(open_request(0, [2, 2], inside=inside))
+    opening, _ = await worker.call(open_request(0, [2, 2], ranks=len(worker.ranks)))
     await worker.call(Backward(step=0, microbatch=0), [gradient, tokens_of(0)])
     with pytest.raises(RequestFailed) as caught:
         await worker.call(Backward(step=0, microbatch=1), [absurd, tokens_of(1)])
@@ -273,16 +255,14 @@ async def refuses_as_one_what_one_rank_finds_bad(worker: Worker, inside: Inside)
     assert close(numbers(sent, bounds[1]), alone.replica.gradient_sum)
 
 
-async def begins_with_an_imported_model_and_loads_versions(
-    worker: Worker, inside: Inside, tmp_path: Path
-) -> None:
+async def begins_with_an_imported_model_and_loads_versions(worker: Worker, tmp_path: Path) -> None:
     state = build_whole(MODELS["llama"], seed=99).state_dict()
     with open_folder(export_hf(MODELS["llama"], state, tmp_path / "model")) as found:
         start = write_start(found, slices([4])[0], lambda digest: tmp_path / digest)
     begin = LoadStart(path=str(start.path), digest=start.digest)
     alone = opened(0, [4], model="llama", imported=True)
     alone.call(begin)
-    request = open_request(0, [4], model="llama", imported=True, inside=inside)
+    request = open_request(0, [4], model="llama", imported=True, ranks=len(worker.ranks))
     await worker.call(request)
     await worker.call(begin)
     loss = (await worker.call(learn(0, 0)))[0].loss_sum
@@ -298,28 +278,14 @@ async def begins_with_an_imported_model_and_loads_versions(
 
 
 @pytest.mark.long
-async def test_what_cannot_be_cut_is_refused_and_the_group_lives() -> None:
-    async with ranks(4) as worker:
-        for inside, words in (
-            ("fsdp", "a microbatch has 3 sequences, and each rank needs at least one"),
-            ("tp", "its 2 key/value heads cannot be divided by 4"),
-        ):
-            with pytest.raises(RequestFailed, match=words) as caught:
-                await worker.call(open_request(0, [4], model="llama", inside=inside))
-            assert caught.value.kind == "shape"
-        await worker.call(open_request(0, [4], model="llama"))
-        await worker.call(learn(0, 0))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("inside", "how"), [("fsdp", "SIGKILL"), ("tp", "SIGSTOP")])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 async def test_a_rank_that_dies_or_hangs_in_a_pass_ends_the_group(
-    inside: Inside, how: str, monkeypatch: pytest.MonkeyPatch
+    how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_AGREE_S", 1.0)
     monkeypatch.setattr(module, "_MARGIN_S", 300.0)  # to join, on a busy machine
     async with ranks(2, timeout_s=30) as worker:
-        await worker.call(open_request(0, [4], inside=inside))
+        await worker.call(open_request(0, [4], ranks=2))
         pids = worker.pids
         os.kill(pids[1], getattr(signal, how))
         with pytest.raises(WorkerDied, match="rank"):

@@ -9,36 +9,28 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import psutil
 import pytest
 
 from client.node.status import take_snapshot
-from tests.support.cases import usual
+from client.train.machine import memory_budget
+from client.train.workers.devices import Devices
+from client.train.workers.opening import Fit, fit_stage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
-pytestmark = pytest.mark.slow
-
-CHOICES = {"steps": 60, "microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
+CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
 
 
-def on_ranks(count: int) -> str:
-    return ",".join(f"cpu:{rank}" for rank in range(count))
-
-
-Inside = Literal["replicas", "fsdp", "tp"]
-
-
-async def two_by_two(
-    swarm: TestSwarm, stage: int, ranks: int, inside: Inside = "replicas"
-) -> Volunteer:
+async def two_by_two(swarm: TestSwarm, stage: int, ranks: int = 2) -> Volunteer:
     """Two volunteers per stage, one of them a group; return that one."""
     for place in range(2):
         await swarm.add(place)
     await swarm.add(1 - stage)
-    grouped = await swarm.add(stage, device=on_ranks(ranks), inside=inside)
+    grouped = await swarm.add(stage, device=",".join(f"cpu:{rank}" for rank in range(ranks)))
     swarm.start()
     await swarm.until(lambda: grouped.step(stage) >= 2 and grouped.serves(stage))
     return grouped
@@ -53,65 +45,47 @@ def counted(volunteer: Volunteer, stage: int) -> int:
     return sum(c.counted for c in volunteer.engine.commits if c.stage == stage)
 
 
-@pytest.mark.parametrize(
-    ("stage", "ranks", "inside"),
-    usual(
-        1,
-        [
-            (0, 2, "replicas"),
-            (1, 4, "replicas"),
-            (1, 2, "fsdp"),
-            (0, 4, "fsdp"),
-            (0, 2, "tp"),
-            (1, 4, "tp"),
-        ],
-    ),
-)
-async def test_a_group_is_one_seat(tmp_path: Path, stage: int, ranks: int, inside: Inside) -> None:
-    async with open_swarm(tmp_path, **CHOICES) as swarm:
-        grouped = await two_by_two(swarm, stage, ranks, inside)
-        pids = pids_of(grouped, stage)
-        assert len(set(pids)) == ranks
-        worker = grouped.held(stage).worker
-        assert worker is not None
-        await swarm.until_done()
-        assert [rank.device for rank in worker.ranks] == [f"cpu:{n}" for n in range(ranks)]
-        assert all(rank.passes for rank in worker.ranks), "every rank computes"
-        shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).worker
-        assert [(rank.device, rank.pid) for rank in shown.ranks] == [
-            (f"cpu:{n}", pid) for n, pid in enumerate(pids)
-        ]
-        assert shown.rss_bytes == sum(rank.rss_bytes for rank in shown.ranks) > 0
-        assert counted(grouped, stage)
-        assert grouped.held_stages.counters.worker_restarts == 0
-        swarm.assert_exact()
+async def is_one_seat_that_a_killed_rank_does_not_lose(swarm: TestSwarm, stage: int) -> None:
+    grouped = await two_by_two(swarm, stage)
+    worker, before = grouped.held(stage).worker, pids_of(grouped, stage)
+    assert worker is not None
+    assert len(set(before)) == 2
+    await swarm.until(lambda: counted(grouped, stage) and all(r.passes for r in worker.ranks))
+    shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).worker
+    found = [(rank.device, rank.pid) for rank in shown.ranks]
+    assert found == [("cpu:0", before[0]), ("cpu:1", before[1])]
+    assert shown.rss_bytes == sum(rank.rss_bytes for rank in shown.ranks) > 0
+    assert grouped.held_stages.counters.worker_restarts == 0
+    os.kill(before[-1], signal.SIGKILL)
+    await swarm.until(lambda: grouped.held_stages.counters.worker_restarts == 1)
+    await swarm.until_done()
+    assert not any(map(psutil.pid_exists, before)), "a new group took its place"
+    swarm.assert_exact()
 
 
-@pytest.mark.parametrize(
-    ("stage", "ranks", "inside"),
-    usual(
-        1,
-        [(1, 2, "replicas"), (0, 4, "replicas"), (0, 2, "fsdp"), (1, 4, "fsdp"), (1, 2, "tp")],
-    ),
-)
-async def test_a_killed_rank_loses_nothing(
-    tmp_path: Path, stage: int, ranks: int, inside: Inside
-) -> None:
-    async with open_swarm(tmp_path, **CHOICES) as swarm:
-        grouped = await two_by_two(swarm, stage, ranks, inside)
-        before = pids_of(grouped, stage)
-        os.kill(before[-1], signal.SIGKILL)
-        await swarm.until(lambda: grouped.held_stages.counters.worker_restarts == 1)
-        await swarm.until_done()
-        assert not any(map(psutil.pid_exists, before)), "a new group took its place"
-        swarm.assert_exact()
+@pytest.mark.slow
+async def test_a_group_is_one_seat_and_a_killed_rank_loses_nothing(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path, steps=12, **CHOICES) as swarm:
+        await is_one_seat_that_a_killed_rank_does_not_lose(swarm, 1)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("inside", ["replicas", "fsdp", "tp"])
-async def test_a_killed_group_loses_nothing(tmp_path: Path, inside: Inside) -> None:
-    async with open_swarm(tmp_path, **CHOICES) as swarm:
-        grouped = await two_by_two(swarm, 0, 2, inside)
+async def test_a_group_that_cuts_its_stage_is_one_seat_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*asked: Any) -> Fit:
+        devices: Devices = asked[-1]
+        return replace(fit_stage(*asked), ranks=devices.ranks)
+
+    monkeypatch.setattr(memory_budget, "fit_stage", cut)
+    async with open_swarm(tmp_path, steps=30, **CHOICES) as swarm:
+        await is_one_seat_that_a_killed_rank_does_not_lose(swarm, 0)
+
+
+@pytest.mark.long
+async def test_a_killed_group_loses_nothing(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path, steps=60, **CHOICES) as swarm:
+        grouped = await two_by_two(swarm, 0, ranks=4)
         for pid in pids_of(grouped, 0):
             os.kill(pid, signal.SIGKILL)
         await swarm.until(lambda: grouped.held_stages.counters.worker_restarts == 1)
@@ -121,8 +95,8 @@ async def test_a_killed_group_loses_nothing(tmp_path: Path, inside: Inside) -> N
 
 @pytest.mark.long
 async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, **CHOICES) as swarm:
-        grouped = await two_by_two(swarm, 1, 2)
+    async with open_swarm(tmp_path, steps=60, **CHOICES) as swarm:
+        grouped = await two_by_two(swarm, 1)
         swarm.vanish(grouped)
         await swarm.until_done()
         swarm.assert_exact()
@@ -130,7 +104,7 @@ async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: 
 
 @pytest.mark.long
 async def test_a_group_applies_updates_that_are_delayed(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, delayed_update=True, **CHOICES) as swarm:
-        await two_by_two(swarm, 0, 2)
+    async with open_swarm(tmp_path, delayed_update=True, steps=60, **CHOICES) as swarm:
+        await two_by_two(swarm, 0)
         await swarm.until_done()
         swarm.assert_exact()

@@ -245,7 +245,7 @@ async def test_memory_that_others_of_the_machine_have_is_not_advertised(
     beside.seen = [Seen(1000, Notice(pid=2, cpus="3", memory_bytes=2**50))]
     cores = CoreSharing(1, lambda said: None, beside, lambda: Cores(frozenset({0}), 1), 1000)
     async with open_swarm(tmp_path) as swarm:
-        training, _ = await _measuring(swarm, tmp_path, cores=cores, offload="off")
+        training, _ = await _measuring(swarm, tmp_path, cores=cores)
         await swarm.until(lambda: training.entered)
         own = training._engine.own_advert
         assert own._advert is not None

@@ -235,19 +235,3 @@ async def test_one_process_stands_by_and_no_more(tmp_path: Path, autojump_clock:
         await swarm.until(lambda: dual.held(0).worker is spare)
         await swarm.until_done()
         swarm.assert_exact()
-
-
-async def test_replicas_that_offload_have_the_bits_of_those_that_do_not(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=6) as swarm:
-        await swarm.add(0)
-        swarm.offload = "on"
-        away = await swarm.add(0)
-        await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: away.step(0) >= 1)
-        assert away.held(0)._fit.offload == "disk"
-        await swarm.until_done()
-        swarm.assert_exact()
-        assert list((tmp_path / "1" / "snapshots").glob("tmp*")) == []

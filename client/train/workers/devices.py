@@ -1,0 +1,84 @@
+"""What this volunteer's devices have for a stage, beside the memory of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from client.config import Settings
+from model_zoo.specs.model import ModelSpec
+from protocol.manifest import Manifest
+
+_HOST_SHARE = 0.85
+PINNED = 2
+"""Pinned memory may be rounded up to so many times what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices of one worker.
+
+    Fields:
+        ranks: their number; 1: there is no group.
+        host_bytes: memory beside theirs, for what the first one keeps of a stage that is cut, and
+            for vectors that are offloaded; 0: there is no other.
+        offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
+    """
+
+    ranks: int = 1
+    host_bytes: int = 0
+    offload: Literal["auto", "on", "off"] = "off"
+
+    def can_offload(self, size_bytes: int) -> bool:
+        """Whether vectors of so many bytes may lie with the host; those of a group do not."""
+        allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
+        return allowed and PINNED * size_bytes <= self.host_bytes
+
+    def why_uncut(self, manifest: Manifest) -> str:
+        """Return why stages cannot be cut over the ranks; empty: they can."""
+        return why_uncut(
+            manifest.model,
+            ranks=self.ranks,
+            sequences=manifest.sequences_per_microbatch,
+            delayed=manifest.delayed_update,
+            whole=manifest.stage_count == 1,
+        )
+
+
+ONE = Devices()
+
+
+def why_uncut(model: ModelSpec, *, ranks: int, sequences: int, delayed: bool, whole: bool) -> str:
+    """Return why stages of a model cannot be cut over ranks; empty: they can.
+
+    Args:
+        model: the whole model.
+        ranks: over which.
+        sequences: of a microbatch.
+        delayed: whether updates are delayed by one step.
+        whole: whether there is only one stage.
+    """
+    if ranks == 1:
+        return "there is one device"
+    if model.lora is not None:
+        return "what is frozen beside adapters is not cut"
+    if delayed:
+        return "updates are delayed by one step, which needs two points of each parameter"
+    if whole and model.tied is True:
+        return "the only stage's output projection is its embedding"
+    if sequences < ranks:
+        return f"a microbatch has {sequences} sequences, and each device needs at least one"
+    return ""
+
+
+def devices_now(settings: Settings, *, has_host: bool) -> Devices:
+    """Return what the owner's devices have for a stage now.
+
+    Args:
+        settings: the owner's.
+        has_host: whether GPUs compute, and their host has memory of its own.
+    """
+    free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
+    return Devices(settings.ranks, free_bytes, settings.offload)
