@@ -126,7 +126,7 @@ COMMANDS: Final[dict[str, Command]] = {
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --private: volunteer members says who answers for whom.",
+        "Only in swarms founded with --private: volunteer status members shows the tree.",
     ),
     "extend": Command(
         TAKE_PART,
@@ -190,6 +190,9 @@ COMMANDS: Final[dict[str, Command]] = {
             ("status", "once"),
             ("status --watch", "every second"),
             ("status --watch --plain", "a line per step, for screen readers and logs"),
+            ("status peers", "who is near, and how far each is trusted; also stages, members"),
+            ("status matches", "why this volunteer has its stages"),
+            ("status leaderboard", "who contributed how much, as others counted it"),
             ("status --json | jq .loss", "for programs"),
         ),
     ),
@@ -203,16 +206,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that "
         "cannot be opened only the socket is known: root sees all.",
     ),
-    "peers": Command(
-        WATCH,
-        "List the members of the swarm and the stages they hold.",
-        (("peers --json | jq '.peers | length'", "how many there are"),),
-    ),
-    "members": Command(
-        WATCH,
-        "List who belongs to a swarm that is entered by invitation, and who invited whom.",
-        (("members --json", "for programs"),),
-    ),
     "evidence": Command(
         WATCH,
         "Show, save and check the evidence by which members were expelled.",
@@ -222,19 +215,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("evidence verify bad.bin", "on any machine; exit code 1 if it proves nothing"),
         ),
         nested=True,
-    ),
-    "stages": Command(
-        WATCH, "List the model's stages and who serves them.", (("stages", "as a table"),)
-    ),
-    "matches": Command(
-        WATCH,
-        "Show why this volunteer has its stages.",
-        (
-            (
-                "matches --swarm my-swarm --watch",
-                "your stages, all stages, why you moved",
-            ),
-        ),
     ),
     "events": Command(
         WATCH,
@@ -252,19 +232,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("logs -f --level warning", "follow warnings and errors"),
             ("logs --since 18:00", "the lines since then"),
         ),
-    ),
-    "leaderboard": Command(
-        WATCH,
-        "List who contributed how much, as other volunteers counted it.",
-        (
-            ("leaderboard", "of the only swarm known here, running or not"),
-            ("leaderboard --json", "for programs"),
-        ),
-    ),
-    "credit": Command(
-        WATCH,
-        "Show what this volunteer has contributed to its swarms.",
-        (("credit --json", "for programs"),),
     ),
     "checkpoint": Command(
         USE,

@@ -105,9 +105,9 @@ class ControlClient:
         """Return the node's status."""
         return self.call("status", Snapshot)
 
-    def matches(self, everything: bool = False) -> MatchesSnapshot:
-        """Return the matching; ``everything``: explanations for developers, too."""
-        return self.call("matches", MatchesSnapshot, everything=everything)
+    def matches(self) -> MatchesSnapshot:
+        """Return the matching."""
+        return self.call("matches", MatchesSnapshot)
 
     def events(self, since: int = 0) -> EventBatch:
         """Return events after number ``since``, oldest first, in bounded batches."""

@@ -49,7 +49,7 @@ class Feed:
         """Return the matching."""
         now = trio.current_time()
         if self._matches is None or now >= self._matches_at + MATCHES_EVERY_S:
-            self._matches, self._matches_at = self._provider.matches(False), now
+            self._matches, self._matches_at = self._provider.matches(), now
         return self._matches
 
     def events(self, since: int) -> list[EventView]:

@@ -47,8 +47,8 @@ class Provider(Protocol):
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
-        """Describe the matching now; ``everything``: explanations for developers, too."""
+    def matches(self) -> MatchesSnapshot:
+        """Describe the matching now."""
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events whose ``seq`` is above ``since``, oldest first."""
@@ -182,10 +182,6 @@ class _EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=2**62)] = 0
 
 
-class _MatchesParams(Struct, frozen=True, forbid_unknown_fields=True):
-    everything: bool = False
-
-
 class _HistoryParams(Struct, frozen=True, forbid_unknown_fields=True):
     points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS
 
@@ -234,7 +230,8 @@ def _status(request: rpc.Request, provider: Provider, caller: Caller) -> Snapsho
 
 
 def _matches(request: rpc.Request, provider: Provider, caller: Caller) -> MatchesSnapshot:
-    return provider.matches(rpc.parse_params(request, _MatchesParams).everything)
+    rpc.parse_params(request, _NoParams)
+    return provider.matches()
 
 
 def _events(request: rpc.Request, provider: Provider, caller: Caller) -> EventBatch:

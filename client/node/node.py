@@ -361,9 +361,9 @@ class Node:
             return now
         return structs.replace(now, state="connecting", reason=self._training.phase)
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
+    def matches(self) -> MatchesSnapshot:
         """Describe the matching now."""
-        return describe_matching(self._engine, self._training.held_stages.seats(), everything)
+        return describe_matching(self._engine, self._training.held_stages.seats())
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
@@ -448,7 +448,7 @@ class Node:
         fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
         if len(fitting) != 1:
             what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
-            raise Impossible(f"{what} {member}; see: volunteer members")
+            raise Impossible(f"{what} {member}; see: volunteer status members")
         try:
             admission.expel(PeerId(fitting[0]), reason)
         except LocalProtocolError as error:

@@ -54,7 +54,6 @@ class PromptSamples(Struct, frozen=True):
     swarm: str
     version: int
     samples: list[Written]
-    schema_version: int = 1
 
 
 class Sampling:

@@ -174,9 +174,8 @@ class FakeProvider:
             raise self.failure
         return example_snapshot(paused=self.paused)
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
-        detail = Explanation(time=1.0, level="debug", words="a detail")
-        return example_matches(explanations=[detail]) if everything else example_matches()
+    def matches(self) -> MatchesSnapshot:
+        return example_matches()
 
     def events(self, since: int) -> list[EventView]:
         return [event for event in self._events if event.seq > since]

@@ -76,7 +76,7 @@ class ScriptedVolunteer:
     def _append(self, event: StepCommitted | RecoveryEvent) -> None:
         self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
+    def matches(self) -> MatchesSnapshot:
         return example_matches(peer=self.peer)
 
     def events(self, since: int) -> list[EventView]:

@@ -81,7 +81,6 @@ class Created(Struct, frozen=True):
     """Of the run on one thread of this machine; None: it was not measured."""
     seconds_at_best: float | None = None
     """Of the run with the volunteers that the stages should have, one such thread each."""
-    schema_version: int = 1
 
 
 def create(

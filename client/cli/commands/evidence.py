@@ -49,7 +49,6 @@ class EvidenceList(Struct, frozen=True, kw_only=True):
 
     swarm: str
     proofs: list[CheckedProof]
-    schema_version: int = 1
 
 
 @app.command

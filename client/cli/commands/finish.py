@@ -29,7 +29,6 @@ class Finished(Struct, frozen=True, kw_only=True):
     """The consequences for the stages that it served."""
     left: bool
     """Whether it had ended when this was printed."""
-    schema_version: int = 1
 
 
 def finish(

@@ -47,7 +47,6 @@ class AmendedRun(Struct, frozen=True, kw_only=True):
     """Learning rates at some steps: the step, as it was to be, as it will be."""
     told: bool
     """Whether a running volunteer tells the others now; otherwise its next start does."""
-    schema_version: int = 1
 
 
 def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) -> None:

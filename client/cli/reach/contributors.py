@@ -10,7 +10,7 @@ from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions, KeptContributions
+from client.store.records import COMPANY, Companions, KeptContributions, KeptCredit
 from client.store.swarms import SwarmStore
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId, SwarmId
@@ -41,3 +41,15 @@ def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
     found = {companion.peer for companion in company.peek() or ()}
     found |= {address.peer for address in known.peers if address.peer} if known else set()
     return tuple(sorted(found))
+
+
+def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:
+    """Return this volunteer's microbatches and tokens in committed steps of a swarm, over all its
+    sessions."""
+    for path, node in running_nodes(home.folders.runtime):
+        if node.swarm == swarm:
+            with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
+                now = client.status().credit
+                return now.microbatches, now.tokens
+    kept = Persisted(home.folders.credit(swarm), KeptCredit).peek()
+    return (kept.microbatches, kept.tokens) if kept else (0, 0)

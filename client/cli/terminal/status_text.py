@@ -369,9 +369,11 @@ def _vouched(now: Snapshot) -> str:
     places = enumerate(now.contributors, start=1)
     found = next(((place, one) for place, one in places if one.peer == now.peer), None)
     if found is None or not found[1].vouchers:
-        return " by its own count: volunteer leaderboard"
+        return " by its own count: volunteer status leaderboard"
     place, one = found
-    return f"; {one.microbatches} vouched for by others, place {place}: volunteer leaderboard"
+    return (
+        f"; {one.microbatches} vouched for by others, place {place}: volunteer status leaderboard"
+    )
 
 
 def _stage_line(stage: StageView, now: Snapshot) -> str:

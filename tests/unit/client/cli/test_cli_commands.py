@@ -82,10 +82,9 @@ def test_every_command_has_a_file_and_examples_that_are_commands(within: Within)
         (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
         (["stop"], {"pid", "stopping"}),
-        (["peers"], {"peers"}),
-        (["stages"], {"stages", "step"}),
+        (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
+        (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
-        (["credit"], {"swarms"}),
         (["cache", "ls"], {"kinds", "folder"}),
         (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
         (["config", "show"], {"settings", "origins"}),
@@ -100,7 +99,7 @@ def test_json_has_a_schema_version(
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "stop", "peers", "stages", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "stop", "status", "events"])
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
     done = within(command)
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
@@ -126,8 +125,8 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
 
 def test_tables_are_for_people(home: Path, within: Within) -> None:
     with node_of(home, WithPeers()):
-        peers = within("peers").stdout.splitlines()
-        stages = within("stages").stdout.splitlines()
+        peers = within("status", "peers").stdout.splitlines()
+        stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
     assert [row.split()[0] for row in peers] == ["member", "12D3KooWexamplenear", "12D3KooWfar"]
     assert "12 ms" in peers[1]

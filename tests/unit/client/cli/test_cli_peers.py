@@ -1,8 +1,8 @@
-"""``volunteer peers``: the members, and how far this volunteer trusts them."""
+"""``volunteer status peers``: the members, and how far this volunteer trusts them."""
 
 from __future__ import annotations
 
-from client.cli.commands.peers import _rtt, members, trust_lines
+from client.cli.terminal.sections import peers_text
 from client.cli.terminal.status_text import status_report
 from client.control.snapshot import (
     AuditCounts,
@@ -46,7 +46,8 @@ def judged(**changes: object) -> Snapshot:
 
 
 def test_the_section_says_whom_it_trusts_and_why_not() -> None:
-    lines = [line.strip() for line in trust_lines(members(judged()))]
+    lines = [line.strip() for line in peers_text(judged()).splitlines()]
+    lines = lines[lines.index("Trust") - 1 :]
     assert lines[1:3] == ["Trust", "3 of 412 contributions audited today, all agree"]
     rows = {line.split()[0]: line for line in lines[4:7]}
     assert rows[ANNA].split("  ")[-1].strip() == "0boris", "the one that has invited it"
@@ -62,21 +63,12 @@ def test_the_section_says_whom_it_trusts_and_why_not() -> None:
 
 def test_whom_a_member_has_expelled_is_explained_by_the_members() -> None:
     out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
-    assert trust_lines(members(judged(expelled=out)))[-1].strip() == "evidence: volunteer members"
+    last = peers_text(judged(expelled=out)).splitlines()[-1]
+    assert last.strip() == "evidence: volunteer status members"
 
 
 def test_without_anything_to_say_there_is_no_section() -> None:
-    assert trust_lines(members(example_snapshot())) == []
-
-
-def test_programs_get_the_same() -> None:
-    found = members(judged())
-    assert found.peers[0].trust is not None
-    assert found.peers[0].trust.standing == "proven"
-    assert [one.peer for one in found.trust] == [BORIS, ANNA, CARLA]
-    assert [one.by for one in found.expelled] == ["charges"]
-    assert found.audits is not None
-    assert found.audits.today.drawn == 3
+    assert "Trust" not in peers_text(example_snapshot())
 
 
 def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> None:
@@ -97,7 +89,7 @@ def test_how_a_member_is_linked_is_said() -> None:
             PeerView(peer=CARLA, state="connected", rtt_ms=7.0),
         ]
     )
-    listed = [_rtt(peer) for peer in members(now).peers]
-    assert listed[0] == "5 ms, direct through both routers"
-    assert listed[1].startswith("6 ms, relayed through ")
-    assert listed[2] == "7 ms"
+    _, first, second, third, *_ = peers_text(now).splitlines()
+    assert "5 ms, direct through both routers" in first
+    assert "6 ms, relayed through 0carla" in second
+    assert "7 ms " in third

@@ -32,10 +32,7 @@ REFUSED = [
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": {"a": 1}}', rpc.INVALID_PARAMS),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": [1]}', rpc.INVALID_PARAMS),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "hello"}', rpc.INVALID_PARAMS),
-    (
-        b'{"jsonrpc": "2.0", "id": 1, "method": "matches", "params": {"everything": "yes"}}',
-        rpc.INVALID_PARAMS,
-    ),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "matches", "params": {"a": 1}}', rpc.INVALID_PARAMS),
     (
         b'{"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"version": 99}}',
         rpc.WRONG_VERSION,
@@ -81,16 +78,13 @@ def test_status_is_the_snapshot_with_its_schema_version() -> None:
     assert result["counters"]["doubled_microbatches"] == 0
 
 
-def test_matches_is_versioned_and_keeps_details_for_those_who_ask() -> None:
+def test_matches_is_versioned() -> None:
     result = _call("matches")["result"]
     assert isinstance(result, dict)
     assert result["schema_version"] == MATCHES_VERSION
     assert result["seats"][0]["state"] == "serving"
     assert result["stages"][1]["obstacle"].startswith("its cutoff is above us")
     assert [told["level"] for told in result["explanations"]] == ["info"]
-    detailed = _call("matches", everything=True)["result"]
-    assert isinstance(detailed, dict)
-    assert [told["level"] for told in detailed["explanations"]] == ["debug"]
 
 
 def test_events_are_those_after_since() -> None:
