@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 import pytest
-from client.store.credit import load_credit
 
 from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
@@ -140,7 +139,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert volunteer(home, "stop").returncode == 0
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
     assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
-    kept = load_credit(home_folders(home).credit(started["swarm"]))
+    kept = Persisted(home_folders(home).credit(started["swarm"]), KeptCredit).read()
     assert kept is not None
     assert kept.microbatches > 0
 
