@@ -23,6 +23,8 @@ from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.paths import home_folders, runtime_folder
+from client.store.persisted import Persisted
+from client.store.records import KeptCredit
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,

@@ -55,7 +55,7 @@ class Terminal(io.StringIO):
 class WithPeers(FakeProvider):
     """Knows two members, one of whom is near."""
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         far = PeerView(peer="12D3KooWfar", state="known")
         near = PeerView(peer="12D3KooWexamplenear", state="connected", rtt_ms=12.3)
         return example_snapshot(peers=[far, near], paused=self.paused)
@@ -444,7 +444,7 @@ def test_what_a_running_volunteer_lacks_is_said(
     home: Path, changes: dict[str, Any], level: str, words: str
 ) -> None:
     class Lacking(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             return example_snapshot(reason="reason", uptime_s=61.0, **changes)
 
     with node_of(home, Lacking()):

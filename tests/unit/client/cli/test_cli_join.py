@@ -250,9 +250,9 @@ class Provider(FakeProvider):
 from msgspec.structs import replace
 class Provider(FakeProvider):
     asked = 0
-    def snapshot(self):
+    def status(self):
         self.asked += 1
-        return replace(super().snapshot(), started=False, reason="measuring this machine")
+        return replace(super().status(), started=False, reason="measuring this machine")
     async def live(self):
         while self.asked < 5:
             await trio.sleep(0.02)
@@ -374,9 +374,9 @@ def test_plain_shows_a_line_until_the_node_ends(
     asked = threading.Event()
 
     class Watched(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             asked.set()
-            return super().snapshot()
+            return super().status()
 
     codes: list[int] = []
     with node_of(home, Watched()) as path:
