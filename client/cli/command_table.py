@@ -295,11 +295,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("chat", "in the terminal; Ctrl-D ends"),
             ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
-            ("chat --json < questions.txt", "a line of JSON for each line"),
+            ("chat --model model", "a folder of volunteer export: it starts sooner"),
+            ("chat < questions.txt", "a line of text for each line"),
         ),
         "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
-        "A model whose tokenizer has no chat template continues your text. Every token is computed "
-        "from all before it, so that long conversations are slow.",
+        "A model whose tokenizer has no chat template continues your text. It needs transformers: "
+        'pip install "volunteer[hf]".',
     ),
     "export": Command(
         USE,
@@ -424,14 +425,14 @@ COMMANDS: Final[dict[str, Command]] = {
                 "plan --swarm x.swarm --table machines.toml",
                 "for a founded swarm",
             ),
-            ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
+            ("plan --machines 8 --tokens 1000000000", "how long so many tokens take"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
-        "A table lists kinds of machines, each under [[machine]], with any of name, count, "
-        "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
-        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
-        'left out are measured on this machine. With host_memory = "64GB" a card keeps there '
-        "what does not fit beside a stage's parameters.\n\n"
+        "A table lists groups of equal machines, each under [[machine]], with any of name, count, "
+        "gflops (or tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: "
+        'count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out '
+        "are measured on this machine. One with several devices has the speed of all and the "
+        "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
         "counted: leaving and joining, second stages, checkpoints.",
     ),

@@ -91,7 +91,7 @@ def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
         offload=request.offload,
         ranks=request.ranks,
         host=host,
-        z_loss=request.optimizer.z_weight > 0,
+        z_loss=request.optimizer.z_loss > 0,
     )
 
 

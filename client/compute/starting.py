@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
@@ -119,7 +118,7 @@ def load_start(replica: Replica, request: LoadStart) -> Loaded:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is not the file of that digest, or of another stage.
     """
-    take = _Base(replica) if replica.module.spec.lora is not UNSET else _Values(replica)
+    take = _Base(replica) if replica.module.spec.lora is not None else _Values(replica)
     layout = stage_layout(replica.module.spec.base, replica.part)
     _read_verified(Path(request.path), layout, request.digest, take.add)
     take.use()

@@ -310,7 +310,7 @@ class Node:
         """Return what lets the model write; None: the owner does not want it, or no prompt is
         there."""
         settings, swarm = self._options.settings, self._swarm
-        if not settings.samples or not swarm.manifest.sample_prompts:
+        if not settings.samples or not swarm.manifest.prompts:
             return None
         policy = swarm.manifest.policy
 
@@ -763,7 +763,7 @@ class Node:
 
     def _awaits_evaluation(self) -> bool:
         """Whether the last version is to be evaluated, and nothing is known of that."""
-        terms, known = self._swarm.manifest.evaluated, self._event_sink.held_out
+        terms, known = self._swarm.manifest.evaluation, self._event_sink.held_out
         steps = self._engine.amending.book.steps
         return terms is not None and (known is None or known.version < steps)
 

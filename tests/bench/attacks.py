@@ -247,7 +247,7 @@ class Course(Scene):
         return Row(
             attack=self.attack.name if self._lies else HONEST,
             layout=self.layout,
-            rule=manifest.aggregation_name,
+            rule=manifest.aggregation,
             audits=manifest.audits,
             steps=manifest.steps,
             reached=step,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from client.cli.founding.options import (
     RUN,
@@ -38,6 +38,7 @@ from client.store.texts import TextStore, keep_folder
 from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
 from model_zoo.specs.precision import Compute
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -287,14 +288,14 @@ def describe(manifest: Manifest) -> str:
     return (
         f"swarm {manifest.name}: {model.architecture}, {plural(model.layers, 'layer')}, "
         f"width {model.width}, context {model.context}, {model.parameter_count:,} parameters"
-        f"{', whose embedding is the output projection' if model.tied is True else ''}\n"
+        f"{', whose embedding is the output projection' if model.tied else ''}\n"
         f"{_purpose(manifest)}"
         f"{plural(manifest.stage_count, 'stage')} of {layers} "
         f"{'layer' if layers == '1' else 'layers'}; "
         f"{plural(manifest.steps, 'step')} of {batch:,} tokens; "
         f"{manifest.boundary_codec} on the wire"
-        f"{'; updates one step late' if manifest.delayed else ''}"
-        f"{COMPUTES[manifest.precision]}"
+        f"{'; updates one step late' if manifest.delayed_update else ''}"
+        f"{COMPUTES[manifest.compute]}"
         f"{_updates(manifest)}"
         f"{_mixture(manifest)}"
         f"{_experts(manifest)}"
@@ -308,15 +309,15 @@ def describe(manifest: Manifest) -> str:
 
 
 def _purpose(manifest: Manifest) -> str:
-    return f"it is for: {manifest.purpose_words}\n" if manifest.purpose_words else ""
+    return f"it is for: {manifest.purpose}\n" if manifest.purpose else ""
 
 
 def _updates(manifest: Manifest) -> str:
     """Say what differs from AdamW with a cosine."""
     rule = manifest.optimizer
-    schedule = "" if rule.schedule is UNSET else f", schedule {rule.schedule}"
-    z_loss = f", z-loss {rule.z_weight:g}" if rule.z_weight else ""
-    usual = rule.kind is UNSET and not schedule and not z_loss
+    schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
+    z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
+    usual = rule.name == DEFAULT and not schedule and not z_loss
     return "" if usual else f"\nupdates by {rule.name}{schedule}{z_loss}"
 
 
@@ -327,7 +328,7 @@ def _mixture(manifest: Manifest) -> str:
 
 def _experts(manifest: Manifest) -> str:
     experts = manifest.model.experts
-    if experts is UNSET:
+    if experts is None:
         return ""
     active = manifest.model.active_parameter_count
     passed = f"a token passes {experts.active} of {experts.count} experts in each layer"
@@ -336,7 +337,7 @@ def _experts(manifest: Manifest) -> str:
 
 def _adapters(manifest: Manifest) -> str:
     lora = manifest.model.lora
-    if lora is UNSET:
+    if lora is None:
         return ""
     share = parameter_count(manifest) / manifest.model.parameter_count
     return (
@@ -347,16 +348,16 @@ def _adapters(manifest: Manifest) -> str:
 
 
 def _start(manifest: Manifest) -> str:
-    if manifest.start is UNSET:
+    if not manifest.start:
         return ""
     sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-    if manifest.model.lora is not UNSET:
+    if manifest.model.lora is not None:
         return f"\nfrozen weights: {sizes}; a member copies those of its stage once"
     return f"\nbegins with imported weights: {sizes}; a member copies those of its stage"
 
 
 def _averaging(manifest: Manifest) -> str:
-    name = manifest.aggregation_name
+    name = manifest.aggregation
     return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
 
 
@@ -377,7 +378,7 @@ def _audits(manifest: Manifest) -> str:
 
 
 def _evaluation(manifest: Manifest) -> str:
-    terms, prompts = manifest.evaluated, len(manifest.sample_prompts)
+    terms, prompts = manifest.evaluation, len(manifest.prompts)
     words = ""
     if terms is not None:
         words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"

@@ -111,7 +111,7 @@ def sample(
 
 def _write_all(trained: Trained, write: Callable[[str], Iterator[str]], *, as_json: bool) -> None:
     """Go on from each of the founder's prompts."""
-    given = trained.manifest.sample_prompts
+    given = trained.manifest.prompts
     if not given:
         words = f"{trained.manifest.name} was founded without prompts"
         raise UserError(words, 'give one: volunteer sample "Once upon a time"', ExitCode.USAGE)

@@ -77,7 +77,7 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     run = RunChoices(measure=False, delayed_update=chosen)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).delayed is chosen
+    assert decode_manifest(encoded).delayed_update is chosen
     assert (b"delayed_update" in encoded) is chosen
 
 
@@ -94,7 +94,7 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
     run = RunChoices(measure=False, compute_dtype=chosen)
     manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
     encoded = encode_manifest(manifest)
-    assert decode_manifest(encoded).precision == chosen
+    assert decode_manifest(encoded).compute == chosen
     assert (b'"compute"' in encoded) is (chosen != "fp32")
     assert words in describe(manifest)
     assert ("computes in" in describe(manifest)) is (chosen != "fp32")
@@ -112,7 +112,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
     run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).aggregation_name == name
+    assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
     assert not founding.warnings
     assert (name in describe(founding.manifest)) is (name != "sum")
@@ -233,7 +233,7 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         done = within("create", "--no-measure", "--force", "--out", str(path), *flags)
         assert done.returncode == 0, done.stderr
         manifest = parse_swarm_file(path.read_text()).manifest
-        assert (manifest.aggregation_name, manifest.audits) == (rule, audits)
+        assert (manifest.aggregation, manifest.audits) == (rule, audits)
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
-from client.train.workers.grouping import Grouping
 
 from client.node.status import take_snapshot
 from client.train.machine import memory_budget
+from client.train.workers.devices import Devices
 from client.train.workers.opening import Fit, fit_stage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -74,8 +74,8 @@ async def test_a_group_that_cuts_its_stage_is_one_seat_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(*asked: Any) -> Fit:
-        grouping: Grouping = asked[-1]
-        return replace(fit_stage(*asked), ranks=grouping.ranks)
+        devices: Devices = asked[-1]
+        return replace(fit_stage(*asked), ranks=devices.ranks)
 
     monkeypatch.setattr(memory_budget, "fit_stage", cut)
     async with open_swarm(tmp_path, steps=30, **CHOICES) as swarm:
