@@ -128,11 +128,11 @@ def test_tables_are_for_people(home: Path, within: Within) -> None:
         peers = within("status", "peers").stdout.splitlines()
         stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
-    (near,) = [row for row in peers if "12D3KooWexamplenear" in row]
-    assert "12.3 ms" in near
-    assert any("12D3KooWfar" in row for row in peers)
-    assert any("you" in row for row in stages)
-    assert any("nobody" in row for row in stages)
+    near, me, far = (row.split()[1] for row in peers[1:4])
+    assert (near, me, far) == ("12D3KooWexamplenear", "12D3KooWexamplepeer", "12D3KooWfar")
+    assert "12.3 ms" in peers[1]
+    assert "you" in stages[2]
+    assert stages[4].split() == ["nobody"]
     assert line.startswith("step 3/10")
 
 
