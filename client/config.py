@@ -38,8 +38,7 @@ from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset(
-    {"HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG"}
-    | {"PASSPHRASE_FILE", "NEW_PASSPHRASE_FILE"}
+    ("HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG")
 )
 """Variables with the prefix that other parts of the program read."""
 UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 Level = Literal["debug", "info", "warning", "error"]
+Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
 Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
 
 
@@ -21,6 +22,11 @@ class Event:
     words: str
     level: Level = "info"
     topic: ClassVar[Topic] = "swarm"
+
+    @property
+    def about_members(self) -> tuple[str, ...]:
+        """The members that the words name by the ends of their ids."""
+        return ()
 
     def data(self) -> dict[str, object]:
         """Return the fields beside words and level."""
@@ -92,10 +98,16 @@ class PeerChanged(Event):
     topic: ClassVar[Topic] = "membership"
     peer: str
     state: Literal["up", "suspect", "down"]
+    reason: str = ""
     stages: tuple[int, ...] = ()
     """Stages that it served shortly before it left."""
     in_order: bool = False
     """Whether it has signed that it leaves."""
+
+    @property
+    def about_members(self) -> tuple[str, ...]:
+        """It alone."""
+        return (self.peer,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +129,11 @@ class RecoveryEvent(Event):
     step: int | None = None
     peer: str | None = None
 
+    @property
+    def about_members(self) -> tuple[str, ...]:
+        """The peer concerned, if any."""
+        return (self.peer,) if self.peer else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGivenUp(Event):
@@ -131,12 +148,26 @@ class LineGivenUp(Event):
     members: tuple[str, ...]
     """Those whose line of the run stands."""
 
+    @property
+    def about_members(self) -> tuple[str, ...]:
+        """Those others."""
+        return self.members
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine(Event):
     """Any other event; ``about`` is its topic."""
 
     about: Topic = "swarm"
+    members: tuple[str, ...] = ()
+    """Those that the words name by the ends of their ids."""
+    decision: Decision = ""
+    """Of the matching, where the event tells one."""
+
+    @property
+    def about_members(self) -> tuple[str, ...]:
+        """Those that it was given."""
+        return self.members
 
 
 @dataclass(frozen=True, slots=True)

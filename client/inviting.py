@@ -20,7 +20,7 @@ MAX_PER_MEMBER: Final = 2
 SHORT: Final = (2, 1)
 """Addresses in the short invites that a QR code has room for, tried in this order."""
 NEEDS_VOUCHING: Final = (
-    "an invite for one member, or one that expires, needs a swarm founded with --vouched"
+    "an invite for one member, or one that expires, needs a swarm founded with --private"
 )
 _ORDER: Final[tuple[Reach, ...]] = ("internet", "network", "machine")
 _ONLY: Final[dict[Reach, str]] = {
@@ -44,7 +44,7 @@ def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:
     """Return the swarm with these members to dial, those with public addresses first.
 
     Args:
-        swarm: its manifest and secret are kept; the ticket by which we came in is not.
+        swarm: its manifest is kept; the ticket by which we came in is not.
         members: the addresses of each member, the most wanted member first.
     """
     best = [sorted(addresses, key=_rank)[:MAX_PER_MEMBER] for addresses in members]
@@ -78,10 +78,8 @@ def _span(seconds: float) -> str:
 def notes(swarm: SwarmFile) -> list[str]:
     """Return the notes for a person who shares the invite."""
     nearest = min(swarm.peers, key=_rank, default=None)
-    words = [_ONLY[reach(nearest)]] if nearest is not None else []
-    if swarm.secret is not None:
-        words.append("it has the swarm's secret: whoever has it may join")
-    return [text for text in words if text]
+    words = "" if nearest is None else _ONLY[reach(nearest)]
+    return [words] if words else []
 
 
 def _rank(address: Address) -> int:

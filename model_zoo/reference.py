@@ -243,7 +243,7 @@ def _accumulate(
                 x = _across(x, wire, step, microbatch, index - 1)  # (B, T, C)
             x = stage(x, begins)
         loss, whole = losses_of(
-            x, targets, z_weight=plan.optimizer.z_weight, weight=corpus.loss_weight
+            x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.loss_weight
         )
         whole.backward()  # type: ignore[no-untyped-call]
         total += loss.item() * shown_share(targets)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -59,9 +58,9 @@ class Stage(nn.Module):
         layers = range(part.first_layer, part.last_layer)
         self.blocks = nn.ModuleDict({str(layer): parts.block(spec, layer) for layer in layers})
         self.head = parts.head(spec) if part.has_head else None
-        if spec.tied is True and part.has_head and self.embed is None:
+        if spec.tied and part.has_head and self.embed is None:
             raise ValueError("the output projection is the embedding's, which another stage has")
-        if spec.lora is not UNSET:
+        if spec.lora is not None:
             freeze(self, spec, spec.lora)
 
     def forward(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
@@ -125,7 +124,7 @@ class Stage(nn.Module):
 
     def _tied_embedding(self) -> nn.Parameter | None:
         """The embedding (V, C) that is the output projection as well, if it is."""
-        if self.embed is None or self.spec.tied is not True:
+        if self.embed is None or not self.spec.tied:
             return None
         embedding: nn.Parameter = self.embed.get_parameter("token.weight")
         return embedding
@@ -167,7 +166,7 @@ def initial_adapters(spec: ModelSpec, part: StageSlice, seed: int) -> State:
 
     ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run.
     """
-    if spec.lora is UNSET:
+    if spec.lora is None:
         return {}
     shapes = stage_tensors(spec, part)
     return {n: initial_tensor(spec, seed, n, torch.Size(shape)) for n, shape in shapes.items()}

@@ -29,8 +29,6 @@ ENVIRONMENT = {
     "VOLUNTEER_HOME": "Folder that holds settings, identity, checkpoints and sockets; several "
     "volunteers on one machine have one each.",
     "VOLUNTEER_*": "Every setting above, in capitals: VOLUNTEER_THREADS=4.",
-    "VOLUNTEER_PASSPHRASE_FILE": "File whose first line opens the encrypted files; it may be a "
-    "descriptor, such as /dev/fd/3. Without it the passphrase is asked for in the terminal.",
     "NO_COLOR": "No colours.",
 }
 

@@ -6,8 +6,8 @@ common to all machines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
@@ -22,8 +22,8 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSigned:
-    """Sign ``body`` (canonical bytes of a typed struct) with our identity and send it."""
+class SendLetter:
+    """Send ``body`` (canonical bytes of a typed struct) to a peer."""
 
     peer: PeerId
     kind: str
@@ -49,18 +49,22 @@ class Penalise:
     points: int = 10
 
 
-OVER: Final = "over"
-"""Key in an explanation's data: the words of an error that is over now."""
+Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
+"""What the matching has decided; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Tell the user why something happened (or did not), in words; ``data`` for machines."""
+    """Tell the user why something happened (or did not): words for people, fields for programs."""
 
     topic: Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
     words: str
     level: Literal["debug", "info", "warning", "error"] = "info"
-    data: dict[str, object] = field(default_factory=dict)
+    members: tuple[PeerId, ...] = ()
+    """Those that the words name by the ends of their ids."""
+    decision: Decision = ""
+    over: str = ""
+    """The words of an error that is over now."""
 
 
-Effect = Send | SendSigned | Publish | Penalise | Explain
+Effect = Send | SendLetter | Publish | Penalise | Explain

@@ -1,7 +1,7 @@
 """Invites: they name a swarm to join and the members to dial first.
 
 Three forms, distinguished by ``parse_target``: the URI
-``volunteer:<swarm-id>?peer=<multiaddr>[&peer=...][&secret=...][&ticket=...]``, the contents of a
+``volunteer:<swarm-id>?peer=<multiaddr>[&peer=...][&ticket=...]``, the contents of a
 ``.swarm`` file (JSON with the signed manifest), and a member's bare multiaddr. Parsing only: no
 disk, no network. The author of an invite is not trusted; every part is bounded and checked.
 """
@@ -20,10 +20,10 @@ from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.address import Address, parse_peer_address
-from protocol.admission import SECRET_BYTES
 from protocol.errors import ProtocolError
 from protocol.ids import SwarmId
 from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, swarm_id
+from protocol.vouching.ticket import TICKET_BYTES
 from protocol.wire.envelope import SIGNATURE_BYTES, verify_manifest
 
 SCHEME = "volunteer:"
@@ -52,15 +52,12 @@ class Invite:
 
     swarm: SwarmId
     peers: tuple[Address, ...]
-    secret: bytes | None = None
     ticket: bytes | None = None
     """To be shown to the member that made the invite, which then vouches for us."""
 
     def __str__(self) -> str:
         """Return the URI."""
         query = [f"peer={quote(str(peer), safe='/')}" for peer in self.peers]
-        if self.secret is not None:
-            query.append(f"secret={_to_base64(self.secret)}")
         if self.ticket is not None:
             query.append(f"ticket={_to_base64(self.ticket)}")
         return f"{SCHEME}{self.swarm}?{'&'.join(query)}"
@@ -74,7 +71,6 @@ class SwarmFile:
     encoded: bytes
     signature: bytes
     peers: tuple[Address, ...]
-    secret: bytes | None = None
     ticket: bytes | None = None
 
     @property
@@ -85,7 +81,7 @@ class SwarmFile:
     @property
     def invite(self) -> Invite:
         """The same as a URI, which leaves the manifest to be fetched from a member."""
-        return Invite(self.swarm, self.peers, self.secret, self.ticket)
+        return Invite(self.swarm, self.peers, self.ticket)
 
     def __str__(self) -> str:
         """Return the contents of the ``.swarm`` file."""
@@ -94,7 +90,6 @@ class SwarmFile:
             manifest=self.encoded.decode(),
             signature=_to_base64(self.signature),
             peers=[str(peer) for peer in self.peers],
-            secret=None if self.secret is None else _to_base64(self.secret),
             ticket=None if self.ticket is None else _to_base64(self.ticket),
         )
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
@@ -103,7 +98,7 @@ class SwarmFile:
 Target = Invite | SwarmFile | Address
 
 
-class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+class _Document(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """JSON layout of a ``.swarm`` file."""
 
     volunteer: Literal[1]
@@ -113,8 +108,9 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]],
         Meta(max_length=MAX_PEERS),
     ]
-    secret: Annotated[str, Meta(max_length=64)] | None = None
     ticket: Annotated[str, Meta(max_length=64)] | None = None
+    secret: None = None
+    """Earlier versions wrote it into every file."""
 
 
 _documents = msgspec.json.Decoder(_Document)
@@ -157,21 +153,18 @@ def parse_invite(text: str) -> Invite:
     if not text.startswith(SCHEME) or not _SWARM_ID.fullmatch(name):
         raise InviteError("the invite does not begin with volunteer:<64 hex digits>")
     peers: list[Address] = []
-    secret: bytes | None = None
     ticket: bytes | None = None
     for item in query.split("&") if query else ():
         key, _, value = item.partition("=")
         if key == "peer":
             peers.append(_peer(unquote(value, errors="replace")))
-        elif key == "secret" and secret is None:
-            secret = _secret(value, "secret")
         elif key == "ticket" and ticket is None:
-            ticket = _secret(value, "ticket")
+            ticket = _ticket(value)
         else:
             raise InviteError(f"the invite says {key[:20]!r}, which this version does not know")
     if not peers:
         raise InviteError("the invite names no member to call")
-    return Invite(SwarmId(name), _distinct(peers), secret, ticket)
+    return Invite(SwarmId(name), _distinct(peers), ticket)
 
 
 def parse_swarm_file(text: str) -> SwarmFile:
@@ -190,10 +183,9 @@ def parse_swarm_file(text: str) -> SwarmFile:
         raise InviteError(f"not a .swarm file: {error}") from error
     signature = _from_base64(document.signature, SIGNATURE_BYTES, "signature")
     manifest = verify_manifest(encoded, signature)
-    secret = None if document.secret is None else _secret(document.secret, "secret")
-    ticket = None if document.ticket is None else _secret(document.ticket, "ticket")
+    ticket = None if document.ticket is None else _ticket(document.ticket)
     peers = _distinct([_peer(peer) for peer in document.peers])
-    return SwarmFile(manifest, encoded, signature, peers, secret, ticket)
+    return SwarmFile(manifest, encoded, signature, peers, ticket)
 
 
 def _peer(text: str) -> Address:
@@ -211,8 +203,8 @@ def _distinct(peers: list[Address]) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(peers))
 
 
-def _secret(text: str, what: str) -> bytes:
-    return _from_base64(text, SECRET_BYTES, what)
+def _ticket(text: str) -> bytes:
+    return _from_base64(text, TICKET_BYTES, "ticket")
 
 
 def _to_base64(data: bytes) -> str:

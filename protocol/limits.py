@@ -52,6 +52,7 @@ MAX_REASON_CHARS = 256
 MAX_SEATS = 4
 MAX_RECORDS_PER_MESSAGE = 64
 MAX_DIGEST_ENTRIES = 512
+MAX_LETTER_BYTES = 1024
 MAX_ENVELOPE_BODY_BYTES = 18 * 1024
 """The largest is a commitment, which has 34 bytes of each of 512 segments."""
 MAX_RECORD_BODY_BYTES = 16 * 1024 - 256
@@ -72,17 +73,11 @@ MAX_CLOCK_OFFSET_S = 45.0
 renewed every 30 s, so two clocks that are further apart lose sight of each other."""
 MAX_UNIX_S = 2**40
 MAX_ADVERT_TTL_S = 600.0
-MAX_VOUCHES = 8
+MAX_CHAIN = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
-MAX_ROTATIONS = 4
-"""How many keys on a chain have taken the place of another."""
-MAX_CHAIN = MAX_VOUCHES + MAX_ROTATIONS
-MAX_ROTATED_NAMES = 64
-"""Members that the rotations of one chain name: with them a chain has 8 kB at most."""
-MAX_ADMISSION_BYTES = 8192
+MAX_ADMISSION_BYTES = 4096
 MAX_EXPULSIONS_PER_MESSAGE = 6
 """Each has a chain: so many fit a header."""
-MAX_ROTATIONS_PER_MESSAGE = 6
 MAX_AMENDMENTS = 64
 """Of one run. A plan has 40 bytes of each."""
 MAX_AMENDMENTS_PER_MESSAGE = 32

@@ -14,10 +14,11 @@ import hashlib
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.description import Description
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.precision import Compute
@@ -50,7 +51,7 @@ MAX_IMPORTED_STAGES = 128
 MALFORMED = "manifest-malformed"
 
 
-class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
+class StageCost(Description, frozen=True):
     """The cost of one stage, measured by the founder; the units matching reckons in."""
 
     layers: Annotated[int, Meta(ge=1, le=1024)]
@@ -64,7 +65,7 @@ class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     """Memory that a replica needs at least, at the manifest's microbatch size."""
 
 
-class StageStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StageStart(Description, frozen=True, array_like=True):
     """The file with the parameters that a stage begins with, where a model was imported."""
 
     size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
@@ -76,7 +77,7 @@ FIRST_SAVED: Final = 8
 """The first version that is saved, where checkpoints are farther apart."""
 
 
-class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+class Policy(Description, frozen=True):
     """How the swarm looks after itself."""
 
     redundancy: Annotated[int, Meta(ge=1, le=16)] = 2
@@ -84,12 +85,9 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
-    """Only who has the secret of an invite is admitted."""
+    """Only members are admitted whom another member, or the founder, has vouched for."""
     dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
     """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
-    vouched: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    """Only members are admitted whom another member, or the founder, has vouched for. Left out
-    where that is not so."""
 
     def newest_saved(self, step: int) -> int:
         """Return the newest version up to ``step`` that every replica saves: of the first ones the
@@ -99,7 +97,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
         return 1 << step.bit_length() - 1 if step >= FIRST_SAVED else 0
 
 
-class Evaluation(Struct, frozen=True, forbid_unknown_fields=True):
+class Evaluation(Description, frozen=True):
     """How versions are evaluated on held-out text while the run goes on."""
 
     every: Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -116,7 +114,7 @@ MAX_PROMPTS = 8
 MAX_PROMPT_CHARS = 400
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Description, frozen=True):
     """One run. All units are in the field names; stages are in pipeline order."""
 
     protocol: Literal[1]
@@ -135,93 +133,48 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     boundary_codec: Codec = "s8"
     averaging_codec: AveragingCodec = "s8"
     policy: Policy = Policy()
-    delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    delayed_update: bool = False
     """One-step-delayed update: a step is computed at the parameters from before the update of the
-    step before it, so that averaging takes place beside computing. Left out if it is not used."""
-    compute: Literal["bf16", "auto"] | msgspec.UnsetType = msgspec.UNSET
+    step before it, so that averaging takes place beside computing."""
+    compute: Compute = "fp32"
     """The type in which passes compute, or `auto`: that which each machine is fast in, where there
-    are no audits. Left out for fp32."""
-    aggregation: str | msgspec.UnsetType = msgspec.UNSET
-    """Name of the rule that aggregates what the replicas of a stage contribute to a step. Left out
-    for the exact sum."""
-
-    audit_percent: Annotated[int, Meta(ge=1, le=100)] | msgspec.UnsetType = msgspec.UNSET
-    """How many of the contributions to steps are computed again by another replica of the stage.
-    Left out if none is."""
-
-    start: (
-        Annotated[tuple[StageStart, ...], Meta(max_length=MAX_IMPORTED_STAGES)] | msgspec.UnsetType
-    ) = msgspec.UNSET
+    are no audits."""
+    aggregation: str = aggregations.DEFAULT
+    """Name of the rule that aggregates what the replicas of a stage contribute to a step."""
+    audit_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    """How many of the contributions to steps are computed again by another replica of the stage."""
+    start: Annotated[tuple[StageStart, ...], Meta(max_length=MAX_IMPORTED_STAGES)] = ()
     """The parameters of version 0, by stage in pipeline order, or what is frozen beside adapters.
-    Left out where they follow from the seed."""
-
-    purpose: (
-        Annotated[str, Meta(min_length=1, max_length=MAX_PURPOSE_CHARS)] | msgspec.UnsetType
-    ) = msgspec.UNSET
-    """What the model is for: one line for people. Left out if its founder does not say."""
-
-    evaluation: Evaluation | msgspec.UnsetType = msgspec.UNSET
-    """Left out if versions are not evaluated."""
-
-    prompts: (
-        Annotated[
-            tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)], ...],
-            Meta(min_length=1, max_length=MAX_PROMPTS),
-        ]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
-    """Beginnings that volunteers may let the model go on from, to see how it learns. Left out if
-    there are none."""
-
-    @property
-    def purpose_words(self) -> str:
-        """What the model is for; empty: its founder does not say."""
-        return "" if self.purpose is msgspec.UNSET else self.purpose
-
-    @property
-    def evaluated(self) -> Evaluation | None:
-        """How versions are evaluated; None: they are not."""
-        return None if self.evaluation is msgspec.UNSET else self.evaluation
-
-    @property
-    def sample_prompts(self) -> tuple[str, ...]:
-        """The prompts; empty: there are none."""
-        return () if self.prompts is msgspec.UNSET else self.prompts
+    Empty: they follow from the seed."""
+    purpose: Annotated[str, Meta(max_length=MAX_PURPOSE_CHARS)] = ""
+    """What the model is for: one line for people. Empty: its founder does not say."""
+    evaluation: Evaluation | None = None
+    """None: versions are not evaluated."""
+    prompts: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)], ...],
+        Meta(max_length=MAX_PROMPTS),
+    ] = ()
+    """Beginnings that volunteers may let the model go on from, to see how it learns."""
 
     @property
     def audits(self) -> float:
         """Share of the contributions that is audited, from 0 to 1."""
-        return 0.0 if self.audit_percent is msgspec.UNSET else self.audit_percent / 100
-
-    @property
-    def delayed(self) -> bool:
-        """Whether the one-step-delayed update is used."""
-        return self.delayed_update is True
-
-    @property
-    def precision(self) -> Compute:
-        """The type in which passes compute, or `auto`."""
-        return "fp32" if self.compute is msgspec.UNSET else self.compute
-
-    @property
-    def aggregation_name(self) -> str:
-        """Name of the aggregation rule."""
-        return aggregations.DEFAULT if self.aggregation is msgspec.UNSET else self.aggregation
+        return self.audit_percent / 100
 
     @property
     def secret(self) -> bool:
         """Whether no replica sees another's contribution to a step."""
-        return aggregations.RULES[self.aggregation_name].secret
+        return aggregations.RULES[self.aggregation].secret
 
     @property
     def bucketed(self) -> bool:
         """Whether sums are of buckets of a stage's replicas."""
-        return aggregations.RULES[self.aggregation_name].buckets > 1
+        return aggregations.RULES[self.aggregation].buckets > 1
 
     @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
-        return StateSpec(self.optimizer.name, self.delayed)
+        return StateSpec(self.optimizer.name, self.delayed_update)
 
     @property
     def stage_count(self) -> int:
@@ -291,26 +244,18 @@ def inconsistency(manifest: Manifest) -> str | None:
     checks = (
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
         (
-            not (problem := purpose_problem(manifest.purpose_words)),
+            not (problem := purpose_problem(manifest.purpose)),
             f"what the model is for is no line for people: {problem}",
         ),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
         (
-            all(_is_plain_name(part.name) for part in manifest.data.mixed),
+            all(_is_plain_name(part.name) for part in manifest.data.parts),
             "a name of the data's parts is not the plain name of a file",
         ),
         (
-            manifest.aggregation_name in aggregations.RULES,
-            f"aggregation rule {manifest.aggregation_name[:40]!r} is unknown here; known are "
+            manifest.aggregation in aggregations.RULES,
+            f"aggregation rule {manifest.aggregation[:40]!r} is unknown here; known are "
             f"{', '.join(aggregations.RULES)}: install the version of this program that has it",
-        ),
-        (
-            manifest.aggregation != aggregations.DEFAULT,  # one run, one spelling
-            f"aggregation rule {aggregations.DEFAULT} is the one without a name: leave it out",
-        ),
-        (
-            not (manifest.policy.private and manifest.policy.vouched is True),
-            "a swarm has one secret, or its members vouch for whom they invite: not both",
         ),
         (
             manifest.compute != "auto" or not manifest.audits,
@@ -319,17 +264,17 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (
-            model.tied is msgspec.UNSET or len(layers) == 1,
+            not model.tied or len(layers) == 1,
             "the model's output projection is its embedding: one stage has to have both",
         ),
         (
-            all(map(is_prompt, manifest.sample_prompts)),
+            all(map(is_prompt, manifest.prompts)),
             "a prompt has characters that cannot be shown",
         ),
         (
-            manifest.evaluated is None
-            or manifest.evaluated.tokens
-            <= manifest.evaluated.microbatches * manifest.tokens_per_microbatch,
+            manifest.evaluation is None
+            or manifest.evaluation.tokens
+            <= manifest.evaluation.microbatches * manifest.tokens_per_microbatch,
             "the evaluation counts more tokens than its microbatches have",
         ),
         (
@@ -347,8 +292,7 @@ def inconsistency(manifest: Manifest) -> str | None:
             "or make tokens of it with volunteer data build",
         ),
         (
-            not isinstance(manifest.data.answers, Answers)
-            or manifest.data.answers.context == model.context,
+            manifest.data.answers is None or manifest.data.answers.context == model.context,
             "the data's conversations were cut for another context than the model's",
         ),
         (
@@ -371,12 +315,12 @@ def _exposed(manifest: Manifest) -> str | None:
     if not manifest.secret:
         masked = manifest.averaging_codec == "ring16"
         return "ring16 is the codec of secret sums: take --aggregation secure" if masked else None
-    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation_name].replicas
+    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation].replicas
     checks = (
         (
-            policy.private or policy.vouched is True,
+            policy.private,
             "secret sums are for groups whose members are known, or invented members would be the "
-            "others in the sum: take --private or --vouched",
+            "others in the sum: take --private",
         ),
         (
             policy.redundancy >= least,
@@ -404,7 +348,7 @@ def _miscounted(model: ModelSpec, layers: tuple[int, ...], stage: int, claimed: 
 
 def _wrong_start(manifest: Manifest, stage: int) -> str | None:
     """Say in words why a stage cannot begin with the parameters that it is given, or None."""
-    if manifest.start is msgspec.UNSET:
+    if not manifest.start:
         return None
     if len(manifest.start) != manifest.stage_count:
         return "there is not one start for each stage"

@@ -2,8 +2,7 @@
 
 Tests that only compute run on all cores, each core's one after the other, at the lowest priority:
 it is of no matter when. Tests of real processes, sockets, terminals and networks have deadlines and
-often wait: they run one after the other beside these, and before them. With other arguments it is
-pytest.
+mostly wait: they run in two lanes beside these, and before them. With other arguments it is pytest.
 """
 
 from __future__ import annotations
@@ -45,11 +44,13 @@ class Lane:
         return [*PYTEST, *options, *self.tests]
 
 
-PROCESSES = ("tests/e2e", "tests/net", "tests/netlab", "tests/ui/test_ui_terminal.py")
+VOLUNTEERS = ("tests/e2e", "tests/ui/test_ui_terminal.py")
+NETWORKS = ("tests/net", "tests/netlab")
 DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves_its_results"
 ALL = (
-    Lane("processes", PROCESSES),
-    Lane("computing", ("tests",), PROCESSES, computes=True),
+    Lane("volunteers", VOLUNTEERS),
+    Lane("networks", NETWORKS),
+    Lane("computing", ("tests",), (*VOLUNTEERS, *NETWORKS), computes=True),
 )
 SWARMS = tuple(
     str(path.relative_to(REPOSITORY))

@@ -116,18 +116,17 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("invite", "without a running volunteer: the members met last"),
             ("invite --qr", "with a QR code"),
-            ("invite --once", "for one volunteer only, where members vouch for each other"),
+            ("invite --once", "for one volunteer only, in a private swarm"),
             ("invite --out my-swarm.swarm", "also as a file"),
         ),
-        "The invite is the only line on stdout. The invite of a private swarm contains its secret. "
-        "In a swarm founded with --vouched, the volunteer that made an invite redeems it, so it "
-        "has to run, and answers for whoever uses it.",
+        "The invite is the only line on stdout. In a private swarm it contains a secret, and the "
+        "volunteer that made it redeems it, so it has to run, and answers for whoever uses it.",
     ),
     "expel": Command(
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --vouched: volunteer members says who answers for whom.",
+        "Only in swarms founded with --private: volunteer members says who answers for whom.",
     ),
     "extend": Command(
         TAKE_PART,
@@ -182,7 +181,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -230,13 +228,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "matches": Command(
         WATCH,
-        "Show why this volunteer has its stages, and who agreed to it.",
+        "Show why this volunteer has its stages.",
         (
             (
                 "matches --swarm my-swarm --watch",
                 "your stages, all stages, why you moved",
             ),
-            ("matches --records", "check the signatures; exit code 1 if one is wrong"),
         ),
     ),
     "events": Command(
@@ -269,23 +266,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show what this volunteer has contributed to its swarms.",
         (("credit --json", "for programs"),),
     ),
-    "report": Command(
-        WATCH,
-        "Write one page about a run: loss, throughput, members, faults.",
-        (
-            ("report", "report.html, of the only swarm known here; the volunteer need not run"),
-            ("report --swarm my-swarm --out page.html", "another swarm, another file"),
-            ("report --json", "the same facts for programs; writes no file"),
-        ),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
-        ),
-    ),
     "checkpoint": Command(
         USE,
         "List, verify and restore the checkpoints on this machine.",
@@ -315,11 +295,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("chat", "in the terminal; Ctrl-D ends"),
             ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
-            ("chat --json < questions.txt", "a line of JSON for each line"),
+            ("chat --model model", "a folder of volunteer export: it starts sooner"),
+            ("chat < questions.txt", "a line of text for each line"),
         ),
         "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
-        "A model whose tokenizer has no chat template continues your text. Every token is computed "
-        "from all before it, so that long conversations are slow.",
+        "A model whose tokenizer has no chat template continues your text. It needs transformers: "
+        'pip install "volunteer[hf]".',
     ),
     "export": Command(
         USE,
@@ -332,13 +313,9 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "eval": Command(
         USE,
-        "Measure the newest model: on a text, or on tasks of lm_eval.",
-        (
-            ("eval --text book.txt", "perplexity and bits per byte"),
-            ("eval --tasks arc_easy --python lm-eval/bin/python", "as lm_eval measures it"),
-        ),
-        "lm_eval is not installed with volunteer: it brings hundreds of packages. Give it an "
-        'environment of its own: python3 -m venv lm-eval && lm-eval/bin/pip install "lm_eval[hf]".',
+        "Measure the newest model on a text.",
+        (("eval --text book.txt", "perplexity and bits per byte"),),
+        "For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).",
     ),
     "doctor": Command(
         MACHINE,
@@ -352,12 +329,12 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "config": Command(
         MACHINE,
-        "Show, change, locate or check the settings.",
+        "Show or change the settings.",
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config get threads", "one setting"),
             ("config edit", "in your editor; checked afterwards"),
+            ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
         "file, the administrator's file, default.",
@@ -365,21 +342,18 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "identity": Command(
         MACHINE,
-        "Show, create or replace this volunteer's identity.",
+        "Show or name this volunteer's identity.",
         (
             ("identity show", "the peer id by which others know it"),
             ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
-            ("identity rotate", "a new key takes its place in swarms entered by invitation"),
         ),
-        "rotate is for a home that moves to another machine, or whose key somebody may have read. "
-        "Copy the home first if it moves, and start the volunteer afterwards: every member learns "
-        "that the old key counts no more. Whom it has invited stays; its invites end, and its work "
-        "is counted from the beginning.",
+        "For a new key set VOLUNTEER_HOME to another folder and join from there, where members "
+        "vouch for each other with a new invite; ask who invited the old key to expel it.",
         nested=True,
     ),
     "service": Command(
         MACHINE,
-        "Run as a service: install, start, stop, remove or check it.",
+        "Run as a service: install or remove it.",
         (
             ("service install --swarm x.swarm", "write the unit of this user; starts nothing"),
             ("service install --swarm x.swarm --start", "also start it, now and at every login"),
@@ -388,27 +362,11 @@ COMMANDS: Final[dict[str, Command]] = {
                 "service install --system --instance gpu1 --gpu 1 --swarm x.swarm",
                 "one of several, each with its own swarm, home and graphics card",
             ),
-            (
-                "service status --instance gpu1",
-                "installed, enabled, active; the others",
-            ),
-            ("service logs -f --instance gpu1", "what its manager has kept"),
+            ("service uninstall --instance gpu1", "stops it; its home stays"),
         ),
-        "--system makes it a service of the machine, which needs root.",
+        "--system makes it a service of the machine, which needs root. Installing prints the "
+        "commands of systemctl or launchctl that start and stop it, and show its state and log.",
         nested=True,
-    ),
-    "encrypt": Command(
-        MACHINE,
-        "Encrypt the training text and the checkpoints on this disk.",
-        (
-            ("encrypt", "asks for a new passphrase; also before the first create or join"),
-            ("encrypt --change-passphrase", "the files stay as they are"),
-            ("encrypt --undo", "decrypt them again"),
-        ),
-        "Where nobody can be asked, VOLUNTEER_PASSPHRASE_FILE names a file whose first line is the "
-        "passphrase; it may be a descriptor, such as /dev/fd/3. With --change-passphrase the new "
-        "one is in the file that VOLUNTEER_NEW_PASSPHRASE_FILE names. Argon2id makes a key of the "
-        "passphrase, which opens the random key of the files; these are XChaCha20-Poly1305.",
     ),
     "cache": Command(
         MACHINE,
@@ -467,14 +425,14 @@ COMMANDS: Final[dict[str, Command]] = {
                 "plan --swarm x.swarm --table machines.toml",
                 "for a founded swarm",
             ),
-            ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
+            ("plan --machines 8 --tokens 1000000000", "how long so many tokens take"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
-        "A table lists kinds of machines, each under [[machine]], with any of name, count, "
-        "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
-        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
-        'left out are measured on this machine. With host_memory = "64GB" a card keeps there '
-        "what does not fit beside a stage's parameters.\n\n"
+        "A table lists groups of equal machines, each under [[machine]], with any of name, count, "
+        "gflops (or tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: "
+        'count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out '
+        "are measured on this machine. One with several devices has the speed of all and the "
+        "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
         "counted: leaving and joining, second stages, checkpoints.",
     ),

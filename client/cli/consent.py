@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.memory_text import memory_words
@@ -99,8 +99,8 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     trained = sum(stage.parameters for stage in manifest.stages)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     yield f"The swarm {manifest.name} ({swarm[:12]}), open to {_admitted(manifest)}:"
-    if manifest.purpose_words:
-        yield f"  for        {manifest.purpose_words}"
+    if manifest.purpose:
+        yield f"  for        {manifest.purpose}"
     yield f"  founder    {manifest.founder}"
     yield (
         f"  model      {model.architecture}, {model.parameter_count:,} parameters, "
@@ -111,25 +111,23 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
     if words := describe_mixture(manifest, manifest.steps):
         yield f"{_INDENT}{words}"
-    if manifest.start is not UNSET:
+    if manifest.start:
         sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-        begins = "begins     with imported" if model.lora is UNSET else "frozen     are imported"
+        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
         yield f"  {begins} weights, by stage {sizes}"
-    if model.lora is not UNSET:
+    if model.lora is not None:
         yield f"  trained    adapters of rank {model.lora.rank}, {trained:,} parameters"
     yield f"  length     {plural(manifest.steps, 'step')} of {tokens:,} tokens"
-    if manifest.aggregation_name != SUM:
-        rule = RULES[manifest.aggregation_name]
-        yield f"  averaging  {manifest.aggregation_name}: gradients are {rule.about}"
+    if manifest.aggregation != SUM:
+        rule = RULES[manifest.aggregation]
+        yield f"  averaging  {manifest.aggregation}: gradients are {rule.about}"
     if manifest.audits:
         share = f"{manifest.audits:.0%} of what you computed"
         yield f"  audits     others of your stage see and recompute {share}"
 
 
 def _admitted(manifest: Manifest) -> str:
-    if manifest.policy.vouched is True:
-        return "those whom a member invites"
-    return "whoever has the invite" if manifest.policy.private else "anybody"
+    return "those whom a member invites" if manifest.policy.private else "anybody"
 
 
 def traffic_bytes(manifest: Manifest) -> float:

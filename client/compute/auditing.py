@@ -40,16 +40,10 @@ from client.compute.payload import Buffer, Direction
 from client.compute.replica import Replica, inner_product, squared_norm
 from client.compute.replies import (
     ContributionCompared,
-    ContributionWeighed,
     Recomputed,
     VersionKept,
 )
-from client.compute.requests import (
-    CompareContribution,
-    KeepVersion,
-    Recompute,
-    WeighContribution,
-)
+from client.compute.requests import CompareContribution, KeepVersion, Recompute
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
 
@@ -61,9 +55,6 @@ distances were up to 1.07 times what is explained without it, in stages of 3,000
 CHANCE = 8.0
 """Times the deviation that independent roundings would have there. Honest ones were up to about 6,
 after a step ten times as large in stages of 3,000 parameters; in large stages it hardly counts."""
-MOST_BEFORE = 4.0
-"""Times what a whole step like this contribution would sum up to: the most that an umpire takes the
-sum of the step before for."""
 GROUP, ROUNDING = 128, 2.0**-7
 """Numbers that a boundary codec rounds together, and how far, of their norm."""
 
@@ -129,13 +120,12 @@ class Auditor:
                 so that nobody can say what its rounding explains.
         """
         slot, before = self._replica.at(request.step), self._averager.last_norm
-        unknown = before is None and request.step > 0 and not request.umpire
+        unknown = before is None and request.step > 0
         if not self._replica.team.agreed(not (unknown and self._replica.team.leads)):
             raise StaleRequest(f"the sum before step {request.step} was not applied here")
         self._kept = None  # free the copy before
-        kept = slot if request.umpire else slot.copy()
-        self._kept = _Kept(request.step, kept, before or 0.0)
-        return VersionKept(before=before or 0.0)
+        self._kept = _Kept(request.step, slot.copy(), before or 0.0)
+        return VersionKept()
 
     def recompute(self, request: Recompute, payloads: Payloads) -> Recomputed:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
@@ -177,22 +167,6 @@ class Auditor:
         self._kept = None
         deviation, along, explained = apart.beyond(kept.sum_before)
         return ContributionCompared(deviation=deviation, along=along, explained=explained)
-
-    def weigh(self, request: WeighContribution, payloads: Payloads) -> ContributionWeighed:
-        """Compare the contribution with the sum, as an umpire; the audit is over, unless a payload
-        is bad."""
-        kept = self._audited(request.step)
-        apart = self._measured(kept, request.bounds, payloads)
-        self._kept = None
-        most = MOST_BEFORE * apart.norm / request.share
-        deviation, along, _ = apart.beyond(max(most, request.before))
-        told_deviation, told_along, _ = apart.beyond(request.before)
-        return ContributionWeighed(
-            deviation=deviation,
-            along=along,
-            told_deviation=told_deviation,
-            told_along=told_along,
-        )
 
     def _measured(self, kept: _Kept, cut: list[int], payloads: Payloads) -> "_Apart":
         """Measure how far a contribution is from the sum, over segments that are ``cut`` so."""

@@ -146,8 +146,6 @@ class Averager:
                 aggregation.add(part, microbatches)
         _raise_all(refused)
         total = aggregation.result()
-        counting = [i for i, count in enumerate(request.microbatches) if count]
-        unlike = [counting[i] for i in aggregation.unlike]
         try:
             encoded = wire.segment_out(total)
         except PoisonedTensor:
@@ -160,7 +158,7 @@ class Averager:
             scratch.copy_(part)
         norm = squared_norm(part)
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
-        return Reduced(squared_norm=norm, unlike=unlike), [encoded]
+        return Reduced(squared_norm=norm), [encoded]
 
     def usual_norm(self, bounds: Sequence[int], segment: int) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had

@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from client.at_rest import Damaged, open_read
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.compute.state_hash import Hasher
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
@@ -241,15 +240,15 @@ def _read_fully(file: BinaryIO, buffer: memoryview) -> None:
 
 def _reading(path: Path) -> BinaryIO:
     try:
-        return open_read(path)
+        return path.open("rb")
     except OSError as error:
         raise _unread(f"cannot open {path.name}", error) from error
 
 
 def _unread(words: str, error: OSError) -> CheckpointError:
     """Distinguish a missing or damaged file from one that cannot be read now, for instance with too
-    many open files, or without its key."""
-    gone = FileNotFoundError, IsADirectoryError, NotADirectoryError, Damaged
+    many open files."""
+    gone = FileNotFoundError, IsADirectoryError, NotADirectoryError
     kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
     return kind(f"{words}: {error.strerror}")
 

@@ -66,7 +66,6 @@ from client.compute.requests import (
     Subtract,
     SumAgain,
     UsualNorm,
-    WeighContribution,
 )
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
@@ -79,14 +78,13 @@ _DEPARTING = Forward | ForwardBackward | Backward
 """Requests whose payloads may leave while the next one is executed."""
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = KeepVersion | Recompute | CompareContribution | WeighContribution | UsualNorm | SumAgain
+_AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
 _TASKS = _PASSES | _ROUND | _AUDITS
 _CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = (
     _ROUND
     | CompareContribution
-    | WeighContribution
     | UsualNorm
     | SumAgain
     | Forward
@@ -240,8 +238,6 @@ class Executor:
                 return self._stage.auditor.recompute(request, payloads), ()
             case CompareContribution():
                 return self._stage.auditor.compare(request, payloads), ()
-            case WeighContribution():
-                return self._stage.auditor.weigh(request, payloads), ()
             case UsualNorm():
                 norm = self._stage.averager.usual_norm(request.bounds, request.segment)
                 return UsualNormTold(norm=norm), ()

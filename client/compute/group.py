@@ -77,7 +77,6 @@ from client.compute.requests import (
     SetThreads,
     ShareVersion,
     Subtract,
-    WeighContribution,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -93,10 +92,9 @@ _AGREE_S = 30.0
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _TOGETHER = _PASSES | KeepVersion | Recompute
 """What all ranks do together where the stage is cut over them."""
-_OF_AN_AUDIT = CompareContribution | WeighContribution
 _ALL = OpenStage | Load | LoadStart | Probe | SetThreads
 _ROUND = Contribute | Apply | ApplyLocal
-_OWN = _ALL | _ROUND | _OF_AN_AUDIT
+_OWN = _ALL | _ROUND | CompareContribution
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
 _Outcome = tuple[Reply, list[bytes]]
@@ -342,7 +340,7 @@ class WorkerGroup(Worker):
             case Contribute() | ApplyLocal():
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
-            case CompareContribution() | WeighContribution():
+            case CompareContribution():
                 if self._is_cut:
                     await self._collect(GatherSum(step=request.step, audited=True))
                 outcome = await self._outcome(self._processes[0].submit(request, payloads))

@@ -8,8 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
 from client.compute.payload import CodecName
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
@@ -281,14 +279,14 @@ def _head_bytes(model: ModelSpec, batch: int) -> int:
     if batch <= at_once:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))
-    if model.tied is True:
+    if model.tied:
         own += model.width * model.vocab
-    trained = 0 if model.lora is not UNSET else 2 * own
+    trained = 0 if model.lora is not None else 2 * own
     return pieces + NUMBER_BYTES * (batch * model.width + trained)
 
 
 def _frozen_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    if model.lora is UNSET:
+    if model.lora is None:
         return 0
     kept = frozen_bytes(model, slices(layers_per_stage)[stage])
     if model.lora.base_bytes == NUMBER_BYTES:

@@ -267,7 +267,7 @@ def run_loss(
             stage,
             stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
             targets,
-            z_weight=replica.optimizer.spec.z_weight,
+            z_weight=replica.optimizer.spec.z_loss,
             weight=replica.loss_weight,
         )
     return Graph(leaf, whole), loss

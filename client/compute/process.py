@@ -21,7 +21,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import trio
 
-from client import at_rest
 from client.compute.errors import ComputeError, FailureKind, FrameError
 from client.compute.frame_stream import FrameReader
 from client.compute.frames import pack, payload_views
@@ -112,22 +111,18 @@ def launch(command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES
             rings.append(create_shared_file(ring_bytes))
             child_ends.callback(os.close, rings[-1])
         outgoing, incoming = RingWriter(rings[0]), RingReader(rings[1])
-        key, key_end = os.pipe()
-        child_ends.callback(os.close, key)
-        with os.fdopen(key_end, "wb") as pipe:
-            pipe.write(at_rest.key_to_hand_on())  # a pipe holds it without a reader
-        process = _spawn(command, theirs.fileno(), rings, key, stderr_end)
+        process = _spawn(command, theirs.fileno(), rings, stderr_end)
         on_failure.pop_all()
         return Launched(process, ours, outgoing, incoming, stderr)
 
 
 def _spawn(
-    command: Sequence[str], connection: int, rings: Sequence[int], stdin: int, stderr: int
+    command: Sequence[str], connection: int, rings: Sequence[int], stderr: int
 ) -> subprocess.Popen[bytes]:
     numbers = ["--fd", connection, "--rings", *rings, "--parent", os.getpid()]
     return subprocess.Popen(
         [*command, *map(str, numbers)],
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=stderr,
         stderr=stderr,
         pass_fds=(connection, *rings),

@@ -75,11 +75,9 @@ class Contributed(Reply, frozen=True, kw_only=True):
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it;
-    `unlike` has the places of contributions of which one is suspected."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
 
     squared_norm: float
-    unlike: list[int] = []
 
 
 class SumDecoded(Reply, frozen=True, kw_only=True):
@@ -103,10 +101,7 @@ class Hashed(Reply, frozen=True, kw_only=True):
 
 
 class VersionKept(Reply, frozen=True, kw_only=True):
-    """The step's parameters are copied; nothing is recomputed yet. `before` is the L2 norm of the
-    sum of the step before; 0 where it is not known here."""
-
-    before: float = 0.0
+    """The step's parameters are copied; nothing is recomputed yet."""
 
 
 class Recomputed(Reply, frozen=True, kw_only=True):
@@ -130,16 +125,6 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     deviation: float
     along: float
     explained: float
-
-
-class ContributionWeighed(Reply, frozen=True, kw_only=True):
-    """As `ContributionCompared`, for the largest sum that the step before may have had; `told_` for
-    the norm that was told."""
-
-    deviation: float
-    along: float
-    told_deviation: float
-    told_along: float
 
 
 class UsualNormTold(Reply, frozen=True, kw_only=True):
@@ -248,7 +233,6 @@ AnyReply = (
     | VersionKept
     | Recomputed
     | ContributionCompared
-    | ContributionWeighed
     | UsualNormTold
     | SumCompared
     | Saved

@@ -18,7 +18,6 @@ from client.compute.replies import (
     BackwardDone,
     Contributed,
     ContributionCompared,
-    ContributionWeighed,
     DataReady,
     Evaluated,
     Forwarded,
@@ -345,11 +344,10 @@ class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
     that step after the version has gone on. One copy is kept; another one replaces it.
 
     It takes twice the bytes of the parameters until `CompareContribution` or another version is
-    loaded. An umpire's stage is open for one audit only: its own working set is used, and no copy.
+    loaded.
     """
 
     step: Count
-    umpire: bool = False
 
 
 class Recompute(Request[Recomputed], frozen=True, kw_only=True):
@@ -373,20 +371,6 @@ class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=Tr
 
     step: Count
     bounds: list[int]
-
-
-class WeighContribution(Request[ContributionWeighed], frozen=True, kw_only=True):
-    """As `CompareContribution`, by an umpire, which has not seen the sum of the step before.
-
-    Fields:
-        before: the norm of that sum, by another one's word.
-        share: of the step's microbatches that the audit's sum has.
-    """
-
-    step: Count
-    bounds: list[int]
-    before: Annotated[float, Meta(ge=0)]
-    share: Annotated[float, Meta(gt=0, le=1)]
 
 
 class UsualNorm(Request[UsualNormTold], frozen=True, kw_only=True):
@@ -480,7 +464,6 @@ AnyRequest = (
     | KeepVersion
     | Recompute
     | CompareContribution
-    | WeighContribution
     | UsualNorm
     | SumAgain
     | Save

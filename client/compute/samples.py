@@ -1,18 +1,14 @@
 """The training text on the worker's side, read by microbatch id.
 
 A text is checked against its digest and kept as one file of its bytes, whatever its source was, so
-that it can be mapped here and served in chunks to volunteers who do not have it. An encrypted one
-is held in memory instead. Tokens are a folder: a data folder, or a cache of leaves that the node
-fills before it asks for a microbatch.
+that it can be mapped here and served in chunks to volunteers who do not have it. Tokens are a
+folder: a data folder, or a cache of leaves that the node fills before it asks for a microbatch.
 """
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
-from client import at_rest
 from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
@@ -66,7 +62,7 @@ class Samples:
 def _opened(path: Path, request: OpenStage) -> Corpus:
     if request.token_data is not None:
         return token_corpus(path, request.token_data)
-    corpus = kept_corpus(path, request.tokenizer)
+    corpus = Corpus.from_bytes_file(path, request.tokenizer)
     corpus.check(request.tokens)
     return corpus
 
@@ -97,7 +93,7 @@ def prepare(request: PrepareData) -> DataReady:
 
 
 def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
-    """Open a data folder or a cache of leaves, encrypted or not, whose bytes the node has proven.
+    """Open a data folder or a cache of leaves whose bytes the node has proven.
 
     Args:
         folder: of shards, or of leaves.
@@ -109,7 +105,7 @@ def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
         if whole:
             number, place = divmod(index * LEAF_BYTES + offset, SHARD_BYTES)
             name = shard_name(number)
-        with at_rest.open_read(folder / name) as file:
+        with (folder / name).open("rb") as file:
             file.seek(place)
             return file.read(size)
 
@@ -117,25 +113,10 @@ def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
     return LeafCorpus(str(folder), data, read_leaf)
 
 
-def kept_corpus(path: Path, tokenizer: str = DEFAULT) -> Corpus:
-    """Open a text that was kept here, encrypted or not.
-
-    Raises:
-        DataError: it is empty or cannot be read.
-    """
-    try:
-        if not at_rest.is_encrypted(path):
-            return Corpus.from_bytes_file(path, tokenizer)
-        data = np.frombuffer(at_rest.read_bytes(path), dtype=np.uint8)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    return Corpus(str(path), data, tokenizer)
-
-
 def find_kept(path: Path, digest: str, tokenizer: str = DEFAULT) -> Corpus | None:
     """Return the text of a digest if it was kept at a path and is sound."""
     with suppress(DataError):
-        corpus = kept_corpus(path, tokenizer)
+        corpus = Corpus.from_bytes_file(path, tokenizer)
         if corpus.digest == digest:
             return corpus
     return None
@@ -163,11 +144,11 @@ def keep(corpus: Corpus, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     update, digest = corpus.digest_of_copy()
     try:
-        with temporary.open("wb") as file, at_rest.writing(file) as out:
+        with temporary.open("wb") as file:
             for offset in range(0, corpus.size, _COPY_BYTES):
                 data = corpus.read(offset, _COPY_BYTES)
                 update(data)
-                out.write(data)
+                file.write(data)
         if digest() != corpus.digest:
             raise WrongData(f"{corpus.name} was changed while it was copied")
         temporary.replace(path)

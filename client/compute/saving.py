@@ -28,7 +28,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from client import at_rest, faults
+from client import faults
 from client.compute.checkpoint import (
     CHUNK_BYTES,
     CheckpointInfo,
@@ -323,16 +323,15 @@ def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[byt
     digests = []
     chunk, filled = hashlib.blake2b(digest_size=32), 0
     with path.open("wb") as file:
-        with at_rest.writing(file) as out:
-            for piece in _pieces(data):
-                out.write(piece)
-                while piece:
-                    taken = piece[: CHUNK_BYTES - filled]
-                    chunk.update(taken)
-                    filled, piece = filled + len(taken), piece[len(taken) :]
-                    if filled == CHUNK_BYTES:
-                        digests.append(chunk.digest())
-                        chunk, filled = hashlib.blake2b(digest_size=32), 0
+        for piece in _pieces(data):
+            file.write(piece)
+            while piece:
+                taken = piece[: CHUNK_BYTES - filled]
+                chunk.update(taken)
+                filled, piece = filled + len(taken), piece[len(taken) :]
+                if filled == CHUNK_BYTES:
+                    digests.append(chunk.digest())
+                    chunk, filled = hashlib.blake2b(digest_size=32), 0
         faults.meet_full_disk(path.name)
         file.flush()
         if durable:

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
-from client import at_rest
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.replica import Replica
 from client.compute.replies import Loaded
@@ -75,12 +73,11 @@ def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path
     tensors = (_bytes(imported, name) for name, _ in layout)
     try:
         with unfinished.open("wb") as file:
-            with at_rest.writing(file) as out:
-                pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
-                for piece in pieces:
-                    out.write(piece)
-                    hasher.update(piece)
-                    count += len(piece)
+            pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
+            for piece in pieces:
+                file.write(piece)
+                hasher.update(piece)
+                count += len(piece)
             file.flush()
             os.fsync(file.fileno())
         final = path(hasher.hexdigest())
@@ -121,7 +118,7 @@ def load_start(replica: Replica, request: LoadStart) -> Loaded:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is not the file of that digest, or of another stage.
     """
-    take = _Base(replica) if replica.module.spec.lora is not UNSET else _Values(replica)
+    take = _Base(replica) if replica.module.spec.lora is not None else _Values(replica)
     layout = stage_layout(replica.module.spec.base, replica.part)
     _read_verified(Path(request.path), layout, request.digest, take.add)
     take.use()
@@ -149,12 +146,10 @@ def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> St
 def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None:
     """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
     try:
-        with at_rest.open_read(path) as file:
+        with path.open("rb") as file:
             found = _read(file, layout, take)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.name} is missing") from error
-    except at_rest.Damaged as error:
-        raise CheckpointError(f"{path.name} is damaged") from error
     except OSError as error:
         raise CheckpointUnreadable(f"cannot read {path.name}: {error.strerror}") from error
     except ValueError as error:

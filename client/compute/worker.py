@@ -1,7 +1,7 @@
 """The worker process: reads requests from its node, executes them, writes replies.
 
 Started as `python -m client.compute.worker --fd N --rings IN OUT`; imports torch, never libp2p
-or trio. Its stdin has the key of encrypted files, or nothing. It lives as long as its node: it ends
+or trio. It lives as long as its node: it ends
 when the socket closes, and on Linux the kernel kills it when the node dies, even in the middle of a
 long computation.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from client import at_rest, faults
+from client import faults
 from client.compute.channel import Channel, NodeGone, Received
 from client.compute.errors import FrameError
 from client.compute.payload import Buffer
@@ -95,7 +95,6 @@ def main() -> int:
     arguments = parser.parse_args()
     faulthandler.enable()
     faults.arm(os.environ)
-    at_rest.use(sys.stdin.buffer.read() or None)
     # Ctrl-C, and the SIGTERM of a cluster, reach the node as well, which decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -16,6 +16,6 @@ def described(swarm: SwarmFile) -> InviteView:
         short=short(swarm),
         file=str(swarm),
         members=[str(address) for address in swarm.peers],
-        private=swarm.secret is not None or swarm.ticket is not None,
+        private=swarm.ticket is not None,
         notes=notes(swarm),
     )

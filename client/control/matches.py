@@ -7,21 +7,13 @@ microbatches per second. Scores and cutoffs are ordinals below 2**62.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 from client.control.snapshot import Level
+from client.events import Decision
 
 MATCHES_VERSION = 1
 MAX_EXPLANATIONS = 50
-
-Proof = Literal["valid", "earlier", "own", "unasked", "none"]
-"""The proof that we hold a stage.
-
-``valid``: a match record with the present steward, both signatures checked; ``earlier``: one with a
-steward before it; ``own``: we are the steward; ``unasked``: a second seat asks nobody; ``none``.
-"""
 
 
 class SeatMatch(Struct, frozen=True, kw_only=True):
@@ -41,7 +33,6 @@ class SeatMatch(Struct, frozen=True, kw_only=True):
     """The rate that we offer."""
     score: int = 0
     """Our score at the stage."""
-    proof: Proof = "none"
 
 
 class StageMatch(Struct, frozen=True, kw_only=True):
@@ -108,6 +99,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     level: Level
     words: str
+    members: tuple[str, ...] = ()
+    """Those that the words name by the ends of their ids."""
+    decision: Decision = ""
 
 
 class MatchesSnapshot(Struct, frozen=True, kw_only=True):

@@ -311,7 +311,7 @@ METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "amend": _amend,
 }
 FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite", "expel", "amend"})
-"""Methods that change the node or reveal the secret of a private swarm."""
+"""Methods that change the node or make an invite."""
 
 
 def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> bytes:

@@ -7,15 +7,7 @@ and what is done, found or filtered by a member goes by its id.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
-
-_SHORT = re.compile(r"(?<![0-9A-Za-z])[1-9A-HJ-NP-Za-km-z]{6}(?![0-9A-Za-z])")
-_WORD = re.compile(r"[A-Z]?[a-z]+")
-"""Such an id could be chosen to look like a word of ours."""
-
-Shorts = Mapping[str, str]
-"""Nicknames by the end of the peer id."""
+from collections.abc import Iterable, Mapping
 
 
 def short(peer: str) -> str:
@@ -29,19 +21,10 @@ def named(peer: str, names: Mapping[str, str]) -> str:
     return f"{name} ({short(peer)})" if name else short(peer)
 
 
-def by_short(names: Mapping[str, str]) -> Shorts:
-    """Return the names of members by the ends of their ids; an end that two share names nobody."""
-    ends = Counter(map(short, names))
-    return {short(peer): name for peer, name in names.items() if ends[short(peer)] == 1}
-
-
-def with_names(words: str, names: Shorts) -> str:
-    """Return words in which names stand before the ends of peer ids."""
-    if not names:
+def with_names(words: str, members: Iterable[str], names: Mapping[str, str]) -> str:
+    """Return words in which the names of the ``members`` stand before the ends of their ids."""
+    ends = {short(peer): named(peer, names) for peer in members if names.get(peer)}
+    if not ends:
         return words
-
-    def name(found: re.Match[str]) -> str:
-        known = "" if _WORD.fullmatch(found[0]) else names.get(found[0], "")
-        return f"{known} ({found[0]})" if known else found[0]
-
-    return _SHORT.sub(name, words)
+    either = "|".join(map(re.escape, ends))
+    return re.sub(rf"(?<!\w)(?:{either})(?!\w)", lambda found: ends[found[0]], words)

@@ -308,6 +308,8 @@ class EventView(Struct, frozen=True, kw_only=True):
     topic: str
     level: Level
     words: str
+    members: tuple[str, ...] = ()
+    """Those that the words name by the ends of their ids."""
     data: dict[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -321,6 +323,7 @@ class EventView(Struct, frozen=True, kw_only=True):
             topic=entry.topic,
             level=event.level,
             words=event.words,
+            members=event.about_members,
             data=event.data(),
         )
 
@@ -518,9 +521,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     expelled_by: str = ""
     """Empty: nobody has expelled it."""
     reason: str = ""
-    out: str = ""
-    """Why it does not belong to the swarm, although nobody has expelled it: its key was replaced,
-    or one above it. Empty: it does."""
 
 
 class Membership(Struct, frozen=True, kw_only=True):

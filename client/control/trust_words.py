@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from client.control.snapshot import AuditCounts, AuditsView, ExpelledView
+from client.control.snapshot import AuditCounts, AuditsView, ExpelledView, Snapshot
+from protocol.audit.charges import FEWEST
 
 
 def audits_today(audits: AuditsView) -> str:
@@ -23,6 +24,18 @@ def audit_results(found: AuditCounts) -> str:
         f"{found.unchecked} could not be checked" if found.unchecked else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def not_judged(now: Snapshot) -> str:
+    """Say in which stages of an audited run a liar could not be convicted; empty: in none."""
+    if now.audits is None:
+        return ""
+    serving = {s.stage: sum(r.state == "serving" for r in s.replicas) for s in now.stages}
+    small = [str(stage) for stage, count in serving.items() if count < FEWEST]
+    if not small:
+        return ""
+    where = f"stage{'s' if len(small) > 1 else ''} {', '.join(small)}"
+    return f"nobody can be convicted in {where}: that takes {FEWEST} volunteers a stage"
 
 
 def next_step(out: ExpelledView) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from client.ui.model.plot import ticks
+from client.views.plot import ticks
 
 WIDTH, HEIGHT, LEGEND = 860, 460, 180
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 62, 62

@@ -25,7 +25,7 @@ from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
-from client.train.messaging.admission import Admission, Open, Secret, Vouching
+from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest, first_hello
 from client.train.messaging.handshake import Handshake
 from client.train.ports import Copied, Take
@@ -209,11 +209,11 @@ async def _find(
     if isinstance(target, SwarmFile):
         return target
     swarm = target.swarm if isinstance(target, Invite) else None
-    hello = first_hello(target, network.peer_id, member, CLIENT)
+    hello = first_hello(target, CLIENT)
     found = await fetch_manifest(network, member, swarm, hello, seen)
     if isinstance(target, Address):
         return replace(found, peers=named)
-    return replace(found, peers=named, secret=target.secret, ticket=target.ticket)
+    return replace(found, peers=named, ticket=target.ticket)
 
 
 def _engine(
@@ -228,15 +228,13 @@ def _engine(
         network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
     )
     admission: Admission = Open()
-    if swarm.manifest.policy.vouched is True:
+    if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
         linked, greet = lambda: engine.handshake.admitted, engine.greet_all
         admission = Vouching(
             register, None, engine, engine.wall, _drop, linked, greet, engine.expel, _drop
         )
-    elif swarm.secret is not None:
-        admission = Secret(swarm.secret, swarm.swarm, signer.peer)
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, admission
     )

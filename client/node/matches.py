@@ -12,12 +12,11 @@ from client.control.matches import (
     Explanation,
     MatchesSnapshot,
     PayingMove,
-    Proof,
     SeatMatch,
     StageMatch,
     StewardshipView,
 )
-from client.events import EventLog
+from client.events import Entry, EventLog, LogLine
 from client.train.engine import Engine
 from protocol.ids import Stage
 from protocol.matching.machine import Matching
@@ -63,10 +62,18 @@ def explanations(log: EventLog, everything: bool) -> list[Explanation]:
         for entry in entries
         if entry.topic == "matching" and (everything or entry.event.level != "debug")
     ]
-    return [
-        Explanation(time=entry.time, level=entry.event.level, words=entry.event.words)
-        for entry in told[-MAX_EXPLANATIONS:]
-    ]
+    return [_explanation(entry) for entry in told[-MAX_EXPLANATIONS:]]
+
+
+def _explanation(entry: Entry) -> Explanation:
+    event = entry.event
+    return Explanation(
+        time=entry.time,
+        level=event.level,
+        words=event.words,
+        members=event.about_members,
+        decision=event.decision if isinstance(event, LogLine) else "",
+    )
 
 
 def _seats(
@@ -86,8 +93,8 @@ def _seats(
         state = states.get(stage, "fetching")
         if stage == matching.home != matching.stage:
             state = "leaving"
-        since, proof = engine.event_sink.since.get(stage), _proof(engine, matching, stage, seen)
-        seats.append(_seat(matching.seat_of(stage), stage, state, seen, since, proof))
+        since = engine.event_sink.since.get(stage)
+        seats.append(_seat(matching.seat_of(stage), stage, state, seen, since))
     return seats
 
 
@@ -97,11 +104,10 @@ def _seat(
     state: str,
     overview: Mapping[Stage, StageOverview],
     since: float | None = None,
-    proof: Proof = "none",
 ) -> SeatMatch:
     seen = overview.get(stage) if stage is not None else None
     if seen is None:
-        return SeatMatch(seat=seat, stage=stage, state=state, since=since, proof=proof)
+        return SeatMatch(seat=seat, stage=stage, state=state, since=since)
     return SeatMatch(
         seat=seat,
         stage=stage,
@@ -111,21 +117,7 @@ def _seat(
         epoch=seen.epoch,
         rate=seen.our_rate / MICRO,
         score=seen.our_score,
-        proof=proof,
     )
-
-
-def _proof(
-    engine: Engine, matching: Matching, stage: Stage, overview: Mapping[Stage, StageOverview]
-) -> Proof:
-    if matching.seat_of(stage):
-        return "unasked"
-    if stage in matching.stewardships:
-        return "own"
-    match, seen = engine.agreements.newest(stage), overview.get(stage)
-    if match is None:
-        return "none"
-    return "valid" if seen and match.steward == seen.steward else "earlier"
 
 
 def _seat_at(matching: Matching | None, stage: Stage) -> int | None:

@@ -25,7 +25,7 @@ def _member(
     register: Register, peer: PeerId, path: tuple[PeerId, ...], linked: bool
 ) -> InvitedMember:
     above = (register.founder, *path)[:-1] if path else ()
-    entry, answer = register.why_out(peer), register.standing(peer)
+    entry = register.why_out(peer)
     return InvitedMember(
         peer=peer,
         invited_by=above[-1] if above else "",
@@ -34,5 +34,4 @@ def _member(
         ours=register.may_expel(peer),
         expelled_by="" if entry is None else entry.by,
         reason="" if entry is None else entry.said.reason,
-        out=answer.reason if entry is None else "",
     )

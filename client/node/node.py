@@ -62,12 +62,12 @@ from client.node.status import (
     take_snapshot,
 )
 from client.store.curve import CurveFile
-from client.store.identity import IdentityLock, ensure_identity, load_identity, refuse_unfinished
+from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
-from client.store.vouches import forget_old_keys, load_vouches, save_vouches
+from client.store.vouches import load_vouches, save_vouches
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
 from client.train.machine.core_sharing import CoreSharing
@@ -76,7 +76,7 @@ from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.machine.power import keep_power_cap
 from client.train.machine.sensing import Sensing
-from client.train.messaging.admission import Admission, Open, Secret, Vouching
+from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -156,7 +156,6 @@ async def run_node(
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
     with IdentityLock(make_private(folders.data)):
-        refuse_unfinished(folders.data)
         signer = ensure_identity(folders.data)
         seed = load_identity(folders.data)
         if seed is None:
@@ -311,7 +310,7 @@ class Node:
         """Return what lets the model write; None: the owner does not want it, or no prompt is
         there."""
         settings, swarm = self._options.settings, self._swarm
-        if not settings.samples or not swarm.manifest.sample_prompts:
+        if not settings.samples or not swarm.manifest.prompts:
             return None
         policy = swarm.manifest.policy
 
@@ -548,7 +547,6 @@ class Node:
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.reach.moved = lambda: engine.own_advert.move(self._reach())
-        engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
             folders.proofs(name),
@@ -644,7 +642,7 @@ class Node:
             UserError: we do not belong to it, and have no invite.
         """
         swarm = self._swarm
-        if swarm.manifest.policy.vouched is not True:
+        if not swarm.manifest.policy.private:
             return None
         kept, warning = load_vouches(self._folders.vouches(swarm.swarm))
         if warning:
@@ -659,23 +657,19 @@ class Node:
 
     def _admission(self, engine: Engine) -> Admission:
         """Return how the swarm admits its members."""
-        swarm = self._swarm
-        if self._register is not None:
-            return Vouching(
-                self._register,
-                swarm.ticket,
-                engine,
-                engine.wall,
-                self._keep_vouches,
-                lambda: engine.handshake.admitted,
-                engine.greet_all,
-                engine.expel,
-                self._end_refused,
-                self._forget_old_keys,
-            )
-        if swarm.secret is None:
+        if self._register is None:
             return Open()
-        return Secret(swarm.secret, swarm.swarm, self._signer.peer)
+        return Vouching(
+            self._register,
+            self._swarm.ticket,
+            engine,
+            engine.wall,
+            self._keep_vouches,
+            lambda: engine.handshake.admitted,
+            engine.greet_all,
+            engine.expel,
+            self._end_refused,
+        )
 
     def _keep_vouches(self, kept: Kept) -> None:
         path = self._folders.vouches(self._swarm.swarm)
@@ -684,13 +678,6 @@ class Node:
         except OSError as error:
             words = f"cannot write {path}: {error.strerror}; make room: volunteer cache prune"
             self._event_sink.explain(Explain("membership", words, "error"))
-
-    def _forget_old_keys(self) -> None:
-        """A member knows our new key: the old one is of no use any more."""
-        with suppress(OSError):  # tried again at the next link
-            if forget_old_keys(self._folders.vouches(self._swarm.swarm)):
-                words = "the swarm knows our new key: the old one is removed from this disk"
-                self._event_sink.explain(Explain("membership", words))
 
     def _end_refused(self, reason: str) -> None:
         """End: the swarm does not want us, or no longer."""
@@ -776,7 +763,7 @@ class Node:
 
     def _awaits_evaluation(self) -> bool:
         """Whether the last version is to be evaluated, and nothing is known of that."""
-        terms, known = self._swarm.manifest.evaluated, self._event_sink.held_out
+        terms, known = self._swarm.manifest.evaluation, self._event_sink.held_out
         steps = self._engine.amending.book.steps
         return terms is not None and (known is None or known.version < steps)
 

@@ -144,11 +144,12 @@ class Relaying:
         if now == self._told:
             return
         self._told = now
-        if isinstance(now, tuple):
-            through = " and ".join(map(short, now))
+        relays = now if isinstance(now, tuple) else ()
+        if relays:
+            through = " and ".join(map(short, relays))
             words = f"nobody can dial this volunteer: it is reached through {through}"
         elif now:
             words = "this volunteer can be dialled: it relays for members that cannot"
         else:
             words = "this volunteer relays for nobody and is reached through nobody"
-        self._explain(Explain("membership", words))
+        self._explain(Explain("membership", words, members=relays))

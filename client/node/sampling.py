@@ -21,7 +21,6 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from client import at_rest
 from client.config import ENVIRONMENT_PREFIX
 from client.errors import ExitCode
 from client.events import SampleWritten
@@ -108,8 +107,7 @@ class Sampling:
         try:
             with trio.fail_after(LIMIT_S):
                 done = await trio.run_process(
-                    [*_lowest_priority(), *COMMAND, "--swarm", self._swarm, "--handed-over"],
-                    stdin=at_rest.key_to_hand_on(),
+                    [*_lowest_priority(), *COMMAND, "--swarm", self._swarm],
                     capture_stdout=True,
                     capture_stderr=True,
                     check=False,

@@ -96,13 +96,13 @@ def take_snapshot(
         reason=reason,
         step=_step(engine, stages),
         steps=engine.amending.book.steps,
-        aggregation=manifest.aggregation_name,
+        aggregation=manifest.aggregation,
         loss=engine.event_sink.loss,
         loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
-        evaluate_every=manifest.evaluated.every if manifest.evaluated else 0,
+        evaluate_every=manifest.evaluation.every if manifest.evaluation else 0,
         own_tokens_per_s=pace * _own_share(engine, held_stages),
         seats=_seats(held_stages),
         stages=stages,
@@ -130,7 +130,7 @@ def take_snapshot(
         trust=trust_of(engine, held_stages),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
-        purpose=manifest.purpose_words,
+        purpose=manifest.purpose,
         names=_names(engine),
         contributors=contributors_view(
             engine.contributions.contributors(),
@@ -158,7 +158,7 @@ def _eta_s(engine: Engine, step: int, tokens_per_s: float) -> float | None:
 
 def _held_out(engine: Engine) -> HeldOutView | None:
     """Return the newest loss on held-out text, of an earlier session if this one has heard none."""
-    sink, terms = engine.event_sink, engine.manifest.evaluated
+    sink, terms = engine.event_sink, engine.manifest.evaluation
     newest = sink.held_out_curve.points(1)
     if terms is None or not newest:
         return None

@@ -1,9 +1,8 @@
 """Stores boundary tensors in wire format until the next stage has committed their step.
 
 Bytes stay in memory up to a budget; over it the oldest go to disk, into one file per step. The file
-is unlinked from the start, so it disappears with its step or with the process. It is encrypted
-where files of this process are (``client.at_rest``). The store handles keys and bytes, not tensors.
-Not thread-safe.
+is unlinked from the start, so it disappears with its step or with the process. The store handles
+keys and bytes, not tensors. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-
-from client import at_rest
 
 
 class Key(NamedTuple):
@@ -127,16 +124,15 @@ class BoundaryStore:
 
     def _spill_oldest(self) -> None:
         key, data = next(iter(self._memory.items()))
-        written = at_rest.sealed(data)
-        if self._disk_bytes() + len(written) > self._disk_budget:
+        if self._disk_bytes() + len(data) > self._disk_budget:
             raise StoreFull(f"{self._disk_budget} bytes of disk are in use for boundaries")
         try:
             spill = self._spills.get(key.step) or self._open_spill(key.step)
-            _write_all(spill.file.fileno(), written, spill.end)
+            _write_all(spill.file.fileno(), data, spill.end)
         except OSError as error:
             raise StoreFull(f"cannot spill a boundary to disk: {error.strerror}") from error
-        spill.places[key] = (spill.end, len(written))
-        spill.end += len(written)
+        spill.places[key] = (spill.end, len(data))
+        spill.end += len(data)
         del self._memory[key]
         self._memory_bytes -= len(data)
         self._spilled += 1
@@ -163,10 +159,7 @@ class BoundaryStore:
             if not part:
                 return None
             data += part
-        try:
-            return at_rest.unsealed(bytes(data))
-        except at_rest.Damaged:
-            return None
+        return bytes(data)
 
     def _disk_bytes(self) -> int:
         return sum(spill.end for spill in self._spills.values())

@@ -16,13 +16,11 @@ from types import TracebackType
 from typing import Final
 
 from client.errors import ExitCode, UserError
-from client.store.atomic import TEMPORARY_SUFFIX, flush_folder, write_atomic
+from client.store.atomic import TEMPORARY_SUFFIX, flush_folder
 from client.store.paths import HOME_VARIABLE, Entry
 from protocol.wire.envelope import SEED_BYTES, Signer
 
 KEY_FILE: Final = Entry.KEY
-NEXT_FILE: Final = Entry.NEXT_KEY
-"""The key that is about to take the place of ``KEY_FILE``."""
 LOCK_FILE: Final = Entry.LOCK
 
 
@@ -32,41 +30,7 @@ def load_identity(folder: Path) -> bytes | None:
     Raises:
         UserError: the file is damaged, unreadable, or others can read it.
     """
-    return _load(folder / KEY_FILE)
-
-
-def load_next(folder: Path) -> bytes | None:
-    """Return the seed that is to replace the identity; None: no replacement has begun.
-
-    Raises:
-        UserError: as ``load_identity``.
-    """
-    return _load(folder / NEXT_FILE)
-
-
-def save_next(folder: Path, seed: bytes) -> None:
-    """Keep the seed that is to replace the identity; raises ``OSError``."""
-    write_atomic(folder / NEXT_FILE, seed)
-
-
-def replace_identity(folder: Path) -> None:
-    """Put the next seed in the place of the identity, in one step; raises ``OSError``."""
-    os.replace(folder / NEXT_FILE, folder / KEY_FILE)
-    flush_folder(folder)
-
-
-def refuse_unfinished(folder: Path) -> None:
-    """Refuse to run with a key that is about to be replaced.
-
-    Raises:
-        UserError: a replacement was interrupted.
-    """
-    if load_next(folder) is not None:
-        words = "this home's key is about to be replaced, and that was interrupted"
-        raise UserError(words, "finish it: volunteer identity rotate", ExitCode.TEMPORARY)
-
-
-def _load(path: Path) -> bytes | None:
+    path = folder / KEY_FILE
     try:
         # not blocking: a pipe of that name must be refused, not waited for
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

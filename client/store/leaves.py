@@ -19,7 +19,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
-from client import at_rest
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
     DIGEST_BYTES,
@@ -76,10 +75,10 @@ class DataFolder:
         self.folder, self._data = folder, data
         self._count = leaf_count(data.size_bytes)
         for number, size in enumerate(shard_sizes(data.size_bytes)):
-            found = _plain_size(folder / shard_name(number))
+            found = (folder / shard_name(number)).stat().st_size
             if found != size:
                 raise WrongFolder(f"{folder / shard_name(number)} has {found} bytes, not {size}")
-        if _plain_size(folder / LEAVES) != self._count * DIGEST_BYTES:
+        if (folder / LEAVES).stat().st_size != self._count * DIGEST_BYTES:
             raise WrongFolder(f"{folder / LEAVES} does not have {self._count} digests")
         self._page = lru_cache(maxsize=_TREES)(self._read_page)
         roots = (self._read_page(page).root for page in range(-(-self._count // PAGE)))
@@ -175,7 +174,7 @@ class LeafCache:
         if index not in self._kept:
             return None
         try:
-            proven = at_rest.read_bytes(self.path(index))
+            proven = self.path(index).read_bytes()
         except OSError:
             proven = b""
         if not is_proven(proven, index, self._data.size_bytes, self._data.digest):
@@ -206,8 +205,7 @@ class LeafCache:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self.folder / f".{index}.tmp"
         try:
-            with temporary.open("wb") as file, at_rest.writing(file) as out:
-                out.write(proven)
+            temporary.write_bytes(proven)
             temporary.replace(self.path(index))
         except OSError:
             with suppress(OSError):
@@ -250,12 +248,7 @@ def _part(leaves: LeavesOnDisk, index: int, offset: int, size: int) -> bytes:
     return proven[offset : offset + size]
 
 
-def _plain_size(path: Path) -> int:
-    with at_rest.open_read(path) as file:
-        return file.seek(0, os.SEEK_END)
-
-
 def _read(path: Path, place: int, size: int) -> bytes:
-    with at_rest.open_read(path) as file:
+    with path.open("rb") as file:
         file.seek(place)
         return file.read(size)

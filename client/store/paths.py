@@ -36,9 +36,7 @@ SOCKET_NAME_BYTES: Final = 32
 class Entry(StrEnum):
     """The volunteer's files and folders in its data folder: it makes no others there."""
 
-    AGREEMENTS = "agreements"
     AMENDMENTS = "amendments"
-    AT_REST_KEY = "at-rest.key"
     CAPACITY = "capacity.json"
     CHECKPOINTS = "checkpoints"
     COMPILED = "compiled"
@@ -51,7 +49,6 @@ class Entry(StrEnum):
     LINE = "bandwidth.json"
     LOCK = "identity.lock"
     LOGS = "logs"
-    NEXT_KEY = "identity.next"
     PAUSED = "paused.json"
     SAMPLES = "samples"
     SESSIONS = "sessions.json"
@@ -127,10 +124,6 @@ class Folders:
     def amendments(self, swarm: str) -> Path:
         """The founder's amendments of one swarm."""
         return self.data / Entry.AMENDMENTS / f"{swarm}.msgpack"
-
-    def agreements(self, swarm: str) -> Path:
-        """The match records of one swarm."""
-        return self.data / Entry.AGREEMENTS / f"{swarm}.msgpack"
 
     def proofs(self, swarm: str) -> Path:
         """The expelled members of one swarm, with the evidence."""

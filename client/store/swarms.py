@@ -1,4 +1,4 @@
-"""The swarms this volunteer has joined: signed manifest, secret, and members met, one file each.
+"""The swarms this volunteer has joined: signed manifest, invite, and members met, one file each.
 
 The files are ``.swarm`` files, and reading verifies them like any other.
 """
@@ -34,8 +34,7 @@ class SwarmStore:
         known = self.load(swarm.swarm)
         if known is not None:
             peers = _merged(swarm.peers, known.peers)
-            secret, ticket = swarm.secret or known.secret, swarm.ticket or known.ticket
-            swarm = replace(swarm, peers=peers, secret=secret, ticket=ticket)
+            swarm = replace(swarm, peers=peers, ticket=swarm.ticket or known.ticket)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(self._path(swarm.swarm), str(swarm).encode())
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client import at_rest
 from client.store.atomic import write_atomic
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
@@ -68,8 +67,7 @@ def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
     """Keep a data folder in the store without a second copy, and return where it is kept.
 
     Its files get a second name in the store, so that they stay when the folder is removed. Between
-    two disks that cannot be, and the folder is used where it is. An encrypted store gets an
-    encrypted copy.
+    two disks that cannot be, and the folder is used where it is.
 
     Args:
         folder: of ``volunteer data build``.
@@ -89,10 +87,7 @@ def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
     others = [TOKENIZER] if data.brought is not None else []
     try:
         for name in (*shards, LEAVES, *others, INDEX):
-            if at_rest.key_to_hand_on() and name.endswith(SUFFIX):
-                _copy_encrypted(folder / name, made / name)
-            else:
-                os.link(folder / name, made / name)
+            os.link(folder / name, made / name)
         made.replace(kept)
     except OSError as error:
         shutil.rmtree(made, ignore_errors=True)
@@ -100,12 +95,6 @@ def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
             return folder
         raise
     return kept
-
-
-def _copy_encrypted(path: Path, copy: Path) -> None:
-    with path.open("rb") as source, copy.open("wb") as file, at_rest.writing(file) as out:
-        while data := source.read(at_rest.CHUNK_BYTES):
-            out.write(data)
 
 
 def is_founders(path: Path) -> bool:

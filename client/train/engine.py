@@ -32,7 +32,6 @@ from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
-from client.train.swarm.agreements import Agreements
 from client.train.swarm.amending import Amending
 from client.train.swarm.contributions import Contributions
 from client.train.swarm.evaluation_report import EvaluationReport
@@ -48,14 +47,14 @@ from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.state_size import round_bytes
 from client.train.transfer.text_search import TextSearch
 from protocol.contributions.record import COUNTED
-from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
+from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.limits import MAX_CLOCK_OFFSET_S
 from protocol.manifest import Manifest
-from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.held_out import HELD_OUT
@@ -93,6 +92,7 @@ from protocol.wire.messages import (
     Goodbye,
     Heartbeat,
     Hello,
+    Letter,
     ManifestRequest,
     Message,
     NoBlob,
@@ -102,8 +102,6 @@ from protocol.wire.messages import (
     ProbeRequest,
     RecordDigest,
     Records,
-    RotationList,
-    Signed,
     Vouched,
 )
 from protocol.wire.routes import ROUTES
@@ -153,7 +151,6 @@ class Engine:
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
-        self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -252,8 +249,8 @@ class Engine:
         match effect:
             case Send(peer, message):
                 self.send(peer, message)
-            case SendSigned(peer, kind, body):
-                self.send(peer, self.agreements.sign(kind, body))
+            case SendLetter(peer, kind, body):
+                self.send(peer, Letter(kind, body))
             case Publish():
                 if effect.kind in RECORDS:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))
@@ -262,7 +259,6 @@ class Engine:
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
-                    self.measuring.reputation.broke(peer, reason, points, self.now())
                     self.network.penalise(peer, points, reason)
             case Explain():
                 self.event_sink.explain(effect)
@@ -424,9 +420,8 @@ class Engine:
         ahead_s = self._clock.ahead_s(peer, self.own_clock(), self.now())
         if abs(ahead_s) > MAX_CLOCK_OFFSET_S:
             words = f"our clock is {off_words(ahead_s)} {short(peer)}'s: the two cannot train"
-            self.perform(
-                Explain("membership", f"{words} together until one is set right", "warning")
-            )
+            words += " together until one is set right"
+            self.perform(Explain("membership", words, "warning", (peer,)))
 
     def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
         """A peer says where it sees us."""
@@ -450,7 +445,7 @@ class Engine:
     def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
-        self.perform(Explain("membership", words))
+        self.perform(Explain("membership", words, members=(peer,)))
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.refused(message.reason)
 
@@ -463,11 +458,6 @@ class Engine:
         """Take what a member tells of expelled members."""
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.expulsions(peer, message)
-
-    def on_rotations(self, peer: PeerId, message: RotationList, payload: bytes) -> None:
-        """Take what a member tells of keys that were replaced."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.rotations(peer, message)
 
     def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
         """Take what a member tells of the founder's amendments."""
@@ -539,11 +529,10 @@ class Engine:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""
         return self.notary.promised(stage, era, step)
 
-    def on_signed(self, peer: PeerId, message: Signed, payload: bytes) -> None:
+    def on_letter(self, peer: PeerId, message: Letter, payload: bytes) -> None:
         """Pass a letter of the matching on."""
-        letter, now = self.agreements.open(peer, message), self.now()
         if self.matching is not None:
-            self.matched(self.matching.receive_signed(peer, letter.kind, letter.body, now))
+            self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
 
     def on_blob_query(self, peer: PeerId, message: BlobQuery, payload: bytes) -> None:
         """Say whether we have a blob."""
@@ -697,7 +686,6 @@ class Engine:
                 roster,
                 self.signer.peer,
                 self.measuring,
-                self.wall(),
                 cut_off,
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
@@ -731,7 +719,7 @@ class Engine:
 
     # --- matching --------------------------------------------------------------------------
 
-    def matched(self, effects: list[Effect | Assign | Unassign | GangStart | Agreed]) -> None:
+    def matched(self, effects: list[Effect | Assign | Unassign | GangStart]) -> None:
         """Perform what the matching decided."""
         for effect in effects:
             match effect:
@@ -745,8 +733,6 @@ class Engine:
                         self.held_stages.drain(stage, reason)
                 case GangStart():
                     self._start()
-                case Agreed(stage, version):
-                    self.agreements.agreed(stage, version, self.now())
                 case _:
                     self.perform(effect)
         seats = self.held_stages.seats() if self.held_stages else []

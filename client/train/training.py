@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from client.compute.process import RequestFailed, WorkerDied
@@ -104,7 +103,6 @@ class Training:
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
         texts = TextStore(site.data / Entry.TEXTS)
-        starts = () if manifest.start is UNSET else manifest.start
         self._terms = Terms(
             ports=engine,
             event_sink=event_sink,
@@ -117,7 +115,7 @@ class Training:
                 checkpoints=site.checkpoints.folder,
                 snapshots=site.data / Entry.SNAPSHOTS,
                 data=texts.path(manifest.data.digest),
-                starts=tuple(texts.path(start.digest) for start in starts),
+                starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
             ),
             data_source=_source(site, manifest.data),

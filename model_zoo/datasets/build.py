@@ -24,7 +24,6 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from model_zoo.data import DataError
 from model_zoo.datasets import sources
@@ -176,7 +175,7 @@ def build(
         chat = chosen.chat if chosen else None
         job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed, skips)
         note = _assemble(out, parts, job, workers or _cores(), tell)
-        answers = Answers(context, max(1, note.tally.learned), packed or UNSET) if context else None
+        answers = Answers(context, max(1, note.tally.learned), packed) if context else None
         return _finish(out, paths, chosen, note, answers)
 
 

@@ -105,7 +105,7 @@ class TokenCorpus(Corpus):
         try:
             return self.spec.windows(context)
         except ValueError as error:
-            small = min(self.spec.mixed, key=self.spec.part_tokens, default=None)
+            small = min(self.spec.parts, key=self.spec.part_tokens, default=None)
             tokens = self.spec.part_tokens(small) if small else self.spec.tokens
             name = f"the part {small.name} of {self.name}" if small else self.name
             raise DataError(

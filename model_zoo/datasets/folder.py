@@ -22,7 +22,7 @@ from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
-from model_zoo.specs.tokens import TokenizerSpec, token_bytes
+from model_zoo.specs.tokens import DEFAULT, TokenizerSpec, token_bytes
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 from model_zoo.tokenizers.tokenizer import Bytes
 
@@ -66,8 +66,8 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     version: Literal[1] = 1
     conversations: Conversations | None = None
     """None: texts, of which everything is learned."""
-    parts: tuple[Part, ...] | None = None
-    """None: no mixture."""
+    parts: tuple[Part, ...] = ()
+    """Empty: no mixture."""
     skipped: int = 0
     """Rows that could not be used and were left out."""
     skipped_rows: tuple[str, ...] = ()
@@ -89,10 +89,16 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         Raises:
             ValueError: the numbers contradict each other.
         """
-        tokenizer = self.tokenizer or msgspec.UNSET
-        answers = self.conversations.answers if self.conversations else msgspec.UNSET
-        parts = self.parts or msgspec.UNSET
-        return DataSpec("tokens", self.name, self.size_bytes, self.root, tokenizer, answers, parts)
+        answers = self.conversations.answers if self.conversations else None
+        return DataSpec(
+            "tokens",
+            self.name,
+            self.size_bytes,
+            self.root,
+            self.tokenizer or DEFAULT,
+            answers,
+            self.parts,
+        )
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ def _read_index(path: Path) -> Index:
     try:
         with (path / INDEX).open("rb") as file:
             index = msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
-        if index.parts is not None:
+        if index.parts:
             index.spec()
         return index
     except FileNotFoundError as error:

@@ -208,12 +208,12 @@ def _context(index: Index) -> int:
 
 
 def _packed(index: Index) -> bool:
-    return index.conversations is not None and index.conversations.answers.packed is True
+    return index.conversations is not None and index.conversations.answers.packed
 
 
 def _part(folder: Folder, weight: int) -> Part:
     index, talked = folder.index, folder.index.conversations
-    learned = talked.answers.learned if talked else msgspec.UNSET
+    learned = talked.answers.learned if talked else None
     return Part(name_of(folder.path), index.size_bytes, index.root, weight, learned)
 
 

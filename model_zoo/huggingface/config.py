@@ -7,9 +7,7 @@ overlooked would give a model that computes something else.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import UNSET, UnsetType
-
-from model_zoo.specs.architecture import NORM_EPS, Experts, Rope
+from model_zoo.specs.architecture import Experts, Rope
 from model_zoo.specs.model import ModelSpec
 
 Config = Mapping[str, Any]
@@ -46,7 +44,7 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
         ValueError: no class has this model's combination of switches.
     """
     config = _gpt2_config(spec) if spec.architecture == "gpt" else _llama_config(spec)
-    return config | {"tie_word_embeddings": spec.tied is True}
+    return config | {"tie_word_embeddings": spec.tied}
 
 
 def is_tied(config: Config) -> bool:
@@ -93,10 +91,6 @@ def _only(config: Config, **supported: Any) -> None:
             raise ValueError(f"config.json: {name} {str(found)[:40]!r} is not supported")
 
 
-def _eps(value: float) -> float | UnsetType:
-    return UNSET if value == NORM_EPS else value
-
-
 def _shorter(own: int, context: int | None) -> int:
     if context is not None and context > own:
         raise ValueError(f"a context of {context} tokens is above the model's {own}")
@@ -111,7 +105,7 @@ def _gpt2(config: Config, context: int | None) -> ModelSpec:
         reorder_and_upcast_attn=False,
         add_cross_attention=False,
     )
-    gelus = {"gelu": UNSET, "gelu_new": "new", "gelu_pytorch_tanh": "tanh"}
+    gelus = {"gelu": "exact", "gelu_new": "new", "gelu_pytorch_tanh": "tanh"}
     activation = config.get("activation_function", "gelu_new")
     if activation not in gelus:
         raise ValueError(f"config.json: activation_function {activation!r} is not supported")
@@ -129,7 +123,7 @@ def _gpt2(config: Config, context: int | None) -> ModelSpec:
         positions,
         _count(config, "vocab_size"),
         bias=True,
-        norm_eps=_eps(_number(config, "layer_norm_epsilon", 1e-5)),
+        norm_eps=_number(config, "layer_norm_epsilon", 1e-5),
         gelu=gelus[activation],  # type: ignore[arg-type]
     )
 
@@ -164,16 +158,16 @@ def _llama(config: Config, context: int | None) -> ModelSpec:
         context,
         _count(config, "vocab_size"),
         theta,
-        norm_eps=_eps(_number(config, "rms_norm_eps", _NORM_EPS.get(kind, 1e-6))),
-        head_dim=UNSET if head_dim * heads == width else head_dim,
+        norm_eps=_number(config, "rms_norm_eps", _NORM_EPS.get(kind, 1e-6)),
+        head_dim=None if head_dim * heads == width else head_dim,
         rope=rope,
-        qk_norm=_QK_NORM.get(kind, UNSET),  # type: ignore[arg-type]
-        qkv_bias=True if kind == "qwen2" else UNSET,
-        window=UNSET if window is None or window >= own else window,
-        nope_every=_nope_every(config, layers) if kind == "smollm3" else UNSET,
-        post_norm=True if kind == "olmo2" else UNSET,
-        max_context=own if own > context else UNSET,
-        experts=_experts(config) if kind in _EXPERTS_OF else UNSET,
+        qk_norm=_QK_NORM.get(kind),  # type: ignore[arg-type]
+        qkv_bias=kind == "qwen2",
+        window=window if window is not None and window < own else None,
+        nope_every=_nope_every(config, layers) if kind == "smollm3" else None,
+        post_norm=kind == "olmo2",
+        max_context=own if own > context else None,
+        experts=_experts(config) if kind in _EXPERTS_OF else None,
     )
 
 
@@ -246,7 +240,7 @@ def _window(config: Config, layers: int) -> int | None:
     return _count(config, "sliding_window", 4096)
 
 
-def _nope_every(config: Config, layers: int) -> int | UnsetType:
+def _nope_every(config: Config, layers: int) -> int | None:
     """Which layers have no positions: every so many-th, or none.
 
     Raises:
@@ -260,7 +254,7 @@ def _nope_every(config: Config, layers: int) -> int | UnsetType:
         raise ValueError("config.json: no_rope_layers should have a number for every layer")
     without = [layer + 1 for layer in range(layers) if not rotates[layer]]
     if not without:
-        return UNSET
+        return None
     if without != list(range(without[0], layers + 1, without[0])):
         raise ValueError("config.json: no_rope_layers are not every so many-th layer")
     return without[0]
@@ -277,7 +271,7 @@ _READERS: dict[str, Callable[[Config, int | None], ModelSpec]] = {
 
 
 def _gpt2_config(spec: ModelSpec) -> dict[str, Any]:
-    gelus: dict[object, str] = {UNSET: "gelu", "new": "gelu_new", "tanh": "gelu_pytorch_tanh"}
+    gelus: dict[str, str] = {"exact": "gelu", "new": "gelu_new", "tanh": "gelu_pytorch_tanh"}
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -288,7 +282,7 @@ def _gpt2_config(spec: ModelSpec) -> dict[str, Any]:
         "n_head": spec.heads,
         "n_inner": spec.ffn_width,
         "activation_function": gelus[spec.gelu],
-        "layer_norm_epsilon": spec.eps,
+        "layer_norm_epsilon": spec.norm_eps,
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
@@ -311,16 +305,16 @@ _CLASSES = {
 
 def _model_type(spec: ModelSpec) -> str:
     names = ("qk_norm", "qkv_bias", "window", "nope_every", "post_norm", "experts")
-    used = {name for name in names if getattr(spec, name) is not UNSET}
+    used = {name for name in names if getattr(spec, name)}
     for kind, (_, switches) in _CLASSES.items():
-        if used == set(switches) and spec.qk_norm == _QK_NORM.get(kind, UNSET):
+        if used == set(switches) and spec.qk_norm == _QK_NORM.get(kind):
             return kind
     raise ValueError(f"transformers has no model with {' and '.join(sorted(used))}")
 
 
 def _llama_config(spec: ModelSpec) -> dict[str, Any]:
     kind = _model_type(spec)
-    if kind in ("qwen2", "olmo2", "smollm3", "olmoe") and spec.head_dim is not UNSET:
+    if kind in ("qwen2", "olmo2", "smollm3", "olmoe") and spec.head_dim is not None:
         raise ValueError(f"transformers' {kind} has no free head_dim")
     config = {
         "model_type": kind,
@@ -334,7 +328,7 @@ def _llama_config(spec: ModelSpec) -> dict[str, Any]:
         "num_key_value_heads": spec.kv_heads,
         "head_dim": spec.head_width,
         "hidden_act": "silu",
-        "rms_norm_eps": spec.eps,
+        "rms_norm_eps": spec.norm_eps,
         "rope_theta": spec.rope_theta,
         "rope_scaling": _rope_config(spec),
         "attention_bias": False,
@@ -342,9 +336,9 @@ def _llama_config(spec: ModelSpec) -> dict[str, Any]:
     }
     if kind == "mistral":
         config["sliding_window"] = spec.window
-    if spec.nope_every is not UNSET:
+    if spec.nope_every is not None:
         config["no_rope_layers"] = [int(spec.has_positions(i)) for i in range(spec.layers)]
-    if spec.experts is not UNSET:
+    if spec.experts is not None:
         config |= _experts_config(kind, spec.experts, spec.ffn_width)
     return config
 
@@ -367,7 +361,7 @@ def _experts_config(kind: str, experts: Experts, width: int) -> dict[str, Any]:
 
 def _rope_config(spec: ModelSpec) -> dict[str, Any] | None:
     rope = spec.rope
-    if rope is UNSET or rope.kind == "default":
+    if rope is None or rope.kind == "default":
         return None
     found = {"rope_type": rope.kind, "factor": rope.factor}
     if rope.kind == "linear":

@@ -5,7 +5,6 @@ One table goes both ways: an import joins their tensors to ours, an export cuts 
 
 from dataclasses import dataclass
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from model_zoo.specs.architecture import Tensors
@@ -80,7 +79,7 @@ def tensor_shapes(spec: ModelSpec) -> Tensors:
 
 def zeros(spec: ModelSpec) -> Tensors:
     """Return the shapes of the tensors that theirs has and ours lacks, because they are zero."""
-    if spec.architecture != "gpt" or spec.has_bias:
+    if spec.architecture != "gpt" or spec.bias:
         return {}
     shapes = tensor_shapes(replace(spec, bias=True))
     biases = {name: shape for name, shape in shapes.items() if name.endswith(".bias")}
@@ -101,15 +100,15 @@ def _theirs(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Theirs:
         rows = [heads * spec.head_width for heads in (spec.heads, spec.kv_heads, spec.kv_heads)]
         named = zip("qkv", rows, strict=True)
         return Theirs(tuple((f"{prefix}self_attn.{q}_proj.{kind}", count) for q, count in named))
-    if part.startswith("ffn.") and spec.experts is not UNSET:
+    if part.startswith("ffn.") and spec.experts is not None:
         return _of_experts(spec, prefix, part.removeprefix("ffn."), shape[0])
-    names = _LLAMA if spec.post_norm is UNSET else _LLAMA | _NORMS_AFTER
+    names = _LLAMA | _NORMS_AFTER if spec.post_norm else _LLAMA
     return Theirs(((f"{prefix}{names[part]}.{kind}", shape[0]),))
 
 
 def _of_experts(spec: ModelSpec, prefix: str, part: str, rows: int) -> Theirs:
     """The router; or of every expert, below one another, its gate and up, or its down."""
-    mixtral = spec.qk_norm is UNSET
+    mixtral = spec.qk_norm is None
     names = _MIXTRAL if mixtral else _MIXTURE
     if part == "router":
         return Theirs(((f"{prefix}{names[part]}.weight", rows),))

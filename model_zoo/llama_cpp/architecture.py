@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import UNSET
-
 from model_zoo.huggingface.config import to_config
 from model_zoo.specs.model import ModelSpec
 
@@ -77,10 +75,10 @@ def keys(spec: ModelSpec) -> Keys:
         "vocab_size": spec.vocab,
     }
     if name == "gpt2":
-        own["attention.layer_norm_epsilon"] = spec.eps
+        own["attention.layer_norm_epsilon"] = spec.norm_eps
     else:
         own |= _rotating(spec)
-    if spec.experts is not UNSET:
+    if spec.experts is not None:
         own["expert_count"] = spec.experts.count
         own["expert_used_count"] = spec.experts.active
         own["expert_feed_forward_length"] = spec.ffn_width
@@ -92,25 +90,25 @@ def longest(spec: ModelSpec) -> int:
 
     llama.cpp's llama looks back on everything: beyond a window it would compute something else.
     """
-    return spec.longest if spec.window is UNSET else min(spec.longest, spec.window)
+    return spec.longest if spec.window is None else min(spec.longest, spec.window)
 
 
 def _rotating(spec: ModelSpec) -> Keys:
     found: Keys = {
-        "attention.layer_norm_rms_epsilon": spec.eps,
+        "attention.layer_norm_rms_epsilon": spec.norm_eps,
         "attention.key_length": spec.head_width,
         "attention.value_length": spec.head_width,
         "rope.dimension_count": spec.head_width,
         "rope.freq_base": spec.rope_theta,
     }
-    if spec.rope is not UNSET and spec.rope.kind == "linear":
+    if spec.rope is not None and spec.rope.kind == "linear":
         found |= {"rope.scaling.type": "linear", "rope.scaling.factor": spec.rope.factor}
     return found
 
 
 def _difference(spec: ModelSpec, name: str) -> str | None:
     """Say in words what an architecture does otherwise than a model, or None."""
-    if spec.experts is not UNSET:
+    if spec.experts is not None:
         if name == "qwen3moe" and spec.experts.shares == "all":
             return "knows only shares of the chosen experts, and this model has shares of all"
         if name == "olmoe" and spec.experts.shares == "chosen":
@@ -119,6 +117,6 @@ def _difference(spec: ModelSpec, name: str) -> str | None:
         return "has as many key heads as query heads, and this model has fewer"
     if name == "smollm3" and spec.nope_every != _EVERY:
         return f"leaves positions out of every {_EVERY}th layer, and this model of other ones"
-    if spec.rope is not UNSET and spec.rope.kind == "llama3" and name != "llama":
+    if spec.rope is not None and spec.rope.kind == "llama3" and name != "llama":
         return "does not read the scaling of rotary angles that this model has, that of Llama 3"
     return None

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
 from model_zoo.huggingface.layout import tensor_shapes
@@ -63,11 +62,11 @@ def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
         if name not in state or tuple(state[name].shape) != shape:
             raise ValueError(f"{name} is missing in the state, or has another shape")
         yield from _theirs(spec, name, state[name], exchanged)
-    if spec.tied is True:  # some of its models would find it themselves, and others not
+    if spec.tied:  # some of its models would find it themselves, and others not
         yield "output.weight", state["embed.token.weight"]
-    if spec.architecture == "gpt" and not spec.has_bias:
+    if spec.architecture == "gpt" and not spec.bias:
         yield from _zeros(spec)
-    if spec.rope is not UNSET and spec.rope.kind == "llama3":
+    if spec.rope is not None and spec.rope.kind == "llama3":
         steps = torch.arange(0, spec.head_width, 2).float()
         angles = 1.0 / spec.rope_theta ** (steps / spec.head_width)  # (D / 2)
         yield "rope_freqs.weight", angles / scaled(angles, spec.rope)  # they divide by it
@@ -89,10 +88,10 @@ def _theirs(spec: ModelSpec, name: str, tensor: Tensor, exchanged: bool) -> Name
         sides = tensor.view(spec.experts_per_layer, 2, spec.ffn_width, -1)  # (E, 2, F, C)
         yield f"{prefix}ffn_gate_exps.{kind}", sides[:, 0]
         yield f"{prefix}ffn_up_exps.{kind}", sides[:, 1]
-    elif part == "ffn.down" and spec.experts is not UNSET:
+    elif part == "ffn.down" and spec.experts is not None:
         yield f"{prefix}ffn_down_exps.{kind}", tensor.view(spec.experts.count, spec.width, -1)
     else:
-        names = _OF_BLOCK if spec.post_norm is UNSET else _OF_BLOCK | _NORMS_AFTER
+        names = _OF_BLOCK | _NORMS_AFTER if spec.post_norm else _OF_BLOCK
         yield f"{prefix}{names[part]}.{kind}", tensor
 
 

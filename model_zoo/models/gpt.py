@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 
 import torch
-from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,8 +24,8 @@ from model_zoo.specs.model import ModelSpec
 
 
 def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """The normalisation of this architecture: gain always, shift only with `spec.has_bias`."""
-    return nn.LayerNorm(spec.width, eps=spec.eps, bias=spec.has_bias)
+    """The normalisation of this architecture: gain always, shift only with `spec.bias`."""
+    return nn.LayerNorm(spec.width, eps=spec.norm_eps, bias=spec.bias)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -40,8 +39,8 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.heads = spec.heads
-        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.has_bias)
-        self.out = nn.Linear(spec.width, spec.width, bias=spec.has_bias)
+        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.bias)
+        self.out = nn.Linear(spec.width, spec.width, bias=spec.bias)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, _ = x.shape
@@ -73,8 +72,8 @@ def tanh_gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-_GELUS: dict[object, Callable[[Tensor], Tensor]] = {
-    UNSET: F.gelu,
+_GELUS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exact": F.gelu,
     "tanh": tanh_gelu,
     "new": gelu_of_gpt2,
 }
@@ -86,8 +85,8 @@ class FeedForward(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.gelu = _GELUS[spec.gelu]
-        self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.has_bias)
-        self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.has_bias)
+        self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
+        self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down(self.gelu(self.up(x)))  # (B, T, C)
@@ -136,7 +135,7 @@ class Head(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.norm = layer_norm(spec)
-        if spec.tied is UNSET:
+        if not spec.tied:
             self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
 
     def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:

@@ -17,7 +17,6 @@ layout of Hugging Face); Shazeer, arXiv 2002.05202 (SwiGLU); Ainslie et al., arX
 import math
 
 import torch
-from msgspec import UNSET
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,7 +34,7 @@ def rotary_tables(spec: ModelSpec) -> tuple[Tensor, Tensor]:
     # Named device: tables hold real numbers even while a model is laid out on "meta".
     positions = torch.arange(spec.context, device="cpu")
     steps = torch.arange(0, spec.head_width, 2, device="cpu")
-    if spec.rope is UNSET:
+    if spec.rope is None:
         exponents = steps.double() / spec.head_width
         angles = torch.outer(positions.double(), spec.rope_theta**-exponents)  # (context, D / 2)
         return angles.cos().float(), angles.sin().float()
@@ -82,14 +81,14 @@ class Attention(nn.Module):
         super().__init__()
         self.head_width, self.window = spec.head_width, spec.window
         self.groups = [spec.heads, spec.kv_heads, spec.kv_heads]
-        self.qkv = nn.Linear(spec.width, spec.qkv_width, bias=spec.qkv_bias is True)
+        self.qkv = nn.Linear(spec.width, spec.qkv_width, bias=spec.qkv_bias)
         self.out = nn.Linear(spec.joined_width, spec.width, bias=False)
         self.norm_heads_at_once = spec.qk_norm == "projection"
         self.q_norm = self.k_norm = None
-        if spec.qk_norm is not UNSET:
+        if spec.qk_norm is not None:
             query, key = self.groups[:2] if self.norm_heads_at_once else (1, 1)
-            self.q_norm = nn.RMSNorm(query * spec.head_width, eps=spec.eps)
-            self.k_norm = nn.RMSNorm(key * spec.head_width, eps=spec.eps)
+            self.q_norm = nn.RMSNorm(query * spec.head_width, eps=spec.norm_eps)
+            self.k_norm = nn.RMSNorm(key * spec.head_width, eps=spec.norm_eps)
         self.rotates = spec.has_positions(layer)
         if self.rotates:
             cos, sin = rotary_tables(spec)
@@ -134,7 +133,7 @@ class Attention(nn.Module):
 
     def _seen(self, length: int, device: torch.device) -> Tensor | None:
         """Which tokens each token sees, (T, T), where that is not all before it."""
-        if self.window is UNSET or length <= self.window:
+        if self.window is None or length <= self.window:
             return None
         positions = torch.arange(length, device=device)
         back = positions[:, None] - positions  # (T, T)
@@ -161,11 +160,11 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        self.attn_norm = nn.RMSNorm(spec.width, eps=spec.eps)
+        self.attn_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
         self.attn = Attention(spec, layer)
-        self.ffn_norm = nn.RMSNorm(spec.width, eps=spec.eps)
-        self.ffn = FeedForward(spec) if spec.experts is UNSET else Mixture(spec, spec.experts)
-        self.norms_after = spec.post_norm is True
+        self.ffn_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        self.ffn = FeedForward(spec) if spec.experts is None else Mixture(spec, spec.experts)
+        self.norms_after = spec.post_norm
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         if self.norms_after:
@@ -197,8 +196,8 @@ class Head(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(spec.width, eps=spec.eps)
-        if spec.tied is UNSET:
+        self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        if not spec.tied:
             self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
 
     def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:

@@ -12,7 +12,6 @@ Source: Hu et al., arXiv 2106.09685; `peft`, `tuners/lora/layer.py`.
 from typing import Any
 
 import torch
-from msgspec import UNSET, UnsetType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -83,7 +82,7 @@ def frozen(weight: Tensor, base: str) -> nn.Parameter:
     return nn.Parameter(weight.detach().to(_DTYPES[base]), requires_grad=False)
 
 
-def kept(found: Tensor, own: Tensor, lora: Lora | UnsetType) -> Tensor:
+def kept(found: Tensor, own: Tensor, lora: Lora | None) -> Tensor:
     """Return a parameter's new value in the type in which a stage keeps it.
 
     Args:
@@ -91,7 +90,7 @@ def kept(found: Tensor, own: Tensor, lora: Lora | UnsetType) -> Tensor:
         own: the parameter as it is, on any device.
         lora: the stage's adapters.
     """
-    if own.dtype == torch.uint8 and lora is not UNSET:
+    if own.dtype == torch.uint8 and lora is not None:
         return pack(found, lora.base)
     return found.to(own.dtype)
 

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
-import msgspec
-from msgspec import Struct
+from msgspec import NODEFAULT
+from msgspec.structs import fields
 
+from model_zoo.specs.description import Description
 from model_zoo.specs.precision import DEFAULT, Precision
 
 Tensors = dict[str, tuple[int, ...]]
@@ -25,32 +26,13 @@ _LARGEST = {
     "context": 1 << 20,
     "vocab": 1 << 20,
 }
-SWITCHES = (
-    "bias",
-    "norm_eps",
-    "gelu",
-    "head_dim",
-    "rope",
-    "qk_norm",
-    "qkv_bias",
-    "window",
-    "nope_every",
-    "post_norm",
-    "max_context",
-    "experts",
-    "tied",
-    "lora",
-)
-"""Fields that a manifest leaves out unless they are used; an architecture names those it has."""
 MAX_EXPERTS = 512
 """Of a layer."""
 MAX_EXPERTS_IN_ALL = 1 << 15
 """Of all layers: each has three tensors in a Hugging Face folder."""
-NORM_EPS = 1e-5
-"""Of every norm, where `norm_eps` does not say otherwise."""
 
 
-class Rope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Rope(Description, frozen=True):
     """Rotary angles computed in fp32, as `transformers` does, and how they are scaled.
 
     Fields:
@@ -72,6 +54,7 @@ class Rope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     original: int = 8192
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1.0 <= self.factor <= 1e6:
             raise ValueError(f"rope.factor must lie between 1 and 1e6, got {self.factor!r}")
         if not 0.0 < self.low < self.high <= 1e6:
@@ -84,7 +67,7 @@ class Rope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             raise ValueError(f"rope {self.kind} has numbers that it does not use: leave them out")
 
 
-class Experts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Experts(Description, frozen=True):
     """A feed-forward part of many experts, of which a router chooses a few for each token.
 
     Fields:
@@ -105,6 +88,7 @@ class Experts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     balance: float = 0.001
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if type(self.count) is not int or not 2 <= self.count <= MAX_EXPERTS:
             raise ValueError(f"experts.count must lie between 2 and {MAX_EXPERTS}: {self.count!r}")
         if type(self.active) is not int or not 1 <= self.active <= self.count:
@@ -123,7 +107,7 @@ Base = Literal["bf16", "fp32", "int8", "nf4"]
 BASES: tuple[str, ...] = get_args(Base)
 
 
-class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Lora(Description, frozen=True):
     """Adapters of low rank beside frozen weights: x W^T + (x A^T B^T) alpha / rank.
 
     Only A (rank, columns) and B (rows, rank) are trained. Source: Hu et al., arXiv 2106.09685.
@@ -146,6 +130,7 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     base: Base = "bf16"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if type(self.rank) is not int or not 1 <= self.rank <= 1 << 16:
             raise ValueError(f"lora.rank must lie between 1 and 65536, got {self.rank!r}")
         if not 0.0 < self.alpha <= 1e6:
@@ -188,7 +173,7 @@ class LinearPart(NamedTuple):
     columns: int
 
 
-class Shape(Struct, frozen=True, forbid_unknown_fields=True):
+class Shape(Description, frozen=True):
     """The numbers of a decoder-only transformer, each in its range.
 
     Fields:
@@ -199,22 +184,22 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         context: longest sequence in tokens.
         vocab: number of tokens.
         rope_theta: base of the rotary angles, where the architecture has them.
-        bias: set where linear layers and norms have biases; left out otherwise.
-        norm_eps: what norms add to the variance, where it is not 1e-5.
-        gelu: `tanh`, the approximation by a tangent, or `new`, the same in GPT-2's own steps, whose
-            last bits differ; left out for the exact GELU.
+        bias: whether linear layers and norms have biases.
+        norm_eps: what norms add to the variance.
+        gelu: `exact`, by erf; `tanh`, the approximation by a tangent; or `new`, the same in GPT-2's
+            own steps, whose last bits differ.
         head_dim: size D of one attention head, where it is not width / heads.
-        rope: rotary angles as `transformers` computes them; left out for angles computed in fp64.
+        rope: rotary angles as `transformers` computes them; None: angles computed in fp64.
         qk_norm: queries and keys are normalised, each `head` by itself or the whole `projection`.
-        qkv_bias: set where queries, keys and values have biases.
-        window: tokens that a token looks back on, itself included; left out for all.
+        qkv_bias: whether queries, keys and values have biases.
+        window: tokens that a token looks back on, itself included; None: all.
         nope_every: every so many-th layer has no rotary positions.
-        post_norm: set where what attention and feed-forward return is normalised, not what they
+        post_norm: whether what attention and feed-forward return is normalised, not what they
             take.
         max_context: longest sequence that an imported model takes, in tokens, where it is trained
             on shorter ones.
         experts: the feed-forward part is a mixture of them, each of inner size ffn_width.
-        tied: set where the output projection is the embedding's own matrix; one stage then has
+        tied: whether the output projection is the embedding's own matrix; one stage then has
             both.
         lora: the weights are frozen, and adapters beside them are trained.
 
@@ -231,71 +216,58 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     context: int
     vocab: int = 256
     rope_theta: float = 10_000.0
-    bias: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    norm_eps: float | msgspec.UnsetType = msgspec.UNSET
-    gelu: Literal["tanh", "new"] | msgspec.UnsetType = msgspec.UNSET
-    head_dim: int | msgspec.UnsetType = msgspec.UNSET
-    rope: Rope | msgspec.UnsetType = msgspec.UNSET
-    qk_norm: Literal["head", "projection"] | msgspec.UnsetType = msgspec.UNSET
-    qkv_bias: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    window: int | msgspec.UnsetType = msgspec.UNSET
-    nope_every: int | msgspec.UnsetType = msgspec.UNSET
-    post_norm: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    max_context: int | msgspec.UnsetType = msgspec.UNSET
-    experts: Experts | msgspec.UnsetType = msgspec.UNSET
-    tied: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    lora: Lora | msgspec.UnsetType = msgspec.UNSET
+    bias: bool = False
+    norm_eps: float = 1e-5
+    gelu: Literal["exact", "tanh", "new"] = "exact"
+    head_dim: int | None = None
+    rope: Rope | None = None
+    qk_norm: Literal["head", "projection"] | None = None
+    qkv_bias: bool = False
+    window: int | None = None
+    nope_every: int | None = None
+    post_norm: bool = False
+    max_context: int | None = None
+    experts: Experts | None = None
+    tied: bool = False
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= largest:
                 raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
-        if self.head_dim is msgspec.UNSET and self.width % self.heads:
+        if self.head_dim is None and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if not 0 < self.rope_theta <= 1e30:
             raise ValueError(f"rope_theta must lie above 0, got {self.rope_theta!r}")
         self._check_switches()
 
     def _check_switches(self) -> None:
-        for name in ("bias", "qkv_bias", "post_norm", "tied"):
-            if getattr(self, name) not in (True, msgspec.UNSET):
-                raise ValueError(f"{name} must be True, or left out")
         bounds = {"head_dim": 4096, "window": 1 << 20, "nope_every": 1024, "max_context": 1 << 24}
         for name, largest in bounds.items():
             value = getattr(self, name)
-            if value is not msgspec.UNSET and not (type(value) is int and 1 <= value <= largest):
+            if value is not None and not (type(value) is int and 1 <= value <= largest):
                 raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
-        in_all = self.layers * (0 if self.experts is msgspec.UNSET else self.experts.count)
+        in_all = self.layers * (0 if self.experts is None else self.experts.count)
         if in_all > MAX_EXPERTS_IN_ALL:
             raise ValueError(f"{in_all} experts in all layers are above {MAX_EXPERTS_IN_ALL}")
-        if not 0 < self.eps <= 0.1:
+        if not 0 < self.norm_eps <= 0.1:
             raise ValueError(f"norm_eps must lie between 0 and 0.1, got {self.norm_eps!r}")
-        if self.max_context is not msgspec.UNSET and self.max_context <= self.context:
+        if self.max_context is not None and self.max_context <= self.context:
             raise ValueError("max_context must be above context, or left out")
-        # One model has one spelling.
-        if self.norm_eps == NORM_EPS or self.head_dim == self.width / self.heads:
-            raise ValueError("norm_eps 1e-5 and head_dim width / heads are the usual: leave it out")
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether linear layers and norms have biases."""
-        return self.bias is True
-
-    @property
-    def eps(self) -> float:
-        """What norms add to the variance."""
-        return NORM_EPS if self.norm_eps is msgspec.UNSET else self.norm_eps
+        if self.head_dim == self.width / self.heads:  # one model has one spelling
+            raise ValueError("head_dim width / heads is the usual: leave it out")
 
     @property
     def longest(self) -> int:
         """The longest sequence that the model takes, in tokens."""
-        return self.context if self.max_context is msgspec.UNSET else self.max_context
+        return self.context if self.max_context is None else self.max_context
 
     @property
     def head_width(self) -> int:
         """Size D of one attention head."""
-        return self.width // self.heads if self.head_dim is msgspec.UNSET else self.head_dim
+        return self.width // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def joined_width(self) -> int:
@@ -305,21 +277,29 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def experts_per_layer(self) -> int:
         """Feed-forward parts of a layer: its experts, or one."""
-        return 1 if self.experts is msgspec.UNSET else self.experts.count
+        return 1 if self.experts is None else self.experts.count
 
     @property
     def experts_per_token(self) -> int:
         """Feed-forward parts of a layer that a token passes."""
-        return 1 if self.experts is msgspec.UNSET else self.experts.active
+        return 1 if self.experts is None else self.experts.active
 
     def has_positions(self, layer: int) -> bool:
         """Whether a layer has rotary positions."""
-        return self.nope_every is msgspec.UNSET or (layer + 1) % self.nope_every != 0
+        return self.nope_every is None or (layer + 1) % self.nope_every != 0
 
     @property
     def qkv_width(self) -> int:
         """Rows of the fused query, key and value projection."""
         return (self.heads + 2 * self.kv_heads) * self.head_width
+
+
+SWITCHES = {
+    field.name: field.default
+    for field in fields(Shape)
+    if field.default is not NODEFAULT and field.name not in ("vocab", "rope_theta")
+}
+"""Fields that not every architecture has, with their defaults; each architecture names its own."""
 
 
 class Architecture(ABC):
@@ -393,7 +373,7 @@ def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors
 
 def projection(shape: Shape) -> Tensors:
     """Return the parameters of the output projection; none where the embedding's matrix is it."""
-    return linear("proj", shape.vocab, shape.width) if shape.tied is msgspec.UNSET else {}
+    return linear("proj", shape.vocab, shape.width) if not shape.tied else {}
 
 
 def norm(name: str, width: int, *, bias: bool = False) -> Tensors:

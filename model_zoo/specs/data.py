@@ -4,10 +4,10 @@ from fractions import Fraction
 from math import gcd
 from typing import Annotated, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from model_zoo.specs import tokens
+from model_zoo.specs.description import Description
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Mixture, Part, Schedule
 from model_zoo.specs.tokens import TokenizerSpec, token_bytes
 from model_zoo.specs.windows import Windows, training_windows, window_count
@@ -21,22 +21,22 @@ MOST_BYTES = 2**44
 Source = Literal["stdlib", "text", "jsonl", "tokens"]
 
 
-class Answers(Struct, frozen=True, forbid_unknown_fields=True):
+class Answers(Description, frozen=True):
     """Says that tokens are conversations of which only the answers are learned.
 
     Fields:
         context: tokens of a window; each has one conversation, padded at its end.
         learned: tokens of the whole data that are learned; of each window at least one.
-        packed: a window may have several conversations, and its tokens say where each begins; left
-            out where it has one.
+        packed: whether a window may have several conversations; its tokens then say where each
+            begins.
     """
 
     context: Annotated[int, Meta(ge=2, le=2**17)]
     learned: Annotated[int, Meta(ge=1, le=2**40)]
-    packed: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    packed: bool = False
 
 
-class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class DataSpec(Description, frozen=True):
     """The training text; any peer whose bytes have the digest can serve it.
 
     Fields:
@@ -45,10 +45,9 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         name: of the file, for people.
         size_bytes, digest: of the text or of the tokens, in hex. A text's digest is its
             BLAKE2b-256, that of tokens the root of `specs.merkle`.
-        tokenizer: name of a tokenizer of the zoo, or the one that made the tokens; left out for
-            bytes.
-        answers: left out where all tokens are learned.
-        parts: of a mixture, in the order in which they lie; left out where there is one.
+        tokenizer: name of a tokenizer of the zoo, or the one that made the tokens.
+        answers: None: all tokens are learned.
+        parts: of a mixture, in the order in which they lie; empty: it is none.
 
     Raises:
         ValueError: the tokenizer is unknown, or tokens, their bytes and their parts do not go
@@ -59,35 +58,32 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=64)]
     size_bytes: Annotated[int, Meta(ge=2, le=MOST_BYTES)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    tokenizer: str | TokenizerSpec | msgspec.UnsetType = msgspec.UNSET
-    answers: Answers | msgspec.UnsetType = msgspec.UNSET
-    parts: (
-        Annotated[tuple[Part, ...], Meta(min_length=2, max_length=MOST_PARTS)] | msgspec.UnsetType
-    ) = msgspec.UNSET
+    tokenizer: str | TokenizerSpec = tokens.DEFAULT
+    answers: Answers | None = None
+    parts: Annotated[tuple[Part, ...], Meta(min_length=2, max_length=MOST_PARTS)] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.source == "tokens":
             self._check_tokens()
             return
         if isinstance(self.tokenizer, TokenizerSpec):
             raise ValueError(f"a text of the source {self.source} brings no tokenizer")
-        if self.masked or self.mixed:
+        if self.masked or self.parts:
             raise ValueError(f"a text of the source {self.source} has no answers and no parts")
-        if self.tokenizer == tokens.DEFAULT:  # one run, one spelling
-            raise ValueError(f"tokenizer {tokens.DEFAULT} is the one without a name: leave it out")
         if self.tokenizer_name not in tokens.TOKENIZERS:
             known = ", ".join(tokens.TOKENIZERS)
             name = self.tokenizer_name[:40]
             raise ValueError(f"tokenizer {name!r} is unknown; known are {known}")
 
     def _check_tokens(self) -> None:
-        if isinstance(self.tokenizer, str):
+        if self.tokenizer != tokens.DEFAULT and not self.brought:
             raise ValueError("tokens bring their tokenizer; it has no name")
         if self.size_bytes % self.token_bytes:
             raise ValueError(f"{self.size_bytes} bytes end within a token")
-        if self.mixed:
-            self._check_parts(self.mixed)
-        elif isinstance(self.answers, Answers):
+        if self.parts:
+            self._check_parts(self.parts)
+        elif self.answers is not None:
             _check_answers(self.tokens, self.answers.learned, self.answers.context)
 
     def _check_parts(self, parts: tuple[Part, ...]) -> None:
@@ -102,19 +98,14 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"the weights add up to more than {MOST_SHARES}")
         if gcd(*weights) != 1:  # one mixture, one spelling
             raise ValueError("the weights have a common divisor")
-        learned = [part.learned for part in parts if part.learned is not msgspec.UNSET]
+        learned = [part.learned for part in parts if part.learned is not None]
         if len(learned) != (len(parts) if self.masked else 0):
             raise ValueError("of some parts only answers are learned, of others everything")
-        if isinstance(self.answers, Answers):
+        if self.answers is not None:
             for part, answers in zip(parts, learned, strict=True):
                 _check_answers(self.part_tokens(part), answers, self.answers.context)
             if sum(learned) != self.answers.learned:
                 raise ValueError("the answers of the parts do not add up")
-
-    @property
-    def mixed(self) -> tuple[Part, ...]:
-        """The parts of a mixture; empty: it is none."""
-        return () if self.parts is msgspec.UNSET else self.parts
 
     @property
     def tokenizer_name(self) -> str:
@@ -135,12 +126,12 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def masked(self) -> bool:
         """Whether only answers are learned."""
-        return self.answers is not msgspec.UNSET
+        return self.answers is not None
 
     @property
     def packed(self) -> bool:
         """Whether a sample may have several conversations."""
-        return isinstance(self.answers, Answers) and self.answers.packed is True
+        return self.answers is not None and self.answers.packed
 
     @property
     def token_bytes(self) -> int:
@@ -161,17 +152,16 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         mixture it is the mean over what is learned of the samples, in which each part has the share
         of its weight.
         """
-        if self.mixed:
-            return self._mixed_loss_weight(self.mixed)
-        return (self.tokens - 1) / self.answers.learned if isinstance(self.answers, Answers) else 1
+        if self.parts:
+            return self._mixed_loss_weight(self.parts)
+        return (self.tokens - 1) / self.answers.learned if self.answers else 1
 
     def _mixed_loss_weight(self, parts: tuple[Part, ...]) -> float:
         if not self.masked:
             return 1
         learned = Fraction()  # exact, so that it is the same everywhere
         for part in parts:
-            answers = 0 if part.learned is msgspec.UNSET else part.learned
-            learned += Fraction(part.weight * answers, self.part_tokens(part) - 1)
+            learned += Fraction(part.weight * (part.learned or 0), self.part_tokens(part) - 1)
         return float(sum(part.weight for part in parts) / learned)
 
     @property
@@ -186,23 +176,23 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValueError: there are too few for two windows, of a mixture in one of its parts.
         """
-        if self.mixed:
-            return Mixture(self.mixed, self.token_bytes, context)
+        if self.parts:
+            return Mixture(self.parts, self.token_bytes, context)
         return Windows(self.tokens, context, self.digest)
 
     def part_of(self, sample: int) -> Part | None:
         """Return the part of a mixture that a sample is from, of a run or held out."""
-        if not self.mixed:
+        if not self.parts:
             return None
-        number, _ = Schedule([part.weight for part in self.mixed])(sample)
-        return self.mixed[number]
+        number, _ = Schedule([part.weight for part in self.parts])(sample)
+        return self.parts[number]
 
     def epochs(self, samples: float, context: int) -> list[float]:
         """Return how many times so many samples read each part of a mixture."""
-        total = sum(part.weight for part in self.mixed)
+        total = sum(part.weight for part in self.parts)
         return [
             samples * part.weight / total / training_windows(self.part_tokens(part), context)
-            for part in self.mixed
+            for part in self.parts
         ]
 
     def part_tokens(self, part: Part) -> int:
@@ -212,8 +202,8 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
     def holds_samples(self, context: int) -> bool:
         """Whether training and held-out data have a sample of that context, of a mixture in each
         part, as far as the sizes tell."""
-        if self.mixed:
-            return all(window_count(self.part_tokens(part), context) > 1 for part in self.mixed)
+        if self.parts:
+            return all(window_count(self.part_tokens(part), context) > 1 for part in self.parts)
         if self.source == "tokens":
             return window_count(self.tokens, context) > 1
         return holds_samples(self.size_bytes, context)  # a token is a byte or more

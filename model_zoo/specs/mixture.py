@@ -25,8 +25,9 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta
 
+from model_zoo.specs.description import Description
 from model_zoo.specs.windows import Windows, leaves_of
 
 MOST_PARTS = 64
@@ -34,21 +35,21 @@ MOST_SHARES = 1 << 16
 """Sum of the weights: the length of a cycle."""
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True):
+class Part(Description, frozen=True):
     """A part of the tokens.
 
     Fields:
         name: for people.
         size_bytes, digest: of the part alone; the digest is its root, in hex.
         weight: its share, by the sum of all weights.
-        learned: as in `specs.data.Answers`, of this part; left out where all tokens are learned.
+        learned: as in `specs.data.Answers`, of this part; None: all tokens are learned.
     """
 
     name: Annotated[str, Meta(max_length=40)]
     size_bytes: Annotated[int, Meta(ge=2, le=2**44)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     weight: Annotated[int, Meta(ge=1, lt=MOST_SHARES)]
-    learned: Annotated[int, Meta(ge=1, le=2**40)] | UnsetType = UNSET
+    learned: Annotated[int, Meta(ge=1, le=2**40)] | None = None
 
 
 class Schedule:

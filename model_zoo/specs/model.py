@@ -7,7 +7,6 @@ from it.
 import math
 from functools import lru_cache
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from model_zoo.specs.architecture import SWITCHES, Architecture, Shape, Tensors, prefixed
@@ -35,13 +34,13 @@ class ModelSpec(Shape, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        super(ModelSpec, self).__post_init__()  # noqa: UP008  (msgspec makes the class anew)
+        super().__post_init__()
         if self.architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             name = self.architecture[:40]
             raise ValueError(f"architecture {name!r} is unknown; known are {known}")
-        for name in SWITCHES:
-            if getattr(self, name) is not UNSET and name not in self.facts.switches:
+        for name, usual in SWITCHES.items():
+            if getattr(self, name) != usual and name not in self.facts.switches:
                 plural = {"bias": "biases"}.get(name, name)
                 raise ValueError(f"{self.architecture} has no {plural}; leave {name} out")
         if problem := self.facts.problem(self) or _wrong_adapters(self):
@@ -69,18 +68,18 @@ class ModelSpec(Shape, frozen=True):
     @property
     def base(self) -> "ModelSpec":
         """The model without adapters: what is frozen beside them, or the model itself."""
-        return self if self.lora is UNSET else replace(self, lora=UNSET)
+        return self if self.lora is None else replace(self, lora=None)
 
     @property
     def untied(self) -> "ModelSpec":
         """The model with an output projection of its own, so that any stage can be made of it."""
-        return self if self.tied is UNSET else replace(self, tied=UNSET)
+        return replace(self, tied=False) if self.tied else self
 
     @property
     def adapter_tensors(self) -> Tensors:
         """Parameters of one block's adapters, by their names within it; empty without any."""
         found: Tensors = {}
-        if self.lora is not UNSET:
+        if self.lora is not None:
             parts = self.facts.linear_parts(self)
             for target in self.lora.targets:
                 part, prefix = parts[target], adapter_name(parts[target].module, target)
@@ -130,9 +129,9 @@ def adapter_name(module: str, target: str) -> str:
 def _wrong_adapters(spec: ModelSpec) -> str | None:
     """Say in words why a model cannot have its adapters, or None."""
     lora = spec.lora
-    if lora is UNSET:
+    if lora is None:
         return None
-    if spec.experts is not UNSET:
+    if spec.experts is not None:
         return "a mixture of experts cannot have adapters: leave lora out and train all of it"
     parts = spec.facts.linear_parts(spec)
     for target in lora.targets:

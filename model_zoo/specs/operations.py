@@ -5,8 +5,6 @@ graph was not kept, counts once. Model FLOP utilisation (MFU) is these operation
 what the device multiplies per second (Chowdhery et al., arXiv 2204.02311, appendix B).
 """
 
-from msgspec import UNSET
-
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 
@@ -20,7 +18,7 @@ def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
     Backward counts twice forward (Kaplan et al., arXiv 2001.08361, section 2.1), or once where all
     weights are frozen.
     """
-    passes = _BACKWARD_AND_FORWARD if spec.lora is UNSET else _FROZEN
+    passes = _BACKWARD_AND_FORWARD if spec.lora is None else _FROZEN
     return passes * forward_flops_per_token(spec, part)
 
 
@@ -42,6 +40,6 @@ def forward_flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
 def _looked_at_twice(spec: ModelSpec) -> int:
     """Twice the tokens that one attends to on average: T, or in a window W less."""
     context = spec.context
-    if spec.window is UNSET or spec.window >= context:
+    if spec.window is None or spec.window >= context:
         return context
     return 2 * spec.window - spec.window**2 // context

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-from msgspec import Struct
+from model_zoo.specs.description import Description
 
 DEFAULT = "adamw"
 
@@ -44,7 +43,7 @@ OPTIMIZERS = {
 _MAX_STEPS = 2**40
 
 
-class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class OptimizerSpec(Description, frozen=True):
     """An optimizer, its learning rate after a linear warm-up, and what is added to the loss.
 
     Fields:
@@ -53,12 +52,11 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
         beta1, beta2, eps, weight_decay: as in AdamW, where the optimizer has them; the decay
             touches matrices only.
         clip: largest norm of the whole model's gradient; 0 switches clipping off.
-        kind: name of an optimizer of the zoo; left out for AdamW.
-        schedule: name of a schedule of the learning rate; left out for the cosine.
+        name: of an optimizer of the zoo.
+        schedule: name of a schedule of the learning rate.
         decay_from: `wsd`: the step at which the rate begins to fall.
         z_loss: weight of the square of the logits' log-sum-exp, which is added to every token's
-            loss and keeps logits small; it is not part of the loss that is shown. Left out for
-            none.
+            loss and keeps logits small; it is not part of the loss that is shown. 0: none.
 
     Raises:
         ValueError: a field is out of range.
@@ -73,12 +71,13 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float = 1.0
-    kind: str | msgspec.UnsetType = msgspec.UNSET
-    schedule: str | msgspec.UnsetType = msgspec.UNSET
-    decay_from: int | msgspec.UnsetType = msgspec.UNSET
-    z_loss: float | msgspec.UnsetType = msgspec.UNSET
+    name: str = DEFAULT
+    schedule: str = "cosine"
+    decay_from: int | None = None
+    z_loss: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sane = {
             "0 < lr <= 10": 0 < self.lr <= 10,
             "0 <= min_lr <= lr": 0 <= self.min_lr <= self.lr,
@@ -89,48 +88,29 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
             "0 < eps <= 1": 0 < self.eps <= 1,
             "0 <= weight_decay <= 10": 0 <= self.weight_decay <= 10,
             "0 <= clip <= 1e30": 0 <= self.clip <= 1e30,
-            "0 < z_loss <= 1": self.z_loss is msgspec.UNSET or 0 < self.z_loss <= 1,
+            "0 <= z_loss <= 1": 0 <= self.z_loss <= 1,
         }
         broken = [rule for rule, holds in sane.items() if not holds]
         if broken:
             raise ValueError(f"optimizer needs {', '.join(broken)}")
-        if self.kind == DEFAULT:  # one run, one spelling
-            raise ValueError(f"kind {DEFAULT} is what is meant when it is left out: leave it out")
         if self.name not in OPTIMIZERS:
             known = ", ".join(OPTIMIZERS)
             raise ValueError(f"optimizer {self.name[:40]!r} is unknown; known are {known}")
         self._check_schedule()
 
     def _check_schedule(self) -> None:
-        if self.schedule == DEFAULT_SCHEDULE:
-            raise ValueError(f"schedule {DEFAULT_SCHEDULE} is the one without a name: leave it out")
-        if self.schedule_name not in SCHEDULES:
+        if self.schedule not in SCHEDULES:
             known = ", ".join(SCHEDULES)
-            raise ValueError(f"schedule {self.schedule_name[:40]!r} is unknown; known are {known}")
-        if (self.schedule_name == "wsd") != (self.decay_from is not msgspec.UNSET):
+            raise ValueError(f"schedule {self.schedule[:40]!r} is unknown; known are {known}")
+        if (self.schedule == "wsd") != (self.decay_from is not None):
             raise ValueError("decay_from belongs to the schedule wsd, and to no other")
         if not self.warmup_steps <= self.falls_from <= self.decay_steps:
             raise ValueError("optimizer needs warmup_steps <= decay_from <= decay_steps")
 
     @property
-    def z_weight(self) -> float:
-        """Weight of the z-loss; 0: none."""
-        return 0.0 if self.z_loss is msgspec.UNSET else self.z_loss
-
-    @property
-    def schedule_name(self) -> str:
-        """Name of the schedule of the learning rate."""
-        return DEFAULT_SCHEDULE if self.schedule is msgspec.UNSET else self.schedule
-
-    @property
     def falls_from(self) -> int:
         """The step at which the rate begins to fall, where it does."""
-        return self.warmup_steps if self.decay_from is msgspec.UNSET else self.decay_from
-
-    @property
-    def name(self) -> str:
-        """Name of the optimizer in the zoo."""
-        return DEFAULT if self.kind is msgspec.UNSET else self.kind
+        return self.warmup_steps if self.decay_from is None else self.decay_from
 
 
 def _cosine(progress: float) -> float:
@@ -164,7 +144,7 @@ def learning_rate(spec: OptimizerSpec, step: int) -> float:
         return spec.lr * (step + 1) / (spec.warmup_steps + 1)
     start, end = spec.falls_from, spec.decay_steps
     progress = 1.0 if step >= end else max(0, step - start) / max(1, end - start)
-    left = SCHEDULES[spec.schedule_name](progress)
+    left = SCHEDULES[spec.schedule](progress)
     return spec.min_lr + left * (spec.lr - spec.min_lr)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from msgspec import UNSET
-
 from model_zoo.specs.architecture import Tensors, prefixed
 from model_zoo.specs.model import ModelSpec
 
@@ -53,7 +51,7 @@ def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
     In the model's order; in the same order, a state has them as `specs.state` says. Where the model
     has adapters these are the adapters; what is frozen beside them is `stage_tensors(spec.base)`.
     """
-    if spec.lora is not UNSET:
+    if spec.lora is not None:
         layers = range(part.first_layer, part.last_layer)
         each = (prefixed(f"blocks.{layer}.", spec.adapter_tensors) for layer in layers)
         return {name: shape for tensors in each for name, shape in tensors.items()}
@@ -80,7 +78,7 @@ def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: in
 
 def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
     """Return the memory of what a stage keeps beside its adapters; 0 where it has none."""
-    if spec.lora is UNSET:
+    if spec.lora is None:
         return 0
     blocks = (part.last_layer - part.first_layer) * spec.layer_parameter_count
     ends = stage_parameter_count(spec.base, part) - blocks
@@ -88,7 +86,7 @@ def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
 
 
 def _parameters(spec: ModelSpec, layers: int, *, embeds: bool, has_head: bool) -> int:
-    if spec.lora is not UNSET:
+    if spec.lora is not None:
         return layers * sum(map(math.prod, spec.adapter_tensors.values()))
     count = layers * spec.layer_parameter_count
     count += spec.embedding_parameter_count if embeds else 0

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta
+
+from model_zoo.specs.description import Description
 
 DEFAULT = "bytes"
 TOKENIZERS: dict[str, int] = {
@@ -24,7 +26,7 @@ MAX_TEMPLATE_CHARS = 16 * 1024
 _TWO_BYTES = 1 << 16
 
 
-class ChatFormat(Struct, frozen=True, forbid_unknown_fields=True):
+class ChatFormat(Description, frozen=True):
     """How a tokenizer's model is talked to: as in its `tokenizer_config.json`.
 
     Fields:
@@ -38,21 +40,21 @@ class ChatFormat(Struct, frozen=True, forbid_unknown_fields=True):
     eos: Annotated[str, Meta(max_length=256)] = ""
 
 
-class TokenizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class TokenizerSpec(Description, frozen=True):
     """A tokenizer that travels with the data: a `tokenizer.json` of the `tokenizers` library.
 
     Fields:
         digest, size_bytes: of the file; the digest is BLAKE2b-256, in hex.
         vocab: number of tokens: one more than the largest.
         library: version of the library that made the tokens; another may cut text differently.
-        chat: for people who export the model; left out where the tokenizer has none.
+        chat: for people who export the model; None: the tokenizer has none.
     """
 
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     size_bytes: Annotated[int, Meta(ge=2, le=MAX_TOKENIZER_BYTES)]
     vocab: Annotated[int, Meta(ge=2, le=MAX_VOCAB)]
     library: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,6}){1,3}\Z")]
-    chat: ChatFormat | UnsetType = UNSET
+    chat: ChatFormat | None = None
 
 
 def token_bytes(vocab: int, *, masked: bool = False) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 from numpy.typing import NDArray
 
 from model_zoo.specs.lfs import POINTER, is_pointer
@@ -122,8 +121,7 @@ class Bpe(Tokenizer):
 
     def spec(self) -> TokenizerSpec:
         """Return what a manifest says of it: with the library that is installed here."""
-        chat = UNSET if self.chat is None else self.chat
-        return TokenizerSpec(self.digest, len(self.data), self.vocab, library_version(), chat)
+        return TokenizerSpec(self.digest, len(self.data), self.vocab, library_version(), self.chat)
 
     @cached_property
     def byte_counts(self) -> Tokens:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import UNSET
-
 from model_zoo.specs.course import with_schedule
-from model_zoo.specs.optimizer import DEFAULT_SCHEDULE, OptimizerSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.amendments.amendment import Amendment
 from protocol.amendments.book import Amendments
@@ -82,8 +80,8 @@ def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> Optimizer
     fields: dict[str, Any] = {"lr": lr, "warmup_steps": warmup, "decay_steps": end}
     follows = before.min_lr * lr / before.lr
     fields["min_lr"] = follows if changes.min_lr is None else changes.min_lr
-    schedule = before.schedule_name if changes.schedule is None else changes.schedule
-    fields["schedule"] = UNSET if schedule == DEFAULT_SCHEDULE else schedule
+    schedule = before.schedule if changes.schedule is None else changes.schedule
+    fields["schedule"] = schedule
     fields["decay_from"] = _falls_from(before, changes, schedule, warmup, end)
     try:
         return with_schedule(before, **fields)
@@ -93,12 +91,12 @@ def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> Optimizer
 
 def _falls_from(
     before: OptimizerSpec, changes: Changes, schedule: str, warmup: int, end: int
-) -> object:
+) -> int | None:
     """Return where the rate begins to fall, which only one schedule says."""
     if changes.decay_from is not None:
         return changes.decay_from
     if schedule != "wsd":
-        return UNSET
-    kept = before.schedule_name == "wsd" and changes.decay_steps is None
+        return None
+    kept = before.schedule == "wsd" and changes.decay_steps is None
     kept = kept and before.decay_steps == end
     return before.falls_from if kept else max(warmup, round(end * STABLE_SHARE))

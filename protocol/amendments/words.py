@@ -30,7 +30,7 @@ def _schedule(now: OptimizerSpec, before: OptimizerSpec) -> list[str]:
         ("learning rate", before.lr, now.lr),
         ("final learning rate", before.min_lr, now.min_lr),
         ("warm-up", before.warmup_steps, now.warmup_steps),
-        ("schedule", before.schedule_name, now.schedule_name),
+        ("schedule", before.schedule, now.schedule),
         ("falls from step", before.falls_from, now.falls_from),
         ("final rate at step", before.decay_steps, now.decay_steps),
     )

@@ -143,16 +143,6 @@ class Audit:
         """What the member has signed; empty if that is not here."""
         return self._root
 
-    @property
-    def wants_list(self) -> bool:
-        """Whether the list was asked for and is not here."""
-        return self.state is Stage.LIST
-
-    @property
-    def boundary(self) -> float:
-        """The largest distance so far of what the member sent to its neighbours from ours."""
-        return self._boundary
-
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         computing = self._busy and not self._waits

@@ -2,53 +2,46 @@
 
 A member that has found out another one by an audit signs a charge against it. One charge is one
 word. A member is expelled if more than half of its stage, itself included, have charged it. So the
-liars of a stage expel nobody while they are the minority. Of two replicas none can expel the other:
-there the members of the stages beside it count, too, once one of the two has charged the other
-(``umpires.py``). State: the newest charge of each author against each member, for an hour.
+liars of a stage expel nobody while they are the minority. Of two replicas none can expel the other.
+State: the newest charge of each author against each member, for an hour.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from protocol.audit.umpires import FEWEST
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
 
 KIND: Final = "audit-charge"
+FEWEST: Final = 3
+"""Members of a stage of which a majority can expel one."""
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64
 MAX_AUTHORS: Final = 32
-MAX_AMONG: Final = 64
-SPACING_S: Final = 1.0
-"""Between two charges of an author that are verified, in the long run."""
-AT_ONCE: Final = 16
-"""Of them that are verified at once: half of a full stage may be found out in one step."""
+VERIFIED: Final = Rate(1.0, 16)
+"""Charges of an author that are verified: half of a full stage may be found out in one step."""
 
-Reason = Literal["lies", "other", "sums", "fails", "accuses"]
+Reason = Literal["lies", "other", "sums", "fails"]
 WORDS: Final[dict[Reason, str]] = {
     "lies": "contributed what it should not have computed",
     "other": "contributed something else than it had signed",
     "sums": "broadcast a sum that is not the sum of what was contributed",
     "fails": "did not stand too many audits",
-    "accuses": "accused a member falsely",
 }
 
 
 class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body: the contribution that was audited, and what is held against the member.
-
-    ``accuses`` is about the member's own charge on that contribution of another one.
-    """
+    """The signed body: the contribution that was audited, and what is held against the member."""
 
     stage: StageIndex
     member: PeerText
@@ -57,10 +50,6 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     root: StateHash
     """The commitment or the sum that was audited; empty if it was never shown."""
     reason: Reason
-    among: Annotated[int, Meta(ge=0, le=MAX_AMONG)] = 0
-    """Where umpires judge: how many judge, as the author knows them: of the stage by its last plan,
-    an umpire by its own eyes; 0: not said. The largest number counts, so all who have the same
-    charges wait for the same majority, whomever each of them sees."""
 
 
 CHARGE: Final = Canonical(Charge, "charge")
@@ -94,12 +83,6 @@ def check(out: VotedOut, swarm: SwarmId) -> str:
 
 
 JudgesOf = Callable[[Charge], Collection[PeerId]]
-UmpiresOf = Callable[[int], Collection[PeerId]]
-
-
-def no_umpires(_stage: int) -> Collection[PeerId]:
-    """Return whom a stage without neighbours has beside it."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +100,8 @@ class Charges:
     def __init__(self, swarm: SwarmId) -> None:
         self._swarm = swarm
         self._kept: dict[tuple[int, PeerId], dict[PeerId, Kept]] = {}
-        self._heard: dict[PeerId, float] = {}
-        """By author: when no charge of it would be too early any more."""
+        self._verified = TokenBuckets[PeerId](MAX_MEMBERS * MAX_AUTHORS)
+        """By author."""
 
     def take(self, envelope: Envelope, now: float) -> Charge | None:
         """Keep a charge; None: it is known already, or comes too soon after the one before.
@@ -131,12 +114,11 @@ class Charges:
         known = self._kept.get(about, {}).get(author)
         if author == charge.member or (known is not None and known.envelope == envelope):
             return None
-        quiet_at = max(now, self._heard.get(author, -math.inf)) + SPACING_S
-        if envelope.kind != KIND or quiet_at > now + AT_ONCE * SPACING_S:
+        if envelope.kind != KIND or not self._verified.has(author, VERIFIED, now):
             return None
         verify(envelope, self._swarm)
         self._put(about, author, Kept(charge, envelope, now))
-        self._heard[author] = quiet_at
+        self._verified.take({author: VERIFIED}, now)
         return charge
 
     def restore(self, out: VotedOut, now: float) -> None:
@@ -168,13 +150,7 @@ class Charges:
         return sorted({(one.charge.stage, PeerId(one.charge.member)) for one in self.all(now)})
 
     def verdict(
-        self,
-        stage: int,
-        member: PeerId,
-        judges_of: JudgesOf,
-        now: float,
-        umpires_of: UmpiresOf = no_umpires,
-        known: int = MAX_AMONG,
+        self, stage: int, member: PeerId, judges_of: JudgesOf, now: float
     ) -> list[Envelope]:
         """Return the charges that expel a member; none if they are no majority.
 
@@ -184,24 +160,14 @@ class Charges:
             judges_of: returns the members of the stage at the step of a charge; a charge of another
                 peer does not count. Of several steps the largest stage counts.
             now: monotonic seconds.
-            umpires_of: returns the members beside the stage. They belong to the judges where the
-                stage is smaller than ``FEWEST``; one of the stage must have charged, too.
-            known: replicas of the stage and those beside it, proven or not: no umpire may say that
-                more judge.
         """
-        counting, most, own = list[Envelope](), 1, False
+        counting, most = list[Envelope](), 1
         for author, one in sorted(self._kept.get((stage, member), {}).items()):
             members = {*judges_of(one.charge), member}
-            judges = members if len(members) >= FEWEST else members.union(umpires_of(stage))
-            if author not in judges or now >= one.at + COUNTS_S:
-                continue
-            counting.append(one.envelope)
-            most = max(most, len(judges))
-            if judges is not members:
-                said = one.charge.among
-                most = max(most, said if author in members else min(said, known))
-            own |= author in members
-        return counting if own and 2 * len(counting) > most else []
+            if author in members and now < one.at + COUNTS_S:
+                counting.append(one.envelope)
+                most = max(most, len(members))
+        return counting if 2 * len(counting) > most else []
 
     def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:
         if about not in self._kept and len(self._kept) >= MAX_MEMBERS:
@@ -210,8 +176,6 @@ class Charges:
         if author not in against and len(against) >= MAX_AUTHORS:
             del against[next(iter(against))]
         against[author] = kept
-        if len(self._heard) > MAX_MEMBERS * MAX_AUTHORS:
-            del self._heard[next(iter(self._heard))]
 
 
 def words_of(charges: Collection[Charge]) -> str:

@@ -63,8 +63,7 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body: the list's digest, those of the segments, the attempt and step that it is
-    for, and what stands for the version that it was computed at (empty: not known)."""
+    """The signed body: the list's digest, those of the segments, and what it is for."""
 
     stage: StageIndex
     step: StepIndex
@@ -72,7 +71,6 @@ class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     era: Era
     root: Hash32
     segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
-    state: StateHash = b""
 
 
 class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -131,7 +129,7 @@ def statement_of(message: Commitment) -> Statement | None:
     of = message
     if len(of.root) != HASH_BYTES:
         return None
-    return Statement(of.stage, of.step, of.attempt, of.era, of.root, of.segments, of.state)
+    return Statement(of.stage, of.step, of.attempt, of.era, of.root, of.segments)
 
 
 def envelope_of(author: PeerId, message: Commitment) -> Envelope | None:

@@ -1,8 +1,8 @@
-"""The signed bodies of the matching: messages of volunteers and stewards, and postings.
+"""The bodies of the matching: letters of volunteers and stewards, and postings.
 
 Integers only (rates in micro-microbatches per second, times in milliseconds), so NaN, infinities
 and 1e30 cannot be expressed. Every field is bounded and the encoding is canonical, so equal bodies
-have equal signatures. Bodies name their recipient, mandate and version, so a replay elsewhere or
+have equal bytes. Bodies name their recipient, mandate and version, so a replay elsewhere or
 later has no effect.
 """
 
@@ -45,7 +45,7 @@ class Mandate(NamedTuple):
 
 
 class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Base of every signed body. ``issued_ms`` is Unix time at the author."""
+    """Base of every body. ``issued_ms`` is Unix time at the author."""
 
     stage: StageIndex
     mandate: Mandate

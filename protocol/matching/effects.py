@@ -31,12 +31,4 @@ class GangStart:
     replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """A steward's HOLD made a place final: it and our message ``version`` are the match record."""
-
-    stage: Stage
-    version: int
-
-
-Effect = effects.Effect | Assign | Unassign | GangStart | Agreed
+Effect = effects.Effect | Assign | Unassign | GangStart

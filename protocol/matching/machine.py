@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from protocol.effects import Explain, Penalise, Publish, SendSigned
+from protocol.effects import Explain, Penalise, Publish, SendLetter
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
@@ -68,7 +68,7 @@ class Gang:
             return []
         self._started, self._last_words = True, ""
         words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
-        return [GangStart(replicas), Explain("matching", words)]
+        return [GangStart(replicas), Explain("matching", words, decision="settled")]
 
     def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
         count = len(uncovered)
@@ -218,13 +218,13 @@ class Matching:
         """Look at the shared state again after another peer has added a record to it."""
         return self._route(self._look(now), now)
 
-    def receive_signed(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a signed message.
+    def receive(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
+        """Take a letter.
 
         Args:
-            sender: the signer; the driver has verified the signature.
+            sender: the peer at the other end of the link, which is its author.
             kind: names the type of the body.
-            body: the signed bytes, not yet parsed.
+            body: its bytes, not yet parsed.
             now: monotonic seconds.
         """
         return self._route(self._dispatch(sender, kind, body, now), now)
@@ -348,7 +348,7 @@ class Matching:
         queue = deque(found)
         while queue:
             effect = queue.popleft()
-            if isinstance(effect, SendSigned) and effect.peer == self._context.me:
+            if isinstance(effect, SendLetter) and effect.peer == self._context.me:
                 queue.extend(self._dispatch(effect.peer, effect.kind, effect.body, now))
                 continue
             out.append(effect)

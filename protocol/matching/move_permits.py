@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol import limits
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain
 from protocol.matching.board import stage_levels
@@ -41,7 +41,7 @@ class MovePermits:
 
     def receive(
         self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, now: float
-    ) -> list[SendSigned]:
+    ) -> list[SendLetter]:
         """Answer a request; a repeated one gets the same answer.
 
         Args:
@@ -92,7 +92,7 @@ class MovePermits:
 
     def _answer(
         self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, why: str | None, now: float
-    ) -> SendSigned:
+    ) -> SendLetter:
         permit = bodies.Permit(
             stage=self._stage,
             mandate=mandate,
@@ -102,4 +102,4 @@ class MovePermits:
             granted=why is None,
             reason=(why or "the lowest stage rises")[: limits.MAX_REASON_CHARS],
         )
-        return SendSigned(sender, bodies.KINDS[bodies.Permit], bodies.encode_body(permit))
+        return SendLetter(sender, bodies.KINDS[bodies.Permit], bodies.encode_body(permit))

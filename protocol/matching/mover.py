@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from protocol.effects import Explain, SendSigned
+from protocol.effects import Decision, Explain, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain, preferences
 from protocol.matching.board import Notice, stage_levels
@@ -118,7 +118,7 @@ class Mover:
         stage, move = bodies.stage_of(body), request.move
         if not body.granted:
             words = f"staying at stage {move.home}: stage {stage} says: {body.reason}"
-            return None, self._give_up(words, now)
+            return None, self._give_up(words, now, "rejection")
         if (hindrance := self._hindrance()) is not None:
             return None, self._give_up(hindrance, now)
         if request.step is Step.ASKING:
@@ -189,11 +189,11 @@ class Mover:
         self._due_at = now + RETRY_S
         return [self._letter(self._request, notice, now)]
 
-    def _give_up(self, words: str, now: float) -> list[Effect]:
+    def _give_up(self, words: str, now: float, decision: Decision = "place") -> list[Effect]:
         self._request, self._due_at = None, now + MOVE_LOOK_S
-        return [Explain("matching", words)]
+        return [Explain("matching", words, decision=decision)]
 
-    def _letter(self, request: _Request, notice: Notice, now: float) -> SendSigned:
+    def _letter(self, request: _Request, notice: Notice, now: float) -> SendLetter:
         posting, move = notice.posting, request.move
         number = self._context.number(now)
         body: bodies.AboutMove
@@ -217,7 +217,7 @@ class Mover:
                 version=request.version,
                 to=move.to,
             )
-        return SendSigned(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
+        return SendLetter(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
 
     def _moment(self, within_s: float) -> float:
         """Return a time within an interval that differs from peer to peer."""

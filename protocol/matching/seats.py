@@ -79,7 +79,7 @@ class Seats:
             return found
         if self._second.owns(move.to):
             words = f"staying at stage {move.home}: stage {move.to} is our second stage now"
-            return [*found, Explain("matching", words)]
+            return [*found, Explain("matching", words, decision="place")]
         reason = f"stage {move.to} has room, stage {move.home} consents"
         return found + self.volunteer.move_to(move.to, reason, now)
 

@@ -168,7 +168,7 @@ class SecondSeat:
         self._chosen_at, self._refused = now, None
         level = preferences.words(levels[stage])
         reason = f"second stage {stage}: it is the lower one beside our main stage ({level})"
-        return [Assign(stage, reason), Explain("matching", reason)]
+        return [Assign(stage, reason), Explain("matching", reason, decision="place")]
 
     def _drop(self, reason: str) -> list[Effect]:
         held, self.stage, self.leaving, self.serves = self.stages, None, None, False

@@ -12,12 +12,12 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from protocol import limits
-from protocol.effects import Effect, Explain, Publish, SendSigned
+from protocol.effects import Effect, Explain, Publish, SendLetter
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.bodies import (
@@ -136,7 +136,7 @@ class Replies:
         members = self._context.population
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
-    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendSigned:
+    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendLetter:
         """Return the message that tells a volunteer that it has its place.
 
         Args:
@@ -156,11 +156,11 @@ class Replies:
             lease_ms=max(1, int((place.expires_at - now) * 1000)),
             locked=place.locked,
         )
-        return SendSigned(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+        return SendLetter(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
 
     def reject(
         self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
-    ) -> SendSigned:
+    ) -> SendLetter:
         """Return the message that tells a volunteer that it has no place.
 
         A repeated rejection names the epoch that first decided it.
@@ -186,7 +186,7 @@ class Replies:
             cutoff=cutoff,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return SendSigned(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+        return SendLetter(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
 
 
 class Steward:
@@ -336,7 +336,7 @@ class Steward:
         held = f"stage {self.stage} holds {short(place.peer)} ({words(place.rate)}): now "
         return [
             self._yes(place, now),
-            Explain("matching", held + self._in_words(), "debug"),
+            Explain("matching", held + self._in_words(), "debug", (place.peer,)),
             *turned_away,
         ]
 
@@ -359,7 +359,7 @@ class Steward:
             return []
         self._reopen(now)
         lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
-        return [Explain("matching", lost), *self._publish(now)]
+        return [Explain("matching", lost, members=(peer,)), *self._publish(now)]
 
     # --- settling -------------------------------------------------------------------------
 
@@ -395,7 +395,8 @@ class Steward:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
-        return [*holds, Explain("matching", started, "info" if newcomers else "debug")]
+        level: Literal["info", "debug"] = "info" if newcomers else "debug"
+        return [*holds, Explain("matching", started, level, decision="settled")]
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; a stage with incumbents only stays committed."""
@@ -452,10 +453,10 @@ class Steward:
 
     # --- outputs --------------------------------------------------------------------------
 
-    def _yes(self, place: HeldPlace, now: float) -> SendSigned:
+    def _yes(self, place: HeldPlace, now: float) -> SendLetter:
         return self._replies.hold(place, self.mandate, self.epoch, now)
 
-    def _no(self, place: HeldPlace, now: float) -> SendSigned:
+    def _no(self, place: HeldPlace, now: float) -> SendLetter:
         reason = self._in_words() if place.rate else "it is too small for this stage"
         cutoff = self.pool.limits.cutoff
         return self._replies.reject(place.peer, self.mandate, self.epoch, cutoff, reason, now)

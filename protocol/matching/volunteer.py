@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol import limits
-from protocol.effects import Explain, SendSigned
+from protocol.effects import Decision, Explain, SendLetter
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED, Mandate
 from protocol.matching.context import Context
-from protocol.matching.effects import Agreed, Assign, Effect, Unassign
+from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
 from protocol.matching.timing import (
@@ -72,7 +72,7 @@ class Bid:
 
 def proposal(
     context: Context, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
-) -> SendSigned:
+) -> SendLetter:
     """Return the message that asks for a place or renews it.
 
     Args:
@@ -96,10 +96,10 @@ def proposal(
         download_ms=int(min(wait_s, 2.0**31) * 1000),
         status=status,
     )
-    return SendSigned(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
+    return SendLetter(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
 
 
-def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigned:
+def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLetter:
     """Return the message that gives up a place.
 
     Args:
@@ -117,10 +117,10 @@ def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigne
         version=number,
         reason=reason[: limits.MAX_REASON_CHARS],
     )
-    return SendSigned(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
+    return SendLetter(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
 
 
-def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendSigned:
+def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendLetter:
     """Return the answer to a hold that we do not want, or not any more.
 
     Args:
@@ -203,7 +203,9 @@ class Volunteer:
         self.leaving, self.moved_at = self.bid, now
         self.bid = Bid.on(notice, self._context.number(now))
         self.state = State.FETCHING
-        said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
+        said = self._say(
+            f"moving from stage {self.leaving.stage} to stage {stage}: {reason}", "place"
+        )
         return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
@@ -216,7 +218,7 @@ class Volunteer:
         self.state = State.SERVING
         return [
             *self._renew(bid, now),
-            *self._say(f"serving stage {stage}"),
+            *self._say(f"serving stage {stage}", "hold"),
             *self._drop_left_stage(now),
         ]
 
@@ -254,7 +256,7 @@ class Volunteer:
         self.leaving = None
         self._free()
         self.state = State.LEFT
-        return [*effects, *self._say("left the matching")]
+        return [*effects, *self._say("left the matching", "place")]
 
     def _drop_left_stage(self, now: float) -> list[Effect]:
         """End a move: the new stage is served, so stop serving the old one."""
@@ -349,7 +351,7 @@ class Volunteer:
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
         letter = proposal(self._context, bid, bodies.Propose, "free", now)
-        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
+        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}", "proposal")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
         self.prospects.mute(bid.stage, now)
@@ -367,15 +369,15 @@ class Volunteer:
         self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
         if self.state in BOUND:
             self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
-            return [Agreed(bid.stage, body.version)] if body.locked else []
+            return []
         self.state = State.HELD
         self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
-            return self._say(f"held by stage {bid.stage} until all stages are covered")
+            return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        agreed = Agreed(bid.stage, body.version)
-        return [agreed, Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
+        said = self._say(reason, "hold")
+        return [Assign(bid.stage, reason), *self._renew(bid, now), *said]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it
@@ -396,7 +398,8 @@ class Volunteer:
     def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
         self.prospects.refuse(bid.stage, bid.mandate, epoch)
         self._free()
-        return [*self._say(f"stage {bid.stage} keeps others: it has {why}"), *self._seek(now)]
+        said = self._say(f"stage {bid.stage} keeps others: it has {why}", "rejection")
+        return [*said, *self._seek(now)]
 
     def _follow(self, notice: Notice, now: float) -> list[Effect]:
         """Renew our place with the stage's new steward or mandate."""
@@ -444,9 +447,9 @@ class Volunteer:
         self._context.counters[reason] += 1
         return []
 
-    def _say(self, text: str) -> list[Effect]:
+    def _say(self, text: str, decision: Decision = "") -> list[Effect]:
         """Explain, unless these were the last words."""
         if text == self._last_words:
             return []
         self._last_words = text
-        return [Explain("matching", text)]
+        return [Explain("matching", text, decision=decision)]

@@ -475,7 +475,7 @@ class Deliveries:
             have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
             return [Send(holder.peer, have)]
         effects: list[DeliveryEffect]
-        effects = [Explain("pipeline", late_words(delivery, holder), "warning")]
+        effects = [Explain("pipeline", late_words(delivery, holder), "warning", (holder.peer,))]
         struck = self.next_hop.timed_out(holder.peer, now, holder.sent_at)
         if struck and verdict == "silent":
             effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
@@ -513,4 +513,4 @@ class Deliveries:
         self.backups.spend()
         delivery.backed_up = True
         delivery.backup, effect = self._send(delivery, peer, self.next_hop.charge(peer), now)
-        return [effect, Explain("pipeline", backup.words(now))]
+        return [effect, Explain("pipeline", backup.words(now), members=(backup.holder.peer, peer))]

@@ -201,20 +201,6 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class WeighTask:
-    """As ``CompareTask``, by an umpire, which has not seen the sum ``before``: yields the distances
-    for the most that this may have been, and ``told`` for what the charge's author says."""
-
-    step: int
-    attempt: int
-    bounds: tuple[int, ...]
-    segments: tuple[PayloadKey | None, ...]
-    before: float
-    share: float
-    """Of the step's microbatches that the contribution has."""
-
-
-@dataclass(frozen=True, slots=True)
 class UsualNormTask:
     """Tell the norm that a segment of the mean gradient usually has, before the step is applied, so
     that its sum can be made again afterwards; yields ``sq_norm``: the norm itself."""
@@ -287,8 +273,6 @@ class Outcome:
     """The malformed payload, if one from another peer was."""
     parts: tuple[int, ...] = ()
     """All of them, where the task looks at each."""
-    unlike: tuple[int, ...] = ()
-    """Of a sum: the parts of which one is suspected, because they are so unlike."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()
@@ -299,8 +283,6 @@ class Outcome:
     apart: tuple[float, float] = (0.0, 0.0)
     """Of an audit: how far what the member sent on and back is from ours; or how far its
     contribution is, in all and along our sum."""
-    told: tuple[float, float] = (0.0, 0.0)
-    """The same of an umpire's, by what it was told of the step before."""
     seconds: float = 0.0
 
 

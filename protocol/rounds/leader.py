@@ -512,7 +512,7 @@ class RoundLeader:
             return []
         self._anew_at = now + REFUSED_S if self._anew_at is None else self._anew_at
         words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
-        return [Explain("round", words, "warning"), *self._act(now, own)]
+        return [Explain("round", words, "warning", (sender,)), *self._act(now, own)]
 
     def _all_have_looked(self) -> bool:
         """Whether a refused plan shows nobody anything more: it has few members, or all others are
@@ -567,7 +567,8 @@ class RoundLeader:
         self._void("member came back")
         names = ", ".join(map(short, sorted(back)))
         words = f"step {self.step}: {names} came back; planning it anew"
-        return [Explain("round", words), *self._act(now, own)]
+        said = Explain("round", words, members=tuple(sorted(back)))
+        return [said, *self._act(now, own)]
 
     def _decide(
         self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float

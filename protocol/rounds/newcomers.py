@@ -123,7 +123,7 @@ class Newcomers:
             told = dict.fromkeys([*serving, *self.observing(now), joiner])
             effects += [Send(peer, admit) for peer in told]
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"
-            effects.append(Explain("transfer", words))
+            effects.append(Explain("transfer", words, members=(joiner,)))
         return effects
 
     def _has_room(

@@ -4,10 +4,8 @@ Audited is a contribution, or the sum of one segment that its owner has broadcas
 
 An auditor draws a member when it is Ready for the step, and tells the others (never the member)
 before it says so. They keep the version, too: if the auditor finds fault, they audit the same
-contribution themselves, as *judges*. Whoever has found a member out charges it (``charges.py``); a
-judge that finds in agreement what the auditor has called a lie charges the auditor, and so does the
-member itself. A majority of the stage expels. Of two replicas none is one: there the members beside
-the stage judge, too, and whoever charges shows them its case (``case_file.py``, ``umpire.py``).
+contribution themselves, as *judges*. Whoever has found a member out charges it (``charges.py``). A
+majority of the stage expels. Of two replicas none is one: three are the least that can convict.
 
 Audits never stand in the way of a round: their tasks wait until the worker has nothing else to do,
 for two seconds at most, and one is with the worker at a time.
@@ -24,19 +22,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from msgspec.structs import replace
-
 from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
 from protocol.audit.charges import (
     CHARGE,
+    FEWEST,
     KIND,
-    MAX_AMONG,
     Charge,
     Charges,
     Reason,
     VotedOut,
-    no_umpires,
     words_of,
 )
 from protocol.audit.commitment import (
@@ -46,10 +41,9 @@ from protocol.audit.commitment import (
     statement_of,
     tensors_of,
 )
-from protocol.audit.draw import NEW_TIMES, drawn, rate, sum_drawn
+from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
-from protocol.audit.umpires import FEWEST
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, rank, short
@@ -72,7 +66,6 @@ from protocol.pipeline.ledger import count_of, from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import Broadcast, active, owner
-from protocol.seat.case_file import CaseFile
 from protocol.seat.effects import (
     Audited,
     CommitTo,
@@ -80,9 +73,9 @@ from protocol.seat.effects import (
     Convicted,
     SeatEffect,
     SignCharge,
-    Snapshot,
 )
 from protocol.seat.showing import Showing
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -91,7 +84,6 @@ from protocol.wire.messages import (
     AuditReply,
     AuditRequest,
     AuditResult,
-    CaseRequest,
     Charged,
     Commitment,
     PassedOn,
@@ -115,8 +107,6 @@ TELL_TIMES: Final = 3
 """A charge is told again, for messages that are lost."""
 PLANS: Final = 256
 """Steps of which the members are remembered: an audit may last some."""
-FOUND: Final = 16
-"""Own findings that are kept, for charges that come later."""
 SECRET_BYTES: Final = 32
 HEEDED: Final = 4.0
 """Announced audits of one member that are heeded at once; then as many as an honest one draws. An
@@ -207,10 +197,6 @@ class _Case:
     usual: float = 0.0
     """The norm that the segment has had lately, if a sum is audited."""
     audit: Audit | SecondSum | None = None
-    for_umpires: bool = False
-    """Whether the version was written down, and what is shown is kept, for umpires."""
-    before: float = 0.0
-    """The norm of the sum of the step before."""
 
 
 class Auditing:
@@ -222,7 +208,6 @@ class Auditing:
         era: of the seat.
         judges: returns the members of a stage whose charges count, as we know them.
         commitments: what members have committed to contribute.
-        umpires: returns the proven replicas of the stages beside one, as far as we can know them.
     """
 
     def __init__(
@@ -232,26 +217,21 @@ class Auditing:
         era: int,
         judges: Callable[[int], Collection[PeerId]],
         commitments: Commitments,
-        umpires: Callable[[int], Collection[PeerId]] = no_umpires,
     ) -> None:
         self._place, self._terms, self._era, self._judges = place, terms, era, judges
-        self._commitments, self._umpires = commitments, umpires
-        self._file = CaseFile()
+        self._commitments = commitments
         self._sums: dict[tuple[int, int], dict[int, tuple[PeerId, bytes]]] = {}
         """Owners and digests of the sums of the newest attempts, by step and attempt, then by
         segment."""
         self._drawn: tuple[int, PeerId | None, int | None] = (-1, None, None)
         """The step that we drew for last, whom we drew, and of whose segments the sum."""
-        self._suspected: tuple[int, set[PeerId]] = -1, set()
-        """The newest step in which others were suspected, and whom."""
-        self._suspicions: tuple[float, int] = HEEDED, 0
-        """How many more suspicions are followed, and at which of our steps that was."""
         self._notice: tuple[PeerId, AuditNotice] | None = None
         self._closed = 0
         """Steps that we have closed."""
-        self._heeded: dict[PeerId, tuple[float, int]] = {}
-        """How many more announcements of a member are heeded, and at which of our steps that was;
-        the newest."""
+        self._heeded = TokenBuckets[PeerId](MAX_HEEDED)
+        """Announcements of a member; the clock counts the steps that we have closed."""
+        self._heeded_now = set[PeerId]()
+        """Members of which one was heeded in this step: others there cost nothing."""
         self._case: _Case | None = None
         self._tasks: deque[tuple[AuditTask, float]] = deque()
         """What waits for the worker, with the time at which it waits no longer."""
@@ -259,7 +239,6 @@ class Auditing:
         """Steps that nobody but auditors needs, with until when."""
         self._asked: dict[int, float] = {}
         """Until when such steps are kept because an auditor has asked for them; a few more."""
-        self._found: dict[tuple[int, PeerId], tuple[bytes, Grade]] = {}
         self._again: dict[PeerId, tuple[int, float]] = {}
         """Members that we charge: how often it is still told, and when next."""
         self._near: frozenset[PeerId] = frozenset()
@@ -267,7 +246,7 @@ class Auditing:
         self._told: frozenset[PeerId] = frozenset()
         """Those that have missed nothing that we told, until they leave the swarm: who is on
         probation for a while is told afterwards what was said meanwhile, and nothing twice."""
-        self._seen = self._whole = SwarmView(((),) * place.stages)
+        self._seen = SwarmView(((),) * place.stages)
         self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
         self._showing = Showing(place.me, self._tensors)
 
@@ -295,7 +274,6 @@ class Auditing:
             return None
         case = self._case
         due = [until for _, until in self._again.values()]
-        due += [at for at in (self._file.next_deadline(),) if at is not None]
         due += self._kept.values()
         due += [until for _, until in list(self._tasks)[:1]]
         if case is not None and case.audit is not None:
@@ -306,11 +284,8 @@ class Auditing:
 
     # --- as a member ----------------------------------------------------------------------------
 
-    def contributed(
-        self, plan: Plan, counted: frozenset[int], state: bytes = b""
-    ) -> list[SeatEffect]:
-        """Our contribution is encoded: commit to it before anybody gets a part of it; ``state``
-        stands for the version that it was computed at."""
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[SeatEffect]:
+        """Our contribution is encoded: commit to it before anybody gets a part of it."""
         me = self._place.me
         if self._terms is None or len(plan.members) < 2:
             return []
@@ -322,7 +297,7 @@ class Auditing:
                     *(PeerId(m.peer) for m in plan.members if m.peer != me),
                     *map(PeerId, plan.observers),
                 ),
-                Commitment(plan.stage, step, attempt, era=self._era, state=state),
+                Commitment(plan.stage, step, attempt, era=self._era),
                 {m: tuple(PayloadKey(step, name, m) for name in self._tensors) for m in counted},
                 tuple(
                     PayloadKey(step, "segment", i, attempt, me) if i in segments else None
@@ -367,20 +342,15 @@ class Auditing:
         reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
-    def on_case_request(self, sender: PeerId, message: CaseRequest, now: float) -> list[SeatEffect]:
-        """Show an umpire what it asks for of our case."""
-        known = sender in self._umpires(self._place.stage)
-        return [*self._file.show(sender, message)] if known else []
-
     def dropped(self, drop: DropStep, now: float) -> list[SeatEffect]:
         """The neighbours need a step's payloads no more: auditors may, for a while."""
         if self._terms is None:
             return [drop]
         self._kept[drop.step] = now + KEPT_S
         effects: list[SeatEffect] = []
-        audited = self._case.subject.step if self._case else None
-        needed = {audited, self._file.step}
-        needed |= {s for s, until in self._asked.items() if until > now}
+        needed = {s for s, until in self._asked.items() if until > now}
+        if self._case is not None:
+            needed.add(self._case.subject.step)
         spare = sorted((s for s in self._kept if s not in needed), key=lambda s: (self._kept[s], s))
         for oldest in spare[: max(0, len(spare) - KEPT_STEPS)]:
             del self._kept[oldest]
@@ -482,8 +452,6 @@ class Auditing:
         counting = [peer for peer, counted in self._counts(plan).items() if peer != me and counted]
         others = {peer: terms.record(stage, peer) for peer in counting}
         who = drawn(terms.secret, digest, stage, step, others, terms.budget)
-        if self._suspected[0] == step:
-            who = min(self._suspected[1].intersection(counting), default=who)
         busy = self._case is not None and not self._is_waiting(self._case)
         if who is not None or busy or self._noticed(plan):
             return who, None
@@ -506,24 +474,6 @@ class Auditing:
         known = self._sums.get((plan.step, plan.attempt), {}).get(segment)
         return known is not None and known[0] == member
 
-    def suspect(self, step: int, peers: Sequence[str]) -> list[SeatEffect]:
-        """Parts of a sum of ours were so unlike that one of them is suspected: look at the others',
-        at most as often again as we draw them, once a few that were saved up are used."""
-        others = {PeerId(peer) for peer in peers if peer and peer != self._place.me}
-        terms, stage = self._terms, self._place.stage
-        if terms is None or self._suspected[0] == step or not others:
-            return []
-        left, at = self._suspicions
-        drawn_at = max(rate(terms.budget, terms.record(stage, peer)) for peer in others)
-        each = min(MOST_HEEDED, drawn_at)
-        left = min(HEEDED, left + each * (self._closed - at))
-        if left < 1:
-            return []
-        self._suspicions, self._suspected = (left - 1, self._closed), (step, others)
-        who = ", ".join(map(short, sorted(others)))
-        words = f"step {step}: what {who} contributes is unlike ours: it is audited"
-        return [Explain("round", words)]
-
     def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
         """Another member audits this step's contribution of a third one, or its sum: judges are
         needed for contributions first."""
@@ -540,17 +490,10 @@ class Auditing:
         """Whether a member may occupy us with one more audit that it announces."""
         if self._terms is None:
             return False
-        left, at = self._heeded.get(sender, (HEEDED, -1))
-        if at == self._closed:  # of one step it costs once
-            return True
-        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
-        left = min(HEEDED, left + each * (self._closed - at if at >= 0 else 0))
-        if left < 1:
+        each = Rate(min(MOST_HEEDED, NEW_TIMES * self._terms.budget), HEEDED)
+        if sender not in self._heeded_now and not self._heeded.take({sender: each}, self._closed):
             return False
-        self._heeded.pop(sender, None)
-        self._heeded[sender] = left - 1, self._closed
-        while len(self._heeded) > MAX_HEEDED:
-            del self._heeded[next(iter(self._heeded))]
+        self._heeded_now.add(sender)
         return True
 
     def closing(self, plan: Plan, now: float) -> list[SeatEffect]:
@@ -563,6 +506,7 @@ class Auditing:
         while len(terms.plans) > PLANS:
             del terms.plans[next(iter(terms.plans))]
         self._closed += 1
+        self._heeded_now.clear()
         others = sum(peer != me and bool(counts[peer]) for peer in counts)
         return [Contributions(others), *self._take_case(plan, counts, now)]
 
@@ -597,24 +541,10 @@ class Auditing:
             effects += self._over(self._case, None, "a contribution is audited first", now)
         of = self._subject(plan, member) if segment is None else self._sum(plan, segment)
         others = tuple(peer for peer in counts if peer not in (me, member))
-        case = self._case = _Case(of, role, auditor, others)
+        self._case = _Case(of, role, auditor, others)
         if isinstance(of, SumSubject):
             return [*effects, Compute(UsualNormTask(of.step, of.bounds, of.segment))]
-        if self._needs_umpires(plan, member):
-            case.for_umpires = True
-            effects.append(Snapshot(plan.step, me))
         return [*effects, Compute(KeepVersionTask(plan.step))]
-
-    def _needs_umpires(self, plan: Plan, member: PeerId) -> bool:
-        """Whether a lie of a member would be for umpires to judge: our stage is too small, we have
-        found one before or suspect one, and the member has signed at which version it computes."""
-        said = self._commitments.of(member, plan.step, plan.attempt)
-        if len(plan.members) >= FEWEST or self._file.step is not None:
-            return False
-        umpires, terms = self._umpires(self._place.stage), self._terms
-        lied = terms is not None and terms.record(plan.stage, member).reason == "lies"
-        lied |= self._suspected[0] == plan.step and member in self._suspected[1]
-        return bool(umpires) and lied and said is not None and bool(said.state)
 
     def _is_waiting(self, case: _Case) -> bool:
         """Whether we are a judge that has not been called: it may never be."""
@@ -663,9 +593,7 @@ class Auditing:
         if message.name == "list":
             if not isinstance(audit := case.audit, Audit):
                 return []
-            key = PayloadKey(of.step, "list", 0, of.attempt, sender)
-            kept = [Keep((key,))] if case.for_umpires and audit.wants_list else []
-            return [*kept, *self._perform(audit.listed(digest, now), now)]
+            return self._perform(audit.listed(digest, now), now)
         whose = sender if message.of is None else message.of
         key = PayloadKey(of.step, message.name, message.item, of.attempt, whose)
         if not case.audit.waits_for(key):
@@ -681,7 +609,6 @@ class Auditing:
             if outcome.error:  # we have not seen the sum before, or have no memory for the copy
                 return self._over(case, None, "the version could not be kept", now)
             case.kept, case.until, case.usual = True, now + STANDBY_S, outcome.sq_norm
-            case.before = outcome.sq_norm
             return self._begin(now)
         if case.audit is None:
             return []
@@ -706,16 +633,7 @@ class Auditing:
         if self._terms is None or (charge := self._terms.charges.take(envelope, now)) is None:
             return []
         self._again[PeerId(charge.member)] = TELL_TIMES, now + TELL_AGAIN_S
-        self._file.charged(envelope, PeerId(charge.member), charge.step)
-        return [*self._tell_near(envelope), *self._show_case(now), *self.verdicts(now)]
-
-    def _show_case(self, now: float) -> list[SeatEffect]:
-        """Tell umpires that there is a case, now and then."""
-        ours = self._place.stage
-        beside = [s for s in (ours - 1, ours + 1) if 0 <= s < self._place.stages]
-        proven = set(self._umpires(ours))
-        umpires = {(r.peer, s) for s in beside for r in self._seen.serving(s) if r.peer in proven}
-        return [*self._file.tick(umpires, now)]
+        return [*self._tell_near(envelope), *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""
@@ -731,13 +649,13 @@ class Auditing:
             return []
         if known is None:
             self._suspect(charge)
-        return [*self._check(author, charge), *self.verdicts(now)]
+        return self.verdicts(now)
 
     def _suspect(self, charge: Charge) -> None:
         """Look at a member of our stage soon, because another has charged it for the first time:
         audits last long we would seldom be free when we are called to judge."""
         terms, member = self._terms, PeerId(charge.member)
-        if terms is None or charge.stage != self._place.stage or charge.reason == "accuses":
+        if terms is None or charge.stage != self._place.stage:
             return
         of_sum = charge.reason == "sums"
         record = (terms.record_of_sums if of_sum else terms.record)(charge.stage, member)
@@ -752,15 +670,12 @@ class Auditing:
         for stage, member in terms.charges.charged(now):
             if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
                 continue
-            near = self._whole.stages[max(0, stage - 1) : stage + 2]
-            known = sum(map(len, near))
-            found = terms.charges.verdict(stage, member, self._judges_at, now, self._umpires, known)
+            found = terms.charges.verdict(stage, member, self._judges_at, now)
             if not found:
                 continue
             words = words_of([CHARGE.parse(one.body) for one in found])
             terms.expelled[stage, member] = words
             self._again.pop(member, None)
-            self._file.close(member)
             effects.append(Convicted(stage, member, words, tuple(found)))
             for envelope in found:  # some may not have got all of them
                 effects += self._tell_near(envelope, but=member)
@@ -774,56 +689,20 @@ class Auditing:
         return plans[of] if of in plans else self._judges(charge.stage)
 
     def _may_charge(self, author: PeerId, charge: Charge) -> bool:
-        """Whether an author's charge may count: it is of the stage, or an umpire of it."""
-        members = {*self._judges_at(charge), PeerId(charge.member)}
-        small = len(members) < FEWEST
-        return author in members or (small and author in self._umpires(charge.stage))
+        """Whether an author's charge may count: it is of the stage."""
+        return author in self._judges_at(charge)
 
     def _charge(
-        self,
-        member: PeerId,
-        of: Subject | SumSubject | Charge,
-        root: bytes,
-        reason: Reason,
-        *,
-        anew: bool = False,
+        self, member: PeerId, of: Subject | SumSubject | Charge, root: bytes, reason: Reason
     ) -> list[SeatEffect]:
         terms = self._terms
         if terms is None or member == self._place.me:
             return []
         known = terms.charges.of(of.stage, member, self._place.me)
-        if known is not None and known.reason != "fails" and not anew:
+        if known is not None and known.reason != "fails":
             return []
         charge = Charge(of.stage, member, of.step, of.attempt, root, reason)
-        judges = {*self._judges_at(charge), member}
-        if len(judges) < FEWEST:
-            among = len(judges.union(self._umpires(of.stage)))
-            charge = replace(charge, among=min(among, MAX_AMONG))
         return [SignCharge(KIND, CHARGE.encode(charge))]
-
-    def _check(self, author: PeerId, charge: Charge) -> list[SeatEffect]:
-        """Charge the author of a charge that we know to be false: we have found the same
-        contribution in agreement; or it is ours, as we have signed it."""
-        if charge.stage != self._place.stage or charge.reason not in ("lies", "sums"):
-            return []
-        member, me = PeerId(charge.member), self._place.me
-        if not charge.root:
-            return []
-        if member == me:
-            false = self._is_ours(charge)
-        else:
-            false = self._found.get((charge.step, member)) == (charge.root, Grade.AGREES)
-        return self._charge(author, charge, charge.root, "accuses") if false else []
-
-    def _is_ours(self, charge: Charge) -> bool:
-        """Whether a charge is about what we have signed, or a sum that we have broadcast."""
-        of, me = (charge.step, charge.attempt), self._place.me
-        if charge.reason == "sums":
-            sums = self._sums.get(of, {})
-            ours = (root_of_sum(i, digest) for i, (peer, digest) in sums.items() if peer == me)
-            return charge.root in ours
-        own = self._commitments.of(me, *of)
-        return own is not None and own.root == charge.root
 
     def _tell_near(self, envelope: Envelope, but: PeerId | None = None) -> list[SeatEffect]:
         self._told &= self._near
@@ -854,7 +733,7 @@ class Auditing:
             whole: with all who are on probation: one that counts again is no newcomer.
             now: monotonic seconds.
         """
-        self._seen, self._whole, case, terms = seen, whole, self._case, self._terms
+        self._seen, case, terms = seen, self._case, self._terms
         if terms is None:
             return []
         effects: list[SeatEffect] = []
@@ -885,10 +764,9 @@ class Auditing:
             effects += self._perform(case.audit.tick(now), now)
         elif case is not None and case.kept and now >= case.until:
             self._case = None
-        effects += self._show_case(now)
-        needed = {self._case.subject.step if self._case else None, self._file.step}
+        needed = None if self._case is None else self._case.subject.step
         for step in [s for s, until in self._kept.items() if until <= now]:
-            if step in needed:
+            if step == needed:
                 self._kept[step] = now + KEPT_S
             else:
                 del self._kept[step]
@@ -1028,40 +906,20 @@ class Auditing:
         effects.append(Explain("round", what, level))
         if grade is None:
             return effects
-        return [*effects, *self._conclude(case, grade, case.audit.root, now)]
+        return [*effects, *self._conclude(case, grade, case.audit.root)]
 
-    def _conclude(self, case: _Case, grade: Grade, root: bytes, now: float) -> list[SeatEffect]:
+    def _conclude(self, case: _Case, grade: Grade, root: bytes) -> list[SeatEffect]:
         of, terms = case.subject, self._terms
         if terms is None:
             return []
         of_sum = isinstance(of, SumSubject)
         record = (terms.record_of_sums if of_sum else terms.record)(of.stage, of.member)
         record.note(grade)
-        self._found[of.step, of.member] = root, grade
-        while len(self._found) > FOUND:
-            del self._found[next(iter(self._found))]
-        anew = grade is Grade.LIES and case.for_umpires
-        if anew and isinstance(of, Subject):
-            self._keep_case(case, of, now)
-        if not record.trusted():
-            lies = of_sum and record.reason == "lies"
-            reason: Reason = "sums" if lies else record.reason
-            effects = self._charge(of.member, of, root, reason, anew=anew)
-            if effects and not case.others:
-                judged = bool(self._umpires(of.stage))
-                decides = "members beside it decide" if judged else "nobody can decide"
-                words = f"{short(of.member)} and we are alone in stage {of.stage}: {decides}"
-                effects.append(Explain("round", words, "warning"))
-            return effects
-        effects = []
-        for kept in terms.charges.all(now):
-            if (kept.charge.stage, kept.charge.member) == (of.stage, of.member):
-                effects += self._check(PeerId(kept.envelope.signer), kept.charge)
+        if record.trusted():
+            return []
+        lies = of_sum and record.reason == "lies"
+        effects = self._charge(of.member, of, root, "sums" if lies else record.reason)
+        if effects and len(case.others) + 2 < FEWEST:
+            words = f"{short(of.member)} and we are alone in stage {of.stage}: nobody can decide"
+            effects.append(Explain("round", words, "warning"))
         return effects
-
-    def _keep_case(self, case: _Case, of: Subject, now: float) -> None:
-        """Keep what umpires need to judge what we have found."""
-        said = self._commitments.of(of.member, of.step, of.attempt)
-        signed = None if said is None else envelope_of(of.member, said)
-        if signed is not None:
-            self._file.open(of, signed, case.before, now)

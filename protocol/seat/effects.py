@@ -18,10 +18,8 @@ from protocol.pipeline.effects import (
     Keep,
     Obstructs,
     PayloadKey,
-    RecomputeTask,
     Rerouted,
     SendPayload,
-    WeighTask,
 )
 from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
@@ -61,43 +59,6 @@ class SignCharge:
 
     kind: str
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCase:
-    """Open the version of another stage that a case is about, beside our own if there is memory for
-    it; tell ``Seat.case_opened``.
-
-    Fields:
-        stage: the stage.
-        version: its version; ``state`` stands for it.
-        donor: has the state.
-    """
-
-    stage: int
-    version: int
-    state: bytes
-    donor: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class KeepShown:
-    """Keep the payload of the message under a key of the open case, apart from our stage's."""
-
-    key: PayloadKey
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeTask:
-    """A task for the worker that has the version of the open case; its outcome goes to
-    ``Seat.case_computed``."""
-
-    task: RecomputeTask | WeighTask
-
-
-@dataclass(frozen=True, slots=True)
-class CloseCase:
-    """The case is over: give its memory back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +114,8 @@ class KeepMet:
     met: Met
 
 
-CaseEffect = OpenCase | KeepShown | JudgeTask | CloseCase
-"""What an umpire needs beside its own stage."""
-
 SeatEffect = (
     Effect
-    | CaseEffect
     | HeldOutLoss
     | CommitTo
     | SignCharge

@@ -56,7 +56,6 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
-    WeighTask,
 )
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
@@ -98,15 +97,12 @@ from protocol.seat.routing import (
     unheard,
 )
 from protocol.seat.standing import Standing
-from protocol.seat.umpire import Umpire
 from protocol.secrecy.machine import Masking, least_members
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     AmendmentRequest,
-    Case,
-    Charged,
     Commit,
     CommitAck,
     Commitment,
@@ -263,7 +259,6 @@ class Seat:
             self.pipeline.owed_for,
             self.pipeline.overdue,
             self._spoilers,
-            lambda: self.umpire.looks_into,
             least,
             self.quorum.needs,
         )
@@ -272,10 +267,7 @@ class Seat:
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms, delayed=delayed)
         self._obstruction = Obstruction()
-        self.auditing = Auditing(
-            place, audits, era, self._judges_of, self._commitments, self._umpires_of
-        )
-        self.umpire = Umpire(place, audits, era, self._judges_of)
+        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         for (stage, peer), why in (audits.expelled if audits else {}).items():
             self.standing.expel(peer, stage, why, 0.0)
@@ -391,8 +383,7 @@ class Seat:
         report = None if self.member.hashing else report
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        audits = self.auditing.next_deadline(), self.umpire.next_deadline()
-        others = (leases, report, look, telling, *audits, *set_aside)
+        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -533,16 +524,6 @@ class Seat:
         """Take the ``outcome`` of a ``task`` at ``now``; its payloads are stored already."""
         return self._settle(self._outcome(task, outcome, now), now)
 
-    def case_opened(self, error: str, now: float) -> list[SeatEffect]:
-        """The version that an umpire's case is about is here; ``error``: it cannot be."""
-        return self._settle(self.umpire.opened(error, now), now)
-
-    def case_computed(
-        self, task: RecomputeTask | WeighTask, outcome: Outcome, now: float
-    ) -> list[SeatEffect]:
-        """Take what a task of an umpire's case came to."""
-        return self._settle(self.umpire.computed(task, outcome, now), now)
-
     def state_loaded(self, now: float) -> list[SeatEffect]:
         """Our version's state is in the worker: catch up with the rounds since."""
         version, state = self._admitted
@@ -561,7 +542,7 @@ class Seat:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
             self.leasing.tick(self._view, self.leader.reports, now)
-        effects += [*self.auditing.tick(now), *self.umpire.tick(now)]
+        effects += self.auditing.tick(now)
         effects += self._follow_siblings(now) if self._following.looks_again else []
         effects += self._ask_for_shares(now)
         if self._following.is_lost(now):
@@ -697,23 +678,7 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        if not self._of_our_version(sender, message):
-            return []
         return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
-
-    def _of_our_version(self, sender: PeerId, message: Commitment) -> bool:
-        """Whether a commitment may be to a contribution that was computed at our version: who has
-        made that with us says so, for umpires have to know at which version to judge it."""
-        ours = self.member.state
-        if message.step != self.step or not ours or message.state == ours:
-            return True
-        return not message.state and sender not in self.quorum.roll
-
-    def on_case(self, sender: PeerId, message: Case, now: float) -> list[SeatEffect]:
-        """Take a charge in a stage beside ours that we may have to judge."""
-        charged = Charged(self.place.stage, message.charge)
-        heard = self.auditing.on_charged(sender, charged, now)
-        return [*heard, *self.umpire.on_case(sender, message, now)]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -811,8 +776,7 @@ class Seat:
             case SubtractTask():
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
             case ContributeTask() | ReduceTask() | DecodeTask():
-                seen = [*self._commit_to(task, outcome), *self._suspect(task, outcome)]
-                return [*seen, *self.member.computed(task, outcome)]
+                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
             case (
                 KeepVersionTask()
                 | RecomputeTask()
@@ -828,15 +792,6 @@ class Seat:
             case HashTask():
                 return self._hashed(outcome, now)
 
-    def _suspect(
-        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
-    ) -> list[SeatEffect]:
-        """Look at contributions that are unlike each other."""
-        if not isinstance(task, ReduceTask):
-            return []
-        parts = [task.parts[i].peer for i in outcome.unlike]
-        return self.auditing.suspect(task.step, parts)
-
     def _commit_to(
         self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
     ) -> list[SeatEffect]:
@@ -847,7 +802,7 @@ class Seat:
         current = (plan.step, plan.attempt) == (task.step, task.attempt)
         if not current:
             return []
-        return self.auditing.contributed(plan, self.member.counted_ids, self.member.state)
+        return self.auditing.contributed(plan, self.member.counted_ids)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
@@ -865,17 +820,6 @@ class Seat:
             return self.quorum.roll
         there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.probation.is_proven(r.peer)]
-
-    def _umpires_of(self, stage: int) -> Collection[PeerId]:
-        """Return the members of the stage beside one that count there as judges: of our own stage's
-        the electors of its last plan. A stage between two others has none: those of the two do not
-        know each other, and could not agree on a majority."""
-        beside = [s for s in (stage - 1, stage + 1) if 0 <= s < self.place.stages]
-        if len(beside) != 1:
-            return ()
-        if stage == self.place.stage:
-            return self.quorum.electors - self.quorum.roll
-        return self._judges_of(beside[0]) if beside[0] == self.place.stage else ()
 
     def _drawn(self, ready: Ready) -> list[SeatEffect]:
         """Tell who is audited before we are Ready."""
@@ -905,10 +849,9 @@ class Seat:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
         said: list[SeatEffect] = [*self.standing.expel(out.member, out.stage, out.words, now)]
-        said += self.umpire.expelled(out.member)
         if self.standing.is_out(out.member) and self.member.expelled(out.member):
             words = f"step {self.step}: what {short(out.member)} contributed is taken out"
-            said.append(Explain("round", words, "warning"))
+            said.append(Explain("round", words, "warning", (out.member,)))
         return [*said, *self._take_view(now)]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -947,7 +890,6 @@ class Seat:
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
-        self.umpire.closed()
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]

@@ -14,8 +14,7 @@ the first judge in an order that the pair fixes, so that no two sides of a run w
 peers. A judge decides against the one with more such disputes, else the one that has done much less
 for us recently, else the one that was spared more often, else the one that we have seen serving for
 a much shorter time, else by rank, which is the same for all. Before all this comes what the judge
-has seen itself: one that it has found out by an audit or refused something of in this step goes. A
-judge that is looking into a case of the two (``seat/umpire.py``) waits for it, though not long. If
+has seen itself: one that it has found out by an audit or refused something of in this step goes. If
 the stage makes no progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
@@ -65,9 +64,6 @@ DISPUTE_S: Final = 1.0
 """A claim has to stand so long: most are over when the next heartbeat comes."""
 FOLLOW_S: Final = 4.0
 """How long a sibling waits for what the stages beside ours decide."""
-LOOKING_S: Final = 10.0
-"""How long a dispute waits for the judge's own case of the two: a false case holds a stage up no
-longer."""
 UNMENDED_S: Final = 10.0
 """A stage that has not gone on for so long without one of two siblings may do better without the
 other: five of these seconds pass before the electors list anybody as lost."""
@@ -137,7 +133,6 @@ class Standing:
         owed_for: by peer, for how many seconds it has had our work and brought nothing.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
-        looks_into: the two of whom we judge a case, if there is one.
         least: how many replicas a step of a stage needs.
         needs: whether we have a majority of the electors only with a peer (``Quorum.needs``).
     """
@@ -149,11 +144,10 @@ class Standing:
         owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
         overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
         spoilers: Callable[[], Collection[PeerId]] = lambda: (),
-        looks_into: Callable[[], Pair] = frozenset,
         least: int = 1,
         needs: Callable[[PeerId, Collection[PeerId], float], bool] = lambda *_: False,
     ) -> None:
-        self._looks_into, self._least, self._needs = looks_into, least, needs
+        self._least, self._needs = least, needs
         self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
@@ -342,8 +336,6 @@ class Standing:
         verdict = self._verdict(pair, stage)
         if verdict is None and self._is_for_others(pair, stage) and now < since + FOLLOW_S:
             return []
-        if verdict is None and pair == self._looks_into() and now < since + LOOKING_S:
-            return []
         loser = verdict or self._loser(pair, disputes, now)
         if self._is_elector_needed(loser, now):
             self._put_off[pair] = now + DISPUTE_S
@@ -527,7 +519,7 @@ class Standing:
         self._shun()
         long = " for good" if for_good else f" for {seconds:.0f} s" if seconds < math.inf else ""
         words = f"{short(peer)} of stage {stage} is set aside{long}: {why}"
-        return [*said, Explain("membership", words, "warning")]
+        return [*said, Explain("membership", words, "warning", (peer,))]
 
     def _back(self, peer: PeerId, now: float, why: str, *, wrongly: bool = False) -> list[Explain]:
         aside, account = self._aside.pop(peer), self._account(peer)
@@ -536,7 +528,8 @@ class Standing:
         if wrongly:
             account.times = max(0, account.times - 1)
         self._shun()
-        return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
+        words = f"{short(peer)} is not set aside any more: {why}"
+        return [Explain("membership", words, members=(peer,))]
 
     def _let_enough_back(self, now: float) -> list[Explain]:
         """Let back peers that are needed because others have fallen silent.

@@ -5,11 +5,8 @@ can take that back. Everybody below the expelled one is out with it. An expulsio
 of the expelled member, which shows that its signer may do it, so that it counts wherever it is
 told, whether or not its author is still there. It holds for the rest of the run.
 
-A member's key can be replaced by a new one (``rotations.py``). Whoever may expel the old key may
-expel the new one, and the new key may expel whom the old one let in.
-
-State: our chain, the chains of the members that we have met, the rotations, and the expulsions, all
-bounded. No I/O here; the driver keeps ``Kept`` on disk.
+State: our chain, the chains of the members that we have met, and the expulsions, all bounded. No
+I/O here; the driver keeps ``Kept`` on disk.
 """
 
 from __future__ import annotations
@@ -25,16 +22,7 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
-from protocol.vouching.chain import (
-    Chain,
-    Followed,
-    follow,
-    may_vouch,
-    rotate,
-    vouch,
-    why_no_rotation,
-)
-from protocol.vouching.rotations import MAX_KNOWN, Rotations
+from protocol.vouching.chain import Chain, may_vouch, members_of, vouch
 from protocol.vouching.ticket import (
     MAX_TICKETS,
     TICKET_LIFE_S,
@@ -53,9 +41,6 @@ EXPEL: Final = "expel"
 MAX_EXPULSIONS: Final = 1024
 MAX_MET: Final = 4096
 """The most members whose chains are remembered; the oldest is forgotten first."""
-MAX_LET_IN: Final = 1024
-"""The most members that we remember to have let in; the newest stay."""
-
 
 _Links = Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_CHAIN)]
 
@@ -87,9 +72,6 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     chain: _Links = ()
     expulsions: Annotated[tuple[Expulsion, ...], Meta(max_length=MAX_EXPULSIONS)] = ()
     tickets: Annotated[tuple[Ticket, ...], Meta(max_length=MAX_TICKETS)] = ()
-    let_in: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_LET_IN)] = ()
-    """The members for whom our key has vouched."""
-    rotations: Annotated[tuple[_Links, ...], Meta(max_length=MAX_KNOWN)] = ()
     redeemed: Annotated[bytes, Meta(max_length=16)] = b""
     """Name of the ticket by which we came in."""
 
@@ -125,15 +107,11 @@ class Register:
         kept = Kept() if kept is None else kept
         self._signer, self._founder, self._swarm = signer, founder, swarm
         self.chain: Chain = ()
-        self.tickets, self._let_in = kept.tickets, kept.let_in
-        self._rotations, self._redeemed = Rotations(), kept.redeemed
+        self.tickets, self._redeemed = kept.tickets, kept.redeemed
         self._met: dict[PeerId, tuple[PeerId, ...]] = {}
         self._chains: dict[PeerId, Chain] = {}
         self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
         """The expulsions that count, by author and member."""
-        for chain in kept.rotations:
-            with suppress(RemoteProtocolError):
-                self.take_rotation(chain)
         for expulsion in kept.expulsions:
             with suppress(RemoteProtocolError):
                 self.take_expulsion(expulsion)
@@ -155,14 +133,7 @@ class Register:
     @property
     def kept(self) -> Kept:
         """The state that the driver keeps on disk."""
-        return Kept(
-            self.chain, self.expulsions, self.tickets, self._let_in, self.rotations, self._redeemed
-        )
-
-    @property
-    def rotations(self) -> tuple[Chain, ...]:
-        """The rotations that are known, each as the chain of the new key."""
-        return self._rotations.chains
+        return Kept(self.chain, self.expulsions, self.tickets, self._redeemed)
 
     @property
     def expulsions(self) -> tuple[Expulsion, ...]:
@@ -218,7 +189,7 @@ class Register:
             raise RemoteProtocolError("admission-malformed", str(error), 20) from error
         if isinstance(proof, ShownTicket):
             return self._redeem(peer, proof, now)
-        path = self._followed(proof.chain).path
+        path = self._path_of(proof.chain)
         if (path or (self._founder,))[-1] != peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
         self._meet(peer, path, proof.chain)
@@ -243,8 +214,6 @@ class Register:
             return answer, ()
         chain = known or vouch(self._signer, self.chain, peer, int(now), self._swarm)
         self.tickets = with_ticket(self.tickets, ticket.used(peer), now)
-        if known is None:
-            self._let_in = (*(one for one in self._let_in if one != peer), peer)[-MAX_LET_IN:]
         self._meet(peer, path, chain)
         return YES, chain
 
@@ -274,15 +243,10 @@ class Register:
         """Whether a peer that was met still belongs to the swarm, and why not."""
         return self._answer(self._met.get(peer, ()))
 
-    def rotations_of(self, peer: PeerId) -> tuple[Chain, ...]:
-        """Return the rotations of the keys that a peer's chain leads through."""
-        return self._rotations.concerning((self._founder, *self._met.get(peer, ())))
-
     def may_expel(self, peer: PeerId) -> bool:
         """Whether a member that was met is ours to expel."""
         path = self._met.get(peer, ())
-        above = (self._founder, *path)[:-1]
-        return peer != self.me and any(self.me in self._rotations.line(key) for key in above)
+        return self.me in (self._founder, *path)[:-1]
 
     def own_answer(self) -> Answer:
         """Whether we belong to the swarm, or have been expelled, ourselves or with who invited
@@ -303,7 +267,7 @@ class Register:
         """
         if tuple(chain) == self.chain:
             return False
-        path = self._followed(chain).path
+        path = self._path_of(chain)
         if not path or path[-1] != self._signer.peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
         self.chain = tuple(chain)
@@ -333,7 +297,7 @@ class Register:
         if not (answer := self.own_answer()):
             raise LocalProtocolError(answer.reason)
         if not self.is_member or not may_vouch(self.chain):
-            words = f"there are {limits.MAX_VOUCHES} invitations from the founder to you, the most"
+            words = f"there are {limits.MAX_CHAIN} invitations from the founder to you, the most"
             raise LocalProtocolError(words if self.is_member else "nobody has vouched for you yet")
         ticket = Ticket(secret, int(now + life_s), uses)
         self.tickets = with_ticket(self.tickets, ticket, now)
@@ -349,64 +313,6 @@ class Register:
             raise LocalProtocolError("only a member can vouch, and not at the end of a long chain")
         return vouch(self._signer, self.chain, key, int(now), self._swarm)
 
-    # --- rotations ---------------------------------------------------------------------------
-
-    def hand_over(self, new: Signer, now: float) -> Kept:
-        """Hand our place to a new key; return what the register of that key begins with.
-
-        Whom we have let in stays, whom we have expelled stays out; our invites let nobody in any
-        more. Our own register is as before.
-
-        Args:
-            new: the key that takes our place.
-            now: Unix seconds.
-
-        Raises:
-            LocalProtocolError: we do not belong to the swarm, or cannot; it says what to do.
-        """
-        if not self.belongs:
-            raise LocalProtocolError(self.own_answer().reason or "nobody has vouched for you yet")
-        expelled = [member for author, member in self._expelled if author == self.me]
-        used = (peer for ticket in self.tickets for peer in ticket.used_by)
-        let_in = list(dict.fromkeys((*self._let_in, *used)))
-        members = [PeerId(peer) for peer in let_in if peer not in expelled]
-        if why := why_no_rotation(self.chain, len(members) + len(expelled)):
-            raise LocalProtocolError(why)
-        chain = rotate(self._signer, new, self.chain, members, expelled, int(now), self._swarm)
-        rotations = (chain, *self.rotations)[:MAX_KNOWN]
-        return Kept(chain, self.expulsions, (), (), rotations, self._redeemed)
-
-    def take_rotation(self, chain: Sequence[Envelope]) -> bool:
-        """Take a rotation, shown by the chain of the new key; return whether it is news.
-
-        Raises:
-            RemoteProtocolError: it does not hold.
-        """
-        before = self.rotations
-        followed = self._followed(chain)
-        if not followed.rotations or followed.rotations[-1].chain != tuple(chain):
-            raise RemoteProtocolError("vouch-forged", "it replaces no key", FORGED_PENALTY)
-        return self.rotations != before
-
-    def describe_rotation(self, chain: Chain) -> str:
-        """Say in words which key was replaced by which."""
-        said = follow(chain, self._founder, self._swarm).rotations[-1].said
-        old, new = PeerId(said.old), PeerId(said.new)
-        if len(self._rotations.concerning((old,))) > 1:
-            return f"two keys claim the place of {short(old)}: neither has it"
-        return f"{short(old)} goes on with a new key, {short(new)}; the old one counts no more"
-
-    def _followed(self, chain: Sequence[Envelope]) -> Followed:
-        """Check a chain, and note the rotations that it shows."""
-        followed = follow(chain, self._founder, self._swarm)
-        for rotation in followed.rotations:
-            if self._rotations.take(rotation):
-                old = PeerId(rotation.said.old)
-                for author, member in list(self._expelled):
-                    if author == old and not self._rotations.names_expelled(author, member):
-                        del self._expelled[author, member]
-        return followed
-
     # --- expulsions --------------------------------------------------------------------------
 
     def expel(self, member: PeerId, reason: str, now: float) -> Expulsion:
@@ -415,31 +321,19 @@ class Register:
         Raises:
             LocalProtocolError: it is not ours to expel; the message says whose it is.
         """
-        me, path = self._signer.peer, self._met.get(member)
-        if member == me:
+        path = self._met.get(member)
+        if member == self.me:
             raise LocalProtocolError("nobody expels themselves: leave with volunteer finish")
         if path is None:
             raise LocalProtocolError(f"no member {member} has been met here")
-        above = (self._founder, *path[:-1])
         if not self.may_expel(member):
-            who = " or ".join(short(peer) for peer in above)
+            who = " or ".join(short(peer) for peer in (self._founder, *path[:-1]))
             raise LocalProtocolError(f"only who vouched for {short(member)} can do that: {who}")
         body = _bodies.encode(Expelled(member, reason, int(now)))
-        chain = self._chains[member] if me in above else self._below_us(member, int(now))
-        expulsion = Expulsion(self._signer.sign(EXPEL, body, self._swarm), list(chain))
-        try:
-            self.take_expulsion(expulsion)
-        except RemoteProtocolError as error:
-            words = f"the chain of {short(member)} is too long: expel who invited it"
-            raise LocalProtocolError(words) from error
+        statement = self._signer.sign(EXPEL, body, self._swarm)
+        expulsion = Expulsion(statement, list(self._chains[member]))
+        self.take_expulsion(expulsion)
         return expulsion
-
-    def _below_us(self, member: PeerId, now: int) -> Chain:
-        """Return a chain that leads through us, of a member that an old key of ours let in."""
-        keys = (self._founder, *self._met[member])
-        place = max(i for i, key in enumerate(keys[:-1]) if self.me in self._rotations.line(key))
-        ours = vouch(self._signer, self.chain, keys[place + 1], now, self._swarm)
-        return (*ours, *self._chains[member][place + 1 :])
 
     def take_expulsion(self, expulsion: Expulsion) -> bool:
         """Take an expulsion; return whether it is news.
@@ -454,13 +348,11 @@ class Register:
         author, member = PeerId(envelope.signer), PeerId(said.member)
         if (author, member) in self._expelled:
             return False
-        path = self._followed(expulsion.chain).path
+        path = self._path_of(expulsion.chain)
         above = (self._founder, *path[:-1])
         if not path or path[-1] != member or author not in above:
             raise RemoteProtocolError("expulsion-forged", "not theirs to expel", FORGED_PENALTY)
         verify(envelope, self._swarm)
-        if not self._rotations.names_expelled(author, member):
-            return False  # by a key that was replaced, as who tells it may not know
         entry = Entry(author, above.index(author), said, expulsion)
         self._expelled[author, member] = entry
         if member not in self._met:
@@ -478,9 +370,8 @@ class Register:
     def _answer(self, path: Sequence[PeerId]) -> Answer:
         entry = self._expulsion(path)
         if entry is None:
-            why = self._rotations.why_out((self._founder, *path))
-            return no(why) if why else YES
-        of = "you were" if entry.said.member in self._ends(path) else "who invited you was"
+            return YES
+        of = "you were" if entry.said.member == path[-1] else "who invited you was"
         why = f": {entry.said.reason}" if entry.said.reason else ""
         return no(f"{of} expelled by {short(entry.by)}{why}")
 
@@ -489,18 +380,15 @@ class Register:
         if not self._expelled:
             return None
         above = [self._founder]
-        for key in path:
-            line = self._rotations.line(key)
+        for member in path:
             for author in above:
-                for member in line:
-                    if (entry := self._expelled.get((author, member))) is not None:
-                        return entry
-            above += line
+                if (entry := self._expelled.get((author, member))) is not None:
+                    return entry
+            above.append(member)
         return None
 
-    def _ends(self, path: Sequence[PeerId]) -> list[PeerId]:
-        """Return the keys of the last place on a path: its owner's, and those before it."""
-        return [key for key in path if path[-1] in self._rotations.line(key)]
+    def _path_of(self, chain: Sequence[Envelope]) -> tuple[PeerId, ...]:
+        return members_of(chain, self._founder, self._swarm)
 
     def _meet(self, peer: PeerId, path: tuple[PeerId, ...], chain: Chain) -> None:
         self._met.pop(peer, None)

@@ -23,7 +23,6 @@ from protocol.wire.fields import (
     Finite,
     Hash32,
     MicrobatchId,
-    NonNegative,
     PeerText,
     Reason,
     SegmentIndex,
@@ -63,8 +62,8 @@ class Hello(Wire, frozen=True):
     """None: a newcomer that asks for the manifest."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
     admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
-    """What admits the sender: nothing where anybody may join; the proof of a private swarm's
-    secret, bound to both peer ids; or, where members vouch, its chain or an invite's ticket."""
+    """What admits the sender: nothing where anybody may join; in a private swarm its chain, or the
+    proof of an invite's ticket, bound to both peer ids."""
     clock: Annotated[float, Meta(ge=0, le=limits.MAX_UNIX_S)] = 0.0
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
 
@@ -109,16 +108,6 @@ class ExpulsionList(Wire, frozen=True):
     """Members that were expelled; told after Hello and when there is a new one."""
 
     expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
-
-
-class RotationList(Wire, frozen=True):
-    """Members whose keys were replaced, each as the chain of the new key; told as expulsions are,
-    and before them."""
-
-    chains: Annotated[
-        list[Annotated[list[Envelope], Meta(min_length=1, max_length=limits.MAX_CHAIN)]],
-        Meta(max_length=limits.MAX_ROTATIONS_PER_MESSAGE),
-    ]
 
 
 class AmendmentList(Wire, frozen=True):
@@ -180,10 +169,11 @@ class ChainLink(Wire, frozen=True):
     link: WaypointLink
 
 
-class Signed(Wire, frozen=True):
-    """A signed message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+class Letter(Wire, frozen=True):
+    """A message of the matching, sent directly (PROPOSE, HOLD, ...)."""
 
-    envelope: Envelope
+    kind: Annotated[str, Meta(max_length=32)]
+    body: Annotated[bytes, Meta(max_length=limits.MAX_LETTER_BYTES)]
 
 
 # --- pipeline -------------------------------------------------------------------------------
@@ -429,8 +419,6 @@ class Commitment(Wire, frozen=True):
     """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
     era: Era = 0
-    state: StateHash = b""
-    """What stands for the version that it was computed at; empty: the member does not know it."""
 
 
 class AuditNotice(Wire, frozen=True):
@@ -489,44 +477,6 @@ class Charged(Wire, frozen=True):
 
     stage: StageIndex
     charge: Envelope
-
-
-class Case(Wire, frozen=True):
-    """A member of a stage of two shows the replicas of ``stage``, which is beside its own, what it
-    takes to judge a charge of its (``audit/umpires.py``)."""
-
-    stage: StageIndex
-    charge: Envelope
-    commitment: Envelope
-    """The charged member's, to the contribution that the charge is about."""
-    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_SEGMENTS + 1)]
-    """Of its segments."""
-    before: NonNegative
-    """The norm of the sum of the step before, as the sender says."""
-
-
-class CaseRequest(Wire, frozen=True):
-    """An umpire asks the author of a charge for what the charged member has shown to it."""
-
-    stage: StageIndex
-    asker: StageIndex
-    """Where the umpire's seat is."""
-    step: StepIndex
-    attempt: Attempt
-    member: PeerText
-    name: Shown
-    item: MicrobatchId
-
-
-class CaseReply(Wire, frozen=True):
-    """Payload: what was asked for; ``stage`` is the umpire's."""
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    member: PeerText
-    name: Shown
-    item: MicrobatchId
 
 
 # --- joining a stage and transfer of state --------------------------------------------------
@@ -643,17 +593,17 @@ class Probed(Wire, frozen=True):
     reached: bool | None
 
 
-Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList | RotationList
+Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList
 Amending = AmendmentList | AmendmentRequest
 Reaching = Observed | ProbeRequest | Probed
 Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
-Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged | Case | CaseRequest
+Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
-Control = Upkeep | Membership | Signed | Work | Closing | Auditing | Joining
-Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | CaseReply | Chunk
+Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining
+Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | Chunk
 Message = Control | Bulk
 
 BULK_TYPES: tuple[type[Wire], ...] = (
@@ -663,7 +613,6 @@ BULK_TYPES: tuple[type[Wire], ...] = (
     Segment,
     Reduced,
     AuditReply,
-    CaseReply,
     Chunk,
 )
 """The messages with a payload; they have lanes of their own, so that they delay no other."""
@@ -695,7 +644,7 @@ def decode_message(header: bytes) -> Message:
 
 def lane(message: Message) -> Lane:
     """Return the lane a message travels in."""
-    if isinstance(message, Chunk | CaseReply):
+    if isinstance(message, Chunk):
         return "background"
     return "bulk" if isinstance(message, BULK_TYPES) else "control"
 

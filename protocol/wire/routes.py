@@ -24,9 +24,6 @@ from protocol.wire.messages import (
     Backward,
     BlobOffer,
     BlobQuery,
-    Case,
-    CaseReply,
-    CaseRequest,
     ChainLink,
     Charged,
     Chunk,
@@ -47,6 +44,7 @@ from protocol.wire.messages import (
     Lease,
     LeaseRequest,
     LedgerReport,
+    Letter,
     ManifestReply,
     ManifestRequest,
     Message,
@@ -66,9 +64,7 @@ from protocol.wire.messages import (
     Records,
     Reduced,
     Returned,
-    RotationList,
     Segment,
-    Signed,
     Vouched,
     Wire,
 )
@@ -125,7 +121,6 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         ManifestReply: Route("newcomer", ""),
         Vouched: Route("node", "on_vouched", "peer"),
         ExpulsionList: Route("node", "on_expulsions", "peer"),
-        RotationList: Route("node", "on_rotations", "peer"),
         AmendmentList: Route("node", "on_amendments", "peer"),
         AmendmentRequest: Route("node", "on_amendment_request", "peer"),
         Observed: Route("node", "on_observed", "peer"),
@@ -141,7 +136,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Evidence: Route("node", "on_evidence"),
         PassedOn: Route("node", "on_passed_on"),
         ChainLink: Route("node", "on_chain_link", "peer"),
-        Signed: Route("node", "on_signed"),
+        Letter: Route("node", "on_letter"),
         # blobs: those that are asked for, those that are fetched
         BlobQuery: Route("node", "on_blob_query", "peer"),
         ChunkRequest: Route("node", "on_chunk_request", "peer"),
@@ -177,9 +172,6 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         AuditRequest: Route("seat", "auditing.on_request", "stage", "stage", aside=True),
         AuditReply: Route("seat", "auditing.on_reply", "stage", "stage", sealed=True),
         Charged: Route("seat", "auditing.on_charged", "member", "stage", ALWAYS, aside=True),
-        Case: Route("seat", "on_case", "member", "stage"),
-        CaseRequest: Route("seat", "auditing.on_case_request", "member", "stage"),
-        CaseReply: Route("seat", "umpire.on_case_reply", "member", "stage", sealed=True),
     }
 )
 

@@ -5,9 +5,10 @@
 
 Real volunteers on this machine train a small GPT from the first step to the last, with the rule
 and the audits that ``volunteer create`` takes for a public swarm. From step 60 on, or when all
-serve if that is later, one of four of them lies (2x2: two stages of two, where umpires judge;
-1x4: one stage of four), or three of eight (1x8). The members are those of ``tests/hostile``; the
-*work-* ones lie in what they compute, and sign their lies like honest work. Measured: the held-out
+serve if that is later, one of four of them lies (2x2: two stages of two, where nobody can be
+convicted; 1x4: one stage of four), or three of eight (1x8). The members are those of
+``tests/hostile``; the *work-* ones lie in what they compute, and sign their lies like honest work.
+Measured: the held-out
 loss of the model that ``volunteer export`` makes at the end; the steps from the first lie to its
 expulsion, if there is one; the rate from then on (without an expulsion: from 15 s after the first
 lie on), beside that of the honest runs; and the honest volunteers that anybody shut out.
@@ -20,8 +21,8 @@ and ``attacks.md``.
 
 Rows of code before 97ae77d have a fault that is mended: at many steps a second an audited member
 had nothing left to show when its auditor asked. What computes nothing was found late, and an honest
-member was expelled once. With two replicas a stage (2x2) norms bound what a liar does, and
-umpires of the other stage expel it; rows of 2x2 before that have no expulsion.
+member was expelled once. With two replicas a stage (2x2) an expulsion by charges is of code that
+had members of the other stage judge, too.
 
 Two runs stood and were measured again on mended code. Three of eight that contribute numbers out of
 range: each attempt of a round showed one of them, and the leader blamed those that refused it
@@ -246,7 +247,7 @@ class Course(Scene):
         return Row(
             attack=self.attack.name if self._lies else HONEST,
             layout=self.layout,
-            rule=manifest.aggregation_name,
+            rule=manifest.aggregation,
             audits=manifest.audits,
             steps=manifest.steps,
             reached=step,

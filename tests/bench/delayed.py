@@ -121,14 +121,14 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
 
 def prediction(manifest: Manifest, compute_s: float, mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects."""
-    [work] = ModelWorks.of(manifest, RunChoices(measure=False))(1, SEQUENCES) or []
+    [work] = ModelWorks.of(manifest, RunChoices(measure=False))(1) or []
     line = mbit * 1e6 / 8
     run = Run(
         stages=(costing(work, compute_s),),
         microbatches=MICROBATCHES,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT["s8"],
-        delayed=manifest.delayed,
+        delayed=manifest.delayed_update,
     )
     machine = Machine("volunteer", 1.0, 16e9, line, line, rtt_s=rtt / 1e3)
     return predict(run, [[machine, machine]])

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import psutil
 
-from client.cli.commands.create import sign, write_swarm_file
+from client.cli.commands.create import sign, with_ticket, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import free_port
@@ -210,7 +210,11 @@ def found(homes: Path, way: str, steps: int) -> Manifest:
     run = RunChoices(**{**choices, **WAYS[way].choices})
     manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
     address = Address("ip4", HOST, free_port(HOST), founder.peer)
-    write_swarm_file(homes / "x.swarm", sign(manifest, founder, (address,)))
+    swarm = sign(manifest, founder, (address,))
+    if manifest.policy.private:
+        folders = home_folders(homes / WAYS[way].names[0])
+        swarm = with_ticket(swarm, founder, folders.vouches(swarm.swarm))
+    write_swarm_file(homes / "x.swarm", swarm)
     return manifest
 
 

@@ -131,7 +131,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert second.returncode == ExitCode.TEMPORARY
     assert f"process {started['pid']} already runs" in second.stderr
 
-    assert volunteer(home, "config", "path", "--socket").stdout.strip() == started["socket"]
+    assert volunteer(home, "status", "--socket").stdout.strip() == started["socket"]
     assert parsed(volunteer(home, "status", "--json"))["pid"] == started["pid"]
     assert parsed(volunteer(home, "credit", "--json"))["swarms"][0]["microbatches"] > 0
     events = volunteer(home, "events", "--json").stdout.splitlines()

@@ -240,7 +240,7 @@ def _services_are_sound(person: Person) -> None:
         )
         assert (verdict.returncode, verdict.stderr) == (0, "")
     person.ok("service", "uninstall", "--instance", "night")
-    assert person.volunteer("service", "status", "--instance", "lab").returncode == 0
+    assert person.volunteer("service", "uninstall", "--instance", "lab").returncode == 0
 
 
 def _is_shown(person: Person, listed: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -105,47 +104,13 @@ def _founded(folder: Path, club: Club) -> subprocess.CompletedProcess[str]:
     run = ("--stages", "1", "--steps", "1000000", "--microbatch", "1", "--microbatches", "4")
     founded = volunteer(
         club.home("founder"),
-        *("create", "--vouched", "--name", "club", "--out", str(folder / "x.swarm")),
+        *("create", "--private", "--name", "club", "--out", str(folder / "x.swarm")),
         *("--announce", f"/ip4/{HOST}/tcp/{port}", *run, *SMALL),
     )
     assert founded.returncode == 0, founded.stderr
     club.join("founder", founded.stdout, "--listen-port", str(port))
     wait_for(lambda: club.step("founder") > 0 or None, "the founder alone to train")
     return founded
-
-
-def test_a_member_goes_on_with_a_new_key(folder: Path, club: Club) -> None:
-    _founded(folder, club)
-    invite = club.invite("founder")
-    first = club.join("friend", invite)
-    wait_for(lambda: club.step("friend") > 0 or None, "the friend to train")
-    club.join("guest", club.invite("friend"))
-    wait_for(lambda: club.step("guest") > 0 or None, "the guest of the friend to train")
-    old = club.peer("friend")
-    shutil.copytree(club.home("friend") / "data", club.home("stolen") / "data")
-
-    running = volunteer(club.home("friend"), "identity", "rotate")
-    assert running.returncode == ExitCode.TEMPORARY
-    assert "volunteer stop" in running.stderr
-    assert volunteer(club.home("friend"), "stop").returncode == 0
-    wait_for(first.poll, "the friend to end")
-    done = volunteer(club.home("friend"), "identity", "rotate")
-    assert done.returncode == 0, done.stderr
-    aside = list((club.home("friend") / "data" / "vouches").glob("*.old-key"))
-    assert len(aside) == 1
-    club.join("friend", invite)
-    wait_for(lambda: club.step("friend") > 0 or None, "the new key to train")
-    wait_for(lambda: not aside[0].exists() or None, "the old key to be removed")
-    assert club.peer("friend") != old
-    wait_for(lambda: _here(club, ["founder", "friend", "guest"], "founder"), "all to be here")
-
-    thief = club.join("stolen", invite)
-    wait_for(thief.poll, "the old key to be refused")
-    assert thief.returncode == ExitCode.REFUSED
-    assert "was replaced by" in club.log("stolen")
-    listed = parsed(volunteer(club.home("founder"), "members", "--json"))["members"]
-    assert {one["peer"] for one in listed if one["out"]} == {old}
-    assert [one["invited_by"] for one in listed if one["peer"] == club.peer("friend")] == [old]
 
 
 def test_members_invite_and_expel_while_the_swarm_trains(folder: Path, club: Club) -> None:

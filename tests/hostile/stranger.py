@@ -22,7 +22,6 @@ from client.net.errors import LinkFull, NetworkError, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.train.messaging.handshake import PROTOCOL
-from protocol.admission import admission_proof
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile, parse_swarm_file
 from protocol.manifest import Manifest
@@ -168,7 +167,7 @@ class Stranger:
         async for event in self.network.events:
             match event:
                 case PeerUp(peer):
-                    await self.say(peer, self._hello(peer))
+                    await self.say(peer, self._hello())
                 case PeerDown(peer):
                     if peer in self.peers:
                         self.peers.remove(peer)
@@ -189,11 +188,8 @@ class Stranger:
             with suppress(trio.WouldBlock):
                 self._sink.send_nowait(event)
 
-    def _hello(self, peer: PeerId) -> Hello:
-        proof = b""
-        if self.file.secret is not None:
-            proof = admission_proof(self.file.secret, self.swarm, self.me, peer)
-        return Hello(PROTOCOL, self.swarm, "volunteer/0.1.0", proof)
+    def _hello(self) -> Hello:
+        return Hello(PROTOCOL, self.swarm, "volunteer/0.1.0")
 
 
 @asynccontextmanager

@@ -236,7 +236,7 @@ def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folde
 
     with (
         Internet(places, rtt_ms=20) as net,
-        swarm_of(net, folder, "open", ("open",), 3, "--vouched") as swarm,
+        swarm_of(net, folder, "open", ("open",), 3, "--private") as swarm,
     ):
         relay = start(net, swarm, "open", relay_only=True)
         wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -34,7 +33,7 @@ class Machine:
         self.settings = folder / "etc"
         programs = folder / "bin"
         programs.mkdir()
-        for name in ("systemctl", "systemd-sysusers", "journalctl", "volunteer"):
+        for name in ("systemctl", "systemd-sysusers", "volunteer"):
             program = programs / name
             program.write_text(f'#!/bin/sh\necho {name} "$@" >>"{self.told}"\n')
             program.chmod(0o755)
@@ -93,14 +92,11 @@ def test_the_manager_hears_the_name_of_the_instance(machine: Machine) -> None:
     install = ["service", "install", "--system", "--instance", "gpu1", "--start"]
     assert run([*install, "--swarm", machine.invite("aa")]) == 0
     assert "systemctl enable --now volunteer@gpu1.service" in machine.commands()
-    for words, told in (
-        (["stop"], "systemctl stop volunteer@gpu1.service"),
-        (["start"], "systemctl enable --now volunteer@gpu1.service"),
-        (["logs", "-n", "5", "-f"], "journalctl --no-pager -u volunteer@gpu1.service -n 5 -f"),
-        (["uninstall"], "systemctl disable --now volunteer@gpu1.service"),
-    ):
-        assert run(["service", *words, "--system", "--instance", "gpu1"]) == 0
-        assert machine.commands() == [told]
+    place = service_place("system", "gpu1")
+    assert place.commands["stop it"] == "systemctl stop volunteer@gpu1.service"
+    assert place.commands["read its log"] == "journalctl -u volunteer@gpu1.service -f"
+    assert run(["service", "uninstall", "--system", "--instance", "gpu1"]) == 0
+    assert machine.commands() == ["systemctl disable --now volunteer@gpu1.service"]
 
 
 def test_a_second_swarm_does_not_replace_the_first(
@@ -135,26 +131,6 @@ def test_a_graphics_card_is_a_variable_and_a_drop_in_of_its_instance(machine: Ma
     assert not drop_in.parent.exists()
     for wrong in (["--gpu", "1", "--device", "cpu"], ["--gpu", "-1"], ["--device", "tpu"]):
         assert run([*install, *wrong]) in (ExitCode.USAGE, ExitCode.CONFIG)
-
-
-def test_status_names_the_others(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("one", "two"):
-        run(["service", "install", "--system", "--instance", name])
-    capsys.readouterr()
-    assert run(["service", "status", "--system", "--instance", "one", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["instance"], [other["instance"] for other in told["others"]]) == ("one", ["two"])
-    assert told["home"].endswith("volunteer-one")
-    assert run(["service", "status", "--system"]) == ExitCode.NOT_RUNNING
-    assert "volunteer@two.service" in capsys.readouterr().out
-
-
-def test_what_is_not_installed_is_told_with_what_is(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["service", "install", "--system", "--instance", "one"])
-    assert run(["service", "start", "--system", "--instance", "two"]) == ExitCode.NOT_RUNNING
-    assert "volunteer service status --system --instance one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["Gpu", "a/b", "..", "-a", "a b", "a" * (INSTANCE_CHARS + 1), "é"])
@@ -212,7 +188,13 @@ def test_a_dry_run_says_what_an_installation_does_and_does_nothing(
     told = capsys.readouterr()
     assert "[Unit]" in told.out
     place = service_place("system", "")
-    for words in (place.invite, place.unit, place.drop_in, "VOLUNTEER_DEVICE=cuda:1", place.start):
+    for words in (
+        place.invite,
+        place.unit,
+        place.drop_in,
+        "VOLUNTEER_DEVICE=cuda:1",
+        place.commands["start it"],
+    ):
         assert f"{words}" in told.err
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert run(["service", "install", *flags]) == 0

@@ -184,7 +184,6 @@ def test_the_first_minute_of_a_founder(installed: Installed) -> None:
     assert made.returncode == 0, made.stderr
     assert "volunteer:" in made.stdout
     assert (installed.work / "from-a-wheel.swarm").is_file()
-    assert installed.run("volunteer", "config", "validate").returncode == 0
     assert installed.json("config", "show")["settings"]["threads"] == 0
     assert installed.json("identity", "show")["peer"]
     assert installed.run("volunteer", "status").returncode == 3

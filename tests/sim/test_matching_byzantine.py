@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
@@ -113,7 +113,7 @@ def test_letters_from_strangers_change_nothing_and_are_counted(
     victim = data.draw(st.sampled_from(sorted(world.machines)))
     kind, content = encoded(forged(world, body, victim, data))
     before, counted = state(world), refused(world)
-    world.replay(STRANGER, SendSigned(victim, kind, content))
+    world.replay(STRANGER, SendLetter(victim, kind, content))
     assert state(world) == before
     assert refused(world) > counted
 
@@ -146,7 +146,7 @@ def test_absurd_fields_are_refused_and_counted(
     absurd = data.draw(st.sampled_from([float("nan"), float("inf"), -1, 1e30, 2**63, "x" * 999]))
     plain[data.draw(st.integers(1, len(plain) - 1))] = absurd
     before, counted = state(world), refused(world)
-    world.replay(sender, SendSigned(victim, kind, msgspec.msgpack.encode(plain)))
+    world.replay(sender, SendLetter(victim, kind, msgspec.msgpack.encode(plain)))
     assert state(world) == before
     assert refused(world) > counted
 
@@ -164,7 +164,7 @@ def test_two_contradicting_permits_or_holds_from_a_member_move_nobody(world: Wat
                 bodies.Hold(*head, victim, 1, 7, 77 + granted, 60_000, locked),
             ):
                 counted = refused(world)
-                world.replay(liar, SendSigned(victim, *encoded(body)))
+                world.replay(liar, SendLetter(victim, *encoded(body)))
                 # A place that was not asked for is answered with a withdrawal instead.
                 assert refused(world) > counted or isinstance(body, bodies.Hold)
     assert state(world) == before
@@ -178,7 +178,7 @@ def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -
     for number in range(MEMBERS):
         world.join(member(number, measured_s=1000.0))
     world.run(150)
-    letters = [(who, e) for _, who, e in world.log if isinstance(e, SendSigned)]
+    letters = [(who, e) for _, who, e in world.log if isinstance(e, SendLetter)]
     before, counted = state(world), refused(world)
     for who, letter in letters:
         world.replay(who, letter)

@@ -135,7 +135,6 @@ class Crowded(World):
             roster,
             who,
             knows.measuring,
-            WALL_S + self.now - START_S,
             knows.membership.cut_off(),
             certified=self.waypoint,
         )

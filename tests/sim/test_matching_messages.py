@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from protocol.effects import Explain, SendSigned
+from protocol.effects import Explain, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.design import FULL, Design
@@ -94,7 +94,7 @@ class AskingWorld(WatchedWorld):
 
     def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
         for effect in effects:
-            if isinstance(effect, SendSigned) and effect.kind == "propose":
+            if isinstance(effect, SendLetter) and effect.kind == "propose":
                 body = bodies.decode_body(effect.kind, effect.body)
                 assert isinstance(body, bodies.Propose)
                 notice = self.machines[who].postings(self.now).get(Stage(body.stage))

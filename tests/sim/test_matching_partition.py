@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
@@ -50,7 +50,7 @@ def test_a_minority_does_not_move(design: Design) -> None:
         asked = [
             e.kind
             for at, who, e in world.log
-            if isinstance(e, SendSigned) and who in part and at > cut_at + DETECTED_S
+            if isinstance(e, SendLetter) and who in part and at > cut_at + DETECTED_S
         ]
         assert not {"transfer", "release"} & set(asked), f"seed {seed}"
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from protocol.effects import Publish, SendSigned
+from protocol.effects import Publish, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
@@ -206,7 +206,7 @@ def test_silence_at_rest() -> None:
     assert set(sent) <= {"renew", "hold", "posting"}
     assert sent["renew"] <= 8 * 5
     assert sent["posting"] <= 4 * 4
-    talk = [e for _, _, e in world.log[began:] if not isinstance(e, SendSigned | Publish)]
+    talk = [e for _, _, e in world.log[began:] if not isinstance(e, SendLetter | Publish)]
     assert talk == []
 
 
@@ -238,16 +238,16 @@ def test_hostile_traffic_changes_nothing_and_is_counted() -> None:
     settle(world, 4)
     world.run(5)
     before, victims = world.matching(), sorted(world.machines)
-    recorded = [(who, e) for _, who, e in world.log if isinstance(e, SendSigned)]
+    recorded = [(who, e) for _, who, e in world.log if isinstance(e, SendLetter)]
     liar = PeerId(victims[0])
     for who, effect in recorded:  # every message ever sent, again, and under a wrong name
         world.replay(who, effect)
         world.replay(liar, effect)
-        world.replay(who, SendSigned(victims[1], effect.kind, effect.body))
+        world.replay(who, SendLetter(victims[1], effect.kind, effect.body))
     for target in victims[1:]:
         for kind in ("propose", "hold", "posting", "nonsense"):
-            world.replay(liar, SendSigned(target, kind, b"\x93\x01\x02\x03"))
-            world.replay(peer(999), SendSigned(target, kind, b""))
+            world.replay(liar, SendLetter(target, kind, b"\x93\x01\x02\x03"))
+            world.replay(peer(999), SendLetter(target, kind, b""))
     world.run(30)
     assert world.matching() == before
     counted = sum((Counter(m.counters) for m in world.machines.values()), Counter())

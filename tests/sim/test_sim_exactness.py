@@ -185,7 +185,7 @@ class TestAdapters:
 
 
 WSD = {"schedule": "wsd", "decay_from": 15}
-RULES = [{"z_loss": 1e-2}, WSD, {"kind": "lion", "lr": 5e-4}, {"kind": "muon", "lr": 3e-3}]
+RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}, {"name": "muon", "lr": 3e-3}]
 
 
 @pytest.mark.parametrize("changes", RULES, ids=["z-loss", "wsd", "lion", "muon"])
@@ -202,7 +202,7 @@ def test_other_rules_equal_the_reference(lab: Lab, changes: dict[str, object]) -
 def test_muon_survives_the_death_of_any_replica(lab: Lab, delayed: bool) -> None:
     """No matrix has an owner: every replica makes its update, and has its momentum."""
     usual = plan_for("gpt", 2, STEPS, delayed=delayed)
-    muon = msgspec.structs.replace(usual.optimizer, kind="muon", lr=3e-3)
+    muon = msgspec.structs.replace(usual.optimizer, name="muon", lr=3e-3)
     plan = replace(usual, optimizer=muon)
     world = lab.world(plan, 2)
     kill_one_per_stage(world, first_s=0.5, pause_s=2.0)

@@ -1,8 +1,8 @@
 """What every test keeps to: five seconds of the processor, and no skip that nobody expects.
 
 Processor seconds, not the clock's: on a busy machine a test waits. It is dearer there, too, because
-caches and cores are shared: only twice its seconds fail it. Fixtures are not held against a test,
-because the tests of a module share them.
+caches and cores are shared: only four times its seconds fail it. Fixtures are not held against a
+test, because the tests of a module share them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.cpu_seconds import cpu_seconds
 MOST_S = 5.0
 """Of a test that is marked neither ``slow`` nor ``long``, with the processes that it starts; on a
 core that nothing else uses."""
-SHARED = 2.0
+SHARED = 4.0
 """How much dearer a test may seem where others use the machine, too."""
 MUST_RUN = "TESTS_MUST_RUN"
 """The variable that makes unexpected skips fail, as in ``.ci/run``."""

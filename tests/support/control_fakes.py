@@ -129,7 +129,6 @@ def example_matches(**changes: object) -> MatchesSnapshot:
         epoch=4,
         rate=0.5,
         score=SCORE,
-        proof="valid",
     )
     fields: dict[str, object] = {
         "peer": "12D3KooWexamplepeer",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from client.cli.commands.create import sign, write_swarm_file
+from client.cli.commands.create import sign, with_ticket, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import free_port
@@ -61,6 +61,8 @@ def found(
     signer = ensure_identity(make_private(home_folders(folder / name).data))
     manifest = found_swarm(signer.peer, run, model, optimizer or OptimizerChoices()).manifest
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
+    if manifest.policy.private:
+        swarm = with_ticket(swarm, signer, home_folders(folder / name).vouches(swarm.swarm))
     write_swarm_file(folder / "x.swarm", swarm)
     return swarm
 

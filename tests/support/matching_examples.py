@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
@@ -72,4 +72,4 @@ def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Prop
 
 
 def answers(effects: Iterable[object]) -> list[bodies.Direct | bodies.Posting]:
-    return [bodies.decode_body(e.kind, e.body) for e in effects if isinstance(e, SendSigned)]
+    return [bodies.decode_body(e.kind, e.body) for e in effects if isinstance(e, SendLetter)]

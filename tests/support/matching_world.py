@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.effects import Explain, Penalise, Publish, SendSigned
+from protocol.effects import Explain, Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching.design import FULL, Design
@@ -129,7 +129,7 @@ class World:
         self._perform(who, effects)
         return effects
 
-    def replay(self, sender: PeerId, effect: SendSigned) -> None:
+    def replay(self, sender: PeerId, effect: SendLetter) -> None:
         """Deliver a message at once, whoever may have signed it."""
         self._receive(sender, effect)
 
@@ -222,7 +222,7 @@ class World:
         for effect in effects:
             self.log.append((self.now, who, effect))
             match effect:
-                case SendSigned():
+                case SendLetter():
                     self.sent[effect.kind] += 1
                     self._send(who, effect)
                 case Publish():
@@ -241,16 +241,16 @@ class World:
                     self.sent["penalty"] += 1
         self._arm(who)
 
-    def _send(self, who: PeerId, effect: SendSigned) -> None:
+    def _send(self, who: PeerId, effect: SendLetter) -> None:
         copies = 2 if self.random.random() < self.weather.duplication else 1
         for _ in range(copies):
             if self.random.random() >= self.weather.loss:
                 self.after(self._pick(self.weather.delay_s), lambda: self._receive(who, effect))
 
-    def _receive(self, who: PeerId, effect: SendSigned) -> None:
+    def _receive(self, who: PeerId, effect: SendLetter) -> None:
         machine = self.machines.get(effect.peer)
         if machine and not self._apart(who, effect.peer):
-            effects = machine.receive_signed(who, effect.kind, effect.body, self.now)
+            effects = machine.receive(who, effect.kind, effect.body, self.now)
             self._perform(effect.peer, effects)
 
     def _spread(self, author: PeerId, record: Publish, to: PeerId) -> None:

@@ -56,7 +56,7 @@ class StragglerWorld(TrainingWorld):
         self.rerouted_at: list[float] = []
         self.backups: list[tuple[float, SimPeer, str]] = []
         self.points: Counter[PeerId] = Counter()
-        """What a peer's reputation has lost."""
+        """Penalty points of a peer."""
         self.computed_times: Counter[tuple[int, int]] = Counter()
         """How often a (stage, microbatch) was added to a gradient; once is what is needed."""
         self.counted_for: Counter[PeerId] = Counter()

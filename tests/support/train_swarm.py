@@ -16,7 +16,6 @@ from typing import Any, Literal, cast
 
 import torch
 import trio
-from msgspec import UNSET
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -317,7 +316,7 @@ class TestSwarm:
 
     def _terms(self, engine: Engine, number: int, settings: Settings, source: str) -> Terms:
         home = self._folder / str(number)
-        starts = () if self.manifest.start is UNSET else self.manifest.start
+        starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         leaves = None
         if self.manifest.data.source == "tokens":

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
@@ -58,7 +58,7 @@ class WatchedWorld(World):
         return [
             (at, who)
             for at, who, effect in self.log
-            if isinstance(effect, SendSigned) and effect.kind == kind
+            if isinstance(effect, SendLetter) and effect.kind == kind
         ]
 
     def single_moves(self) -> list[tuple[float, PeerId, Stage, Assign]]:

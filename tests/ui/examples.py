@@ -23,7 +23,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.control.updates import Update
-from client.ui.model.record import Record
+from client.views.record import Record
 
 ME, ANNA, BORIS, CARLA = (
     f"12D3KooWexample{name}" for name in ("000you", "00anna", "0boris", "0carla")
@@ -165,8 +165,11 @@ def down(
 ) -> EventView:
     """Return the event of a peer that went."""
     data: dict[str, object] = {"peer": peer, "state": "down", "in_order": in_order}
+    data["reason"] = reason
     words = f"{peer[-6:]} is down: {reason}"
-    return event(seq, words, "PeerChanged", data=data, level="warning", topic="membership")
+    return event(
+        seq, words, "PeerChanged", data=data, level="warning", topic="membership", members=(peer,)
+    )
 
 
 def update(seq: int, *events: EventView, **changes: object) -> Update:
@@ -207,9 +210,7 @@ def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
         "swarm": "ab" * 32,
         "swarm_name": "example",
         "state": "serving",
-        "seats": [
-            SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA, proof="valid")
-        ],
+        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA)],
         "stages": list(stages),
         "paying_moves": [],
         "stewardships": [],

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from client.control.updates import Update
-from client.ui.model.recovery import Incident, summary
-from client.ui.model.span import Box, plain
-from client.ui.model.timeline import incident_details, recovery_head, recovery_rows, story, track
+from client.views.recovery import Incident, summary
+from client.views.span import Box, plain
+from client.views.timeline import incident_details, recovery_head, recovery_rows, story, track
 from tests.ui.examples import (
     ANNA,
     BORIS,
@@ -63,7 +63,7 @@ def test_a_stage_with_other_replicas_needs_no_new_match() -> None:
     assert found.bare == set()
     assert found.rematched is None
     assert found.resumed == NOW + 3
-    assert found.cover == "the others of its stage went on"
+    assert found.cover({}) == "the others of its stage went on"
     assert "replaced not needed" in plain(recovery_rows(recorded_from(
         update(1, stages=FULL), update(2, down(2, ANNA), stages=left),
         update(3, step(3, 5), stages=left)), BOX)[0].lines)  # fmt: skip
@@ -80,14 +80,14 @@ def test_signs_of_one_fault_make_one_incident() -> None:
     )  # fmt: skip
     found = _only(update(1), update(2, down(2, ANNA)), update(5, rerouted, gradient))
     assert found.resumed == NOW + 4
-    assert any("first gradient" in note for note in found.notes)
+    assert any("first gradient" in note for note in found.told({}))
 
 
 def test_a_dead_worker_is_an_incident_of_our_own() -> None:
     data: dict[str, object] = {"fault": "worker", "phase": "detected", "step": None, "peer": None}
     died = event(2, "killed by signal 9; starting it again", "RecoveryEvent", data=data)
     found = _only(update(1), update(2, died), update(4, step(4, 5)))
-    assert found.title == "killed by signal 9; starting it again"
+    assert found.title({}) == "killed by signal 9; starting it again"
     assert found.stages == (0,)
     assert found.resumed == NOW + 4
 
@@ -101,7 +101,7 @@ def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
     )  # fmt: skip
     found = _only(update(1, stages=handed), update(2, stages=handed), update(3, left))
     assert found.stages == (0,)
-    assert found.cover == "the others of its stage went on"
+    assert found.cover({}) == "the others of its stage went on"
 
 
 def test_who_leaves_in_order_is_no_fault() -> None:
@@ -113,22 +113,13 @@ def test_who_leaves_in_order_is_no_fault() -> None:
 def test_the_words_of_a_reason_do_not_make_a_loss_a_departure_in_order() -> None:
     found = _only(update(1), update(2, down(2, ANNA, "its system left it 0 bytes; goodbye")))
     assert not found.in_order
-    assert found.title.endswith("was lost: its system left it 0 bytes; goodbye")
+    assert found.title({}).endswith("was lost: its system left it 0 bytes; goodbye")
 
 
 def test_roll_backs_are_counted() -> None:
-    again = event(
-        3, "beginning anew at version 2: nobody has stage 1; 3 steps are done again",
-        level="warning",
-    )  # fmt: skip
-    found = _only(update(1), update(2, down(2, BORIS), again, stages=BARE))
-    assert found.steps_lost == 3
-    assert "3 steps are done again" in found.notes[0]
-
-
-def test_a_roll_back_without_a_count_is_reckoned_from_its_version() -> None:
-    anew = event(3, "beginning anew at version 2: most follow this lineage", level="warning")
-    found = _only(update(1), update(2, down(2, BORIS), anew, stages=BARE))
+    found = _only(
+        update(2, step(1, 4), down(2, BORIS), stages=BARE), update(6, step(6, 2), stages=HEALED)
+    )
     assert found.step == 5
     assert found.steps_lost == 3
 
@@ -145,10 +136,10 @@ def test_open_faults_are_said_and_their_time_runs() -> None:
 
 
 def test_the_timeline_puts_marks_at_their_moments() -> None:
-    found = Incident(1, "x", NOW, 5, rematched=NOW + 5, transferred=NOW + 10, resumed=NOW + 20)
+    found = Incident(1, event(0), 5, rematched=NOW + 5, transferred=NOW + 10, resumed=NOW + 20)
     drawn = plain([track(found, NOW + 100, 41)])
     assert (drawn[0], drawn[10], drawn[20], drawn[40]) == ("●", "◆", "▲", "✓")
-    crowded = Incident(1, "x", NOW, 5, rematched=NOW, transferred=NOW, resumed=NOW)
+    crowded = Incident(1, event(0), 5, rematched=NOW, transferred=NOW, resumed=NOW)
     assert plain([track(crowded, NOW, 20)]).count("━") == 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from client.control.snapshot import AuditCounts, AuditsView, ExpelledView, Snapshot
-from client.ui.model import dashboard, peers, trust
-from client.ui.model.record import Record
-from client.ui.model.span import Box, line_width, plain
+from client.views import dashboard, peers, trust
+from client.views.record import Record
+from client.views.span import Box, line_width, plain
 from tests.ui.examples import ANNA, BORIS, CARLA, ME, judged, recorded_from, snapshot, update
 
 NARROW, WIDE = Box(60, 16), Box(140, 40)
@@ -33,6 +33,12 @@ def test_the_summary_counts_todays_audits_and_names_who_was_expelled() -> None:
     assert lines[1].endswith("1 proven, 1 on probation, 1 expelled")
     assert "0boris contributed something else than it had signed (step 41;" in lines[2]
     assert lines[3].endswith("volunteer evidence save FILE, which anybody can verify")
+
+
+def test_stages_that_are_too_small_to_convict_anybody_are_named() -> None:
+    few = plain(trust.summary(record_of(audited()), WIDE))
+    assert "nobody can be convicted in stages 0, 1: " in few
+    assert "convicted" not in plain(trust.summary(record_of(snapshot()), WIDE))
 
 
 def test_a_run_without_audits_and_faults_has_no_summary() -> None:

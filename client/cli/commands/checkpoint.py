@@ -10,7 +10,6 @@ from cyclopts import App, Parameter
 from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import as_name, find_swarm
 from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
 from client.cli.terminal.parameters import AsJson
@@ -93,7 +92,6 @@ def restore(
             "join it once, or pass its .swarm file",
             ExitCode.USAGE,
         )
-    unlock(home.folders.data)
     sources = verified_sources(places, target)
     with IdentityLock(make_private(home.folders.data)):
         folder = CheckpointFolder(home.folders.checkpoints(target.swarm))
@@ -106,7 +104,6 @@ def restore(
 
 
 def _show(home: Home, swarm: str | None, as_json: bool, *, whole: bool) -> int:
-    unlock(home.folders.data)
     views = [look(folder, folder.name, name, whole=whole) for folder, name in _folders(home, swarm)]
     if as_json:
         print_json(Listing(swarms=views))

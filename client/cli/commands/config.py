@@ -1,11 +1,10 @@
-"""``volunteer config``: show, change, locate or check the settings."""
+"""``volunteer config``: show or change the settings."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -14,14 +13,13 @@ from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
-from client.cli.reach.running import find_socket
-from client.cli.settings.config_file import save_setting, set_setting
+from client.cli.settings.config_file import save_setting
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import json_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.config import SETTINGS, Setting, check_setting, resolve
 from client.errors import ConfigError, ExitCode, UserError
-from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_own
+from client.store.paths import find_folders, make_own
 
 app = nested_app("config")
 TEMPLATE = """\
@@ -35,15 +33,6 @@ class Shown(Struct, frozen=True):
 
     settings: dict[str, object]
     origins: dict[str, str]
-    schema_version: int = 1
-
-
-class Got(Struct, frozen=True):
-    """Answer of ``volunteer config get --json``."""
-
-    key: str
-    value: object
-    origin: str
     schema_version: int = 1
 
 
@@ -80,24 +69,6 @@ def _toml(setting: Setting, value: object) -> str:
     return json_line(spelled if with_unit and not isinstance(value, bool) else value)
 
 
-@app.command
-def get(key: str, /, *, config: Config = None, json: AsJson = False) -> None:
-    """Print one setting as a volunteer would use it.
-
-    Parameters
-    ----------
-    key
-        The setting, such as threads.
-    """
-    name = _name(key)
-    resolved = find_home({}, config).resolved
-    value = msgspec.to_builtins(resolved.settings)[name]
-    if json:
-        print_json(Got(name, value, resolved.origins[name]))
-    else:
-        print(printable(value) if isinstance(value, str) else json_line(value))
-
-
 @app.command(name="set")
 def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], /) -> None:
     """Write a setting into your configuration file.
@@ -113,21 +84,6 @@ def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], 
         Its value, with a unit where it has one, such as 2MB/s; several are separated by commas.
     """
     print(save_setting(_name(key), value))
-
-
-@app.command
-def unset(key: str, /) -> None:
-    """Remove a setting from your configuration file.
-
-    Parameters
-    ----------
-    key
-        The setting, such as threads.
-    """
-    name, path = _name(key), find_folders().config_file
-    if path.exists():
-        set_setting(path, name, None)
-    print(f"{name} is not set in {path}")
 
 
 @app.command
@@ -150,41 +106,6 @@ def edit() -> int:
     resolve({}, {}, None, path)
     say(f"{path} is fine")
     return ExitCode.OK
-
-
-@app.command
-def path(*, socket: bool = False, system: bool = False, swarm: str | None = None) -> None:
-    """Print where your configuration file is, or would be.
-
-    Parameters
-    ----------
-    socket
-        Print the control socket of the running volunteer instead.
-    system
-        Print where the administrator's configuration file is, or would be.
-    swarm
-        With --socket: name or beginning of the id of the swarm, where several volunteers run.
-    """
-    if socket:
-        print(find_socket(find_folders(), swarm))
-    else:
-        print(SYSTEM_CONFIG_FILE if system else find_folders().config_file)
-
-
-@app.command
-def validate(file: Path | None = None, /) -> None:
-    """Check a configuration file (default: the user's own) and the environment.
-
-    Parameters
-    ----------
-    file
-        The TOML file.
-    """
-    chosen = file or find_folders().config_file
-    resolve({}, os.environ, file, chosen, SYSTEM_CONFIG_FILE)
-    print(
-        f"{chosen} is fine" if chosen.exists() else f"{chosen} does not exist: the defaults apply"
-    )
 
 
 def _name(key: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from client.cli.founding.options import (
     RUN,
@@ -27,7 +27,6 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
-from client.cli.reach.passphrase import unlock
 from client.cli.terminal.mixture_text import describe_mixture, times_read
 from client.cli.terminal.output import human_bytes, human_duration, print_json, say
 from client.errors import ExitCode, UserError
@@ -39,9 +38,9 @@ from client.store.texts import TextStore, keep_folder
 from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
 from model_zoo.specs.precision import Compute
 from protocol.address import Address
-from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
 from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 from protocol.vouching.register import Register
@@ -116,7 +115,6 @@ def create(
     if path.exists() and not force:
         problem = f"{path} exists already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
-    unlock(home.folders.data)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.founding.manifest import found_swarm
@@ -129,7 +127,7 @@ def create(
         text = keep_text(founding.corpus, run.data if chosen == run else None, store)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
-    if swarm.manifest.policy.vouched is True:
+    if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
     write_swarm_file(path, swarm)
     for warning in founding.warnings:
@@ -198,7 +196,7 @@ def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
-    """Return the signed swarm file, with a fresh secret when the swarm is private.
+    """Return the signed swarm file.
 
     Args:
         manifest: of the new swarm.
@@ -206,15 +204,14 @@ def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> 
         addresses: the founder's addresses with its peer id.
     """
     encoded, signature = signer.sign_manifest(manifest)
-    secret = secrets.token_bytes(SECRET_BYTES) if manifest.policy.private else None
-    return SwarmFile(manifest, encoded, signature, addresses, secret)
+    return SwarmFile(manifest, encoded, signature, addresses)
 
 
 def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
     """Return the swarm with a ticket, which its founder redeems; kept in the founder's home.
 
     Args:
-        swarm: one whose members vouch for those they invite.
+        swarm: a private one.
         signer: its founder.
         path: where the founder keeps its tickets.
 
@@ -233,13 +230,13 @@ def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
 
 
 def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
-    """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
+    """Write the ``.swarm`` file, readable by its owner alone when it carries a ticket.
 
     Raises:
         UserError: the folder cannot be written.
     """
     try:
-        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret or swarm.ticket else 0o644)
+        write_atomic(path, str(swarm).encode(), 0o600 if swarm.ticket else 0o644)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
@@ -291,14 +288,14 @@ def describe(manifest: Manifest) -> str:
     return (
         f"swarm {manifest.name}: {model.architecture}, {plural(model.layers, 'layer')}, "
         f"width {model.width}, context {model.context}, {model.parameter_count:,} parameters"
-        f"{', whose embedding is the output projection' if model.tied is True else ''}\n"
+        f"{', whose embedding is the output projection' if model.tied else ''}\n"
         f"{_purpose(manifest)}"
         f"{plural(manifest.stage_count, 'stage')} of {layers} "
         f"{'layer' if layers == '1' else 'layers'}; "
         f"{plural(manifest.steps, 'step')} of {batch:,} tokens; "
         f"{manifest.boundary_codec} on the wire"
-        f"{'; updates one step late' if manifest.delayed else ''}"
-        f"{COMPUTES[manifest.precision]}"
+        f"{'; updates one step late' if manifest.delayed_update else ''}"
+        f"{COMPUTES[manifest.compute]}"
         f"{_updates(manifest)}"
         f"{_mixture(manifest)}"
         f"{_experts(manifest)}"
@@ -312,15 +309,15 @@ def describe(manifest: Manifest) -> str:
 
 
 def _purpose(manifest: Manifest) -> str:
-    return f"it is for: {manifest.purpose_words}\n" if manifest.purpose_words else ""
+    return f"it is for: {manifest.purpose}\n" if manifest.purpose else ""
 
 
 def _updates(manifest: Manifest) -> str:
     """Say what differs from AdamW with a cosine."""
     rule = manifest.optimizer
-    schedule = "" if rule.schedule is UNSET else f", schedule {rule.schedule}"
-    z_loss = f", z-loss {rule.z_weight:g}" if rule.z_weight else ""
-    usual = rule.kind is UNSET and not schedule and not z_loss
+    schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
+    z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
+    usual = rule.name == DEFAULT and not schedule and not z_loss
     return "" if usual else f"\nupdates by {rule.name}{schedule}{z_loss}"
 
 
@@ -331,7 +328,7 @@ def _mixture(manifest: Manifest) -> str:
 
 def _experts(manifest: Manifest) -> str:
     experts = manifest.model.experts
-    if experts is UNSET:
+    if experts is None:
         return ""
     active = manifest.model.active_parameter_count
     passed = f"a token passes {experts.active} of {experts.count} experts in each layer"
@@ -340,7 +337,7 @@ def _experts(manifest: Manifest) -> str:
 
 def _adapters(manifest: Manifest) -> str:
     lora = manifest.model.lora
-    if lora is UNSET:
+    if lora is None:
         return ""
     share = parameter_count(manifest) / manifest.model.parameter_count
     return (
@@ -351,16 +348,16 @@ def _adapters(manifest: Manifest) -> str:
 
 
 def _start(manifest: Manifest) -> str:
-    if manifest.start is UNSET:
+    if not manifest.start:
         return ""
     sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-    if manifest.model.lora is not UNSET:
+    if manifest.model.lora is not None:
         return f"\nfrozen weights: {sizes}; a member copies those of its stage once"
     return f"\nbegins with imported weights: {sizes}; a member copies those of its stage"
 
 
 def _averaging(manifest: Manifest) -> str:
-    name = manifest.aggregation_name
+    name = manifest.aggregation
     return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
 
 
@@ -381,7 +378,7 @@ def _audits(manifest: Manifest) -> str:
 
 
 def _evaluation(manifest: Manifest) -> str:
-    terms, prompts = manifest.evaluated, len(manifest.sample_prompts)
+    terms, prompts = manifest.evaluation, len(manifest.prompts)
     words = ""
     if terms is not None:
         words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"

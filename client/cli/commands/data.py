@@ -311,7 +311,7 @@ def _say_parts(folder: Folder, parts: list[PartView]) -> None:
     rows = [[p.name, f"{p.tokens:,}", f"{p.share:.2%}", f"{p.times:,.2f}"] for p in parts]
     say("\n".join(aligned(["part", "tokens", "share", "times"], rows)))
     when = "while as many tokens are read as the mixture has,"
-    for note in repeats(folder.index.parts or (), [part.times for part in parts], when):
+    for note in repeats(folder.index.parts, [part.times for part in parts], when):
         say(f"note: {note}")
 
 
@@ -333,7 +333,7 @@ def talk(index: Index, found: Conversations) -> str:
     """Return a description of conversations: what is learned of them, and what is lost."""
     share = found.padding / max(1, index.tokens)
     windows = max(1, index.tokens // found.answers.context)
-    to_one = f", {index.texts / windows:.1f} to one" if found.answers.packed is True else ""
+    to_one = f", {index.texts / windows:.1f} to one" if found.answers.packed else ""
     words = (
         f"conversations in {windows:,} windows of {found.answers.context} tokens{to_one}: "
         f"{found.answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
@@ -346,7 +346,7 @@ def talk(index: Index, found: Conversations) -> str:
 
 
 def _parts(index: Index) -> list[PartView]:
-    if index.parts is None:
+    if not index.parts:
         return []
     spec = index.spec()
     each = zip(index.parts, shares(index.parts), times(spec), strict=True)

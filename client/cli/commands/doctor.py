@@ -82,7 +82,6 @@ def examine_home(home: Home) -> Iterator[Check]:
     """Yield the results of the checks of what lies in the data folder."""
     yield inside.check_identity(home.folders.data)
     yield from inside.check_lock(home.folders.data)
-    yield checks.check_at_rest(home.folders.data)
     yield from inside.check_swarm_files(home.folders.swarms)
     folder = home.folders.data / Entry.CHECKPOINTS
     views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,7 @@ from client.cli.terminal.output import json_line
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import since as since_time
 from client.control.client import ControlClient, NotRunning
-from client.control.names import Shorts, by_short, with_names
+from client.control.names import with_names
 from client.control.snapshot import EventView
 
 LOOK_S = 0.5
@@ -66,7 +67,7 @@ def _print_all(
     last = 0
     while True:
         batch = node.events(last)
-        names = by_short(node.status().names) if batch.events and not as_json else {}
+        names = node.status().names if batch.events and not as_json else {}
         for event in batch.events:
             if event.time >= earliest and at_least(event.level, level):
                 print(_json(event) if as_json else _text(event, names), flush=True)
@@ -81,7 +82,7 @@ def _json(event: EventView) -> str:
     return json_line(EventLine(**msgspec.structs.asdict(event)))
 
 
-def _text(event: EventView, names: Shorts) -> str:
+def _text(event: EventView, names: Mapping[str, str]) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-    words = with_names(event.words, names)
+    words = with_names(event.words, event.members, names)
     return f"{clock} {event.topic:<10} {with_level(event.level, words)}"

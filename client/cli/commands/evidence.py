@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -11,19 +11,38 @@ from msgspec import Struct
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
-from client.cli.reporting.evidence import CheckedProof, checked, kept_evidence
 from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.quantities import plural
 from client.store.packed import DamagedFile
-from client.store.proofs import Shown, load_shown, save_shown
+from client.store.proofs import Shown, load_proofs, load_shown, save_shown
+from client.store.voted_out import beside, load_voted_out
+from protocol.audit import charges
+from protocol.errors import RemoteProtocolError
+from protocol.evidence import proof as contradictions
+from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
 KnownSwarm = Annotated[
     str | None, Parameter(help="Name or beginning of the id of the swarm, where several are known.")
 ]
+
+
+class CheckedProof(Struct, frozen=True, kw_only=True):
+    """The evidence against one member, and the result of its check."""
+
+    kind: Literal["contradiction", "charges"]
+    """A contradiction convicts by itself. Charges are the words of members of its stage, which
+    were a majority to those that saw the stage then."""
+    valid: bool
+    problem: str = ""
+    """The reason why it proves nothing."""
+    peer: str = ""
+    """The expelled member; empty if it proves nothing."""
+    fault: str = ""
+    """What the member did, in one sentence; empty if it proves nothing."""
 
 
 class EvidenceList(Struct, frozen=True, kw_only=True):
@@ -89,7 +108,7 @@ def _kept(text: str | None) -> Shown:
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     path = home.folders.proofs(target.swarm)
     try:
-        return kept_evidence(home.folders, target.swarm)
+        return Shown(1, target.swarm, load_proofs(path), load_voted_out(beside(path)))
     except DamagedFile as error:
         raise UserError(str(error), "remove it; the volunteer begins a new one") from error
     except OSError as error:
@@ -97,7 +116,7 @@ def _kept(text: str | None) -> Shown:
 
 
 def _report(shown: Shown, *, as_json: bool) -> int:
-    found = checked(shown)
+    found = _checked(shown)
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))
     else:
@@ -106,3 +125,23 @@ def _report(shown: Shown, *, as_json: bool) -> int:
             words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
             print("  " + one_line(printable(words)))
     return ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+
+
+def _checked(shown: Shown) -> list[CheckedProof]:
+    """Check every piece of evidence: its signatures, its swarm, and what it shows."""
+    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
+    for proof in shown.proofs:
+        try:
+            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
+            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
+        found.append(one)
+    for out in shown.voted_out:
+        try:
+            fault = charges.check(out, swarm)
+            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="charges", valid=False, problem=str(error))
+        found.append(one)
+    return found

@@ -10,16 +10,14 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from client.cli.commands.credit import contributions
 from client.cli.models.card import CARD, Facts, card
 from client.cli.models.held_out import held_out_words
-from client.cli.reach.contributors import contributors_of
+from client.cli.reach.contributors import contributors_of, members_met
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
-from client.cli.reporting.sources import members_met
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.control.snapshot import ContributorView
@@ -107,14 +105,13 @@ def export(
 
     from client.cli.models.newest import newest_model  # torch: when all else is in order
 
-    unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     alone = _adapter_alone(trained, merged, base)
     if alone and gguf:
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
         raise UserError(problem, "add --merged", ExitCode.USAGE)
     store = TextStore(home.folders.texts)
-    with _told(out):
+    with explained(out):
         if gguf:
             folder = export_for_llama_cpp(trained, out, dtype)
         elif alone:
@@ -142,7 +139,7 @@ def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
+def explained(out: Path) -> Iterator[None]:
     """Say in a ``UserError`` what kept a model from being written to ``out``."""
     try:
         yield
@@ -180,7 +177,7 @@ def _say(trained: Trained, loss: float | None, bits: float | None) -> None:
 
 def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
     """Return whether an adapter is to be saved, and not a whole model."""
-    has_adapter = trained.manifest.model.lora is not UNSET
+    has_adapter = trained.manifest.model.lora is not None
     for flag, given in (("--merged", merged), ("--base", base is not None)):
         if given and not has_adapter:
             problem = f"{flag} is for adapters, and {trained.manifest.name} trains all of its model"
@@ -192,7 +189,7 @@ def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
 
 def base_folder(trained: Trained, store: TextStore) -> str | None:
     """Return the folder that the frozen weights came from, where the swarm was founded here."""
-    if trained.manifest.start is UNSET:
+    if not trained.manifest.start:
         return None
     origin = store.origin(trained.manifest.start[0].digest)
     return None if origin is None else str(origin)
@@ -268,7 +265,7 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
     write_atomic(out / MODELFILE, modelfile.encode(), 0o644)
     if longest(spec) < spec.longest:
         say(f"note: llama.cpp knows no window: the file says {longest(spec):,} tokens at most")
-    if spec.architecture == "gpt" and spec.gelu is UNSET:
+    if spec.architecture == "gpt" and spec.gelu == "exact":
         say("note: llama.cpp's GELU is by a tangent: its last digits differ from this model's")
     return path
 

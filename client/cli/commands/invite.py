@@ -71,7 +71,7 @@ def invite(
     swarm
         Name or beginning of the id of the swarm, where there are several.
     once
-        Make it good for one volunteer only, where members vouch for those they invite.
+        Make it good for one volunteer only, in a private swarm.
     expires
         Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a swarm.
     qr
@@ -142,7 +142,7 @@ def _remembered(home: Home, swarm: str | None, *, limited: bool) -> InviteView:
     if not found.peers:
         words = f"no member of {known.manifest.name} is known on this machine"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
-    if known.manifest.policy.vouched is True:
+    if known.manifest.policy.private:
         words = "this swarm's invites are redeemed by the volunteer that makes them, and none runs"
         raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
     if limited:

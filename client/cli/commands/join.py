@@ -18,9 +18,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client import at_rest
 from client.cli.reach.home import Home, find_home, home_of
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
@@ -61,7 +59,6 @@ def join(
     detach: Annotated[bool, Parameter(alias="-d")] = False,
     yes: Annotated[bool, Parameter(alias="-y")] = False,
     json: bool = False,
-    record: Path | None = None,
     data: Path | None = None,
     exit_when_done: bool = False,
     handed_over: Annotated[bool, Parameter(show=False)] = False,
@@ -87,8 +84,6 @@ def join(
         Do not ask what may be used.
     json
         With --detach: print JSON.
-    record
-        Write what the screen is sent to this file, for volunteer replay.
     data
         The swarm's training text, where this machine has it; otherwise it is downloaded.
     exit_when_done
@@ -98,14 +93,13 @@ def join(
     """
     if handed_over:
         return _serve_handed_over()
-    _refuse_combination(headless=headless, detach=detach, record=record)
+    _refuse_combination(headless=headless, detach=detach)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
         refuse_second(home)
-        unlock(home.folders.data)
         return serve_here(
             home,
             settings,
@@ -116,12 +110,10 @@ def join(
             quiet=quiet,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
-    return _in_background(
-        home, target, handover, detach=detach, yes=yes, as_json=json, record=record
-    )
+    return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
 
 
-def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
+def _refuse_combination(*, headless: bool, detach: bool) -> None:
     """Refuse flags that exclude each other.
 
     Raises:
@@ -129,9 +121,6 @@ def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) ->
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
-    if record is not None and (headless or detach):
-        problem = "--record is for the screen"
-        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -187,7 +176,6 @@ def serve_here(
 def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
-    at_rest.use(told.key or None)
     home = home_of(told.resolved)
     return serve_here(
         home,
@@ -208,25 +196,22 @@ def _in_background(
     detach: bool,
     yes: bool,
     as_json: bool,
-    record: Path | None,
 ) -> int:
     from client.cli.screen import show
 
     running = None if detach else _running(home, target)
     if running is not None:
         say("it already takes part")
-        return show(running, home.folders, record)
+        return show(running, home.folders)
     refuse_second(home)
     agreed = _agreed(home, target, yes=yes)
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    unlock(home.folders.data)
-    key = at_rest.key_to_hand_on()
-    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed), key=key))
+    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
-        return show(started.socket, home.folders, record)
+        return show(started.socket, home.folders)
     if as_json:
         answer = Detached(
             pid=node.pid,

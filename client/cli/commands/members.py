@@ -41,8 +41,6 @@ def _standing(one: InvitedMember) -> str:
     if one.expelled_by:
         why = f": {one.reason}" if one.reason else ""
         return f"expelled by {one.expelled_by[-6:]}{why}"
-    if one.out:
-        return f"out: {one.out}"
     if not one.invited_by:
         return "founder"
     return f"invited by {one.invited_by[-6:]}" + (", yours to expel" if one.ours else "")

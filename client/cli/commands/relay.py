@@ -14,7 +14,6 @@ from msgspec import structs
 
 from client.cli.commands.join import SWARM_VARIABLE, find_target, refuse_second, serve_here
 from client.cli.reach.home import find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.settings.flags import Config, SettingFlags, given
 
 SHARE = "90%"
@@ -40,7 +39,6 @@ def relay(
     home = find_home(given(flags), config)
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     refuse_second(home)
-    unlock(home.folders.data)
     settings = home.settings
     if home.resolved.origins["relay"] == "default":
         settings = structs.replace(settings, relay=SHARE)

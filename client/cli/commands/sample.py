@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client import at_rest
 from client.cli.reach.home import find_home
-from client.cli.reach.passphrase import unlock
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -49,7 +46,6 @@ def sample(
     top_k: int | None = 40,
     seed: int = 0,
     json: AsJson = False,
-    handed_over: Annotated[bool, Parameter(show=False)] = False,
 ) -> None:
     """Write text with the model a swarm has trained so far.
 
@@ -71,8 +67,6 @@ def sample(
         Draw from so many likeliest tokens only.
     seed
         Same seed, same text.
-    handed_over
-        Take the key of encrypted files from stdin.
     """
     if prompts and prompt is not None:
         words = "--prompts takes the founder's prompts, and another one is given"
@@ -84,10 +78,6 @@ def sample(
     from client.cli.models.newest import needed_tokenizer, newest_model
     from model_zoo.sample import stream  # torch: when all else is in order
 
-    if handed_over:
-        at_rest.use(sys.stdin.buffer.read() or None)
-    else:
-        unlock(home.folders.data)
     trained = newest_model(home, found, checkpoint)
     if prompts:
         temperature, top_k, length = 0.0, None, min(length, MOST_OF_PROMPT)
@@ -121,7 +111,7 @@ def sample(
 
 def _write_all(trained: Trained, write: Callable[[str], Iterator[str]], *, as_json: bool) -> None:
     """Go on from each of the founder's prompts."""
-    given = trained.manifest.sample_prompts
+    given = trained.manifest.prompts
     if not given:
         words = f"{trained.manifest.name} was founded without prompts"
         raise UserError(words, 'give one: volunteer sample "Once upon a time"', ExitCode.USAGE)

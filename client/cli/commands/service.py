@@ -1,7 +1,8 @@
-"""``volunteer service``: run as services of this machine or this user.
+"""``volunteer service``: install and remove services of this machine or this user.
 
-Installing writes files and says what to do with them; nothing starts by itself unless asked. A
-service is the only one, or an instance (``--instance NAME``) with its own swarm, home and device.
+Installing writes files and names the commands of the service manager that start, stop and show
+them; nothing starts by itself unless asked. A service is the only one, or an instance
+(``--instance NAME``) with its own swarm, home and device.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.command_table import nested_app
-from client.cli.reach.services import Scope, ServicePlace, installed_services, service_place
+from client.cli.reach.services import ServicePlace, installed_services, service_place
 from client.cli.reach.target import read_target
-from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.output import say
 from client.config import check_setting
 from client.errors import ExitCode, UserError
 from client.packaging_data import GPU, SYSUSERS, service_file, text
@@ -40,35 +39,6 @@ Instance = Annotated[
 SYSUSERS_FILE = Path("/etc/sysusers.d/volunteer.conf")
 BY_BUS: Final = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 """Has CUDA number the cards as nvidia-smi does."""
-
-
-class InstanceStatus(Struct, frozen=True, kw_only=True):
-    """One of the installed services."""
-
-    instance: str
-    """Empty: the one without a name."""
-    unit: str
-    enabled: str
-    active: str
-
-
-class ServiceStatus(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer service status --json``."""
-
-    scope: Scope
-    unit: str
-    installed: bool
-    enabled: str
-    """The service manager's answer: ``enabled``, ``disabled``, or empty without one."""
-    active: str
-    invite: str
-    invite_there: bool
-    instance: str = ""
-    home: str = ""
-    """Its ``VOLUNTEER_HOME``; empty: the user's usual folders."""
-    others: list[InstanceStatus] = []
-    """The other services of this scope that are installed."""
-    schema_version: int = 1
 
 
 @app.command
@@ -125,10 +95,10 @@ def install(
     print(place.unit)
     if not place.invite.exists():
         say(f"put the invite or .swarm file at {place.invite} (mode 0600) before you start it")
-    if not start:
-        say(f"start it with: volunteer service start{place.flags}")
-        return
-    _start(place)
+    if start:
+        _start(place)
+    for purpose, line in place.commands.items():
+        say(f"to {purpose}: {line}")
 
 
 def _effects(
@@ -145,24 +115,7 @@ def _effects(
         yield f"write {place.drop_in}, which lets the service use graphics cards"
     yield f"write {place.unit}, as follows"
     if start:
-        yield f"run {place.start}"
-
-
-@app.command(name="start")
-def start_(*, user: User = False, system: System = False, instance: Instance = "") -> None:
-    """Start the service, now and at every login (with --system: at every boot)."""
-    place = _installed(user, system, instance)
-    _check_rights(place)
-    _start(place)
-
-
-@app.command
-def stop(*, user: User = False, system: System = False, instance: Instance = "") -> None:
-    """Stop the service: it drains its stages, saves and leaves; it starts again at the next login
-    (with --system: boot)."""
-    place = _installed(user, system, instance)
-    _check_rights(place)
-    _manage(place, place.stop)
+        yield f"run {place.commands['start it']}"
 
 
 @app.command
@@ -179,78 +132,6 @@ def uninstall(*, user: User = False, system: System = False, instance: Instance 
     say(f"service removed{words}{home}{_others_words(place)}")
 
 
-@app.command
-def status(
-    *, user: User = False, system: System = False, instance: Instance = "", json: AsJson = False
-) -> int:
-    """Say whether the service is installed, starts by itself, and runs now, and which others are
-    installed."""
-    place = _place(user, system, instance)
-    found = ServiceStatus(
-        scope=place.scope,
-        unit=str(place.unit),
-        installed=place.unit.exists(),
-        enabled=_ask(place, "is-enabled"),
-        active=_ask(place, "is-active"),
-        invite=str(place.invite),
-        invite_there=_there(place.invite),
-        instance=place.instance,
-        home=str(place.home or ""),
-        others=[
-            InstanceStatus(
-                instance=other.instance,
-                unit=str(other.unit),
-                enabled=_ask(other, "is-enabled"),
-                active=_ask(other, "is-active"),
-            )
-            for other in _others(place)
-        ],
-    )
-    if json:
-        print_json(found)
-    else:
-        print(printable("\n".join(_status_lines(found))))
-    return ExitCode.OK if found.installed else ExitCode.NOT_RUNNING
-
-
-@app.command
-def logs(
-    *,
-    user: User = False,
-    system: System = False,
-    instance: Instance = "",
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
-    lines: Annotated[int, Parameter(name=["--lines", "-n"])] = 50,
-) -> int:
-    """Print what the service's manager has kept of its messages, also of its starts and ends.
-
-    Parameters
-    ----------
-    follow
-        Go on with new lines until you interrupt.
-    lines
-        How many of the last lines.
-    """
-    place = _installed(user, system, instance)
-    if place.kind == "launchd":
-        of = f"-{place.instance}" if place.instance else ""
-        log = Path.home() / "Library" / "Logs" / f"volunteer{of}.log"
-        command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(log)]
-    else:
-        whose = ["--user"] if place.scope == "user" else []
-        command = ["journalctl", "--no-pager", *whose, "-u", place.name, "-n", str(lines)]
-        command += ["-f"] if follow else []
-    sys.stdout.flush()
-    try:
-        return subprocess.run(command, check=False).returncode
-    except FileNotFoundError as error:
-        home = f"VOLUNTEER_HOME={place.home} " if place.home else ""
-        problem = f"there is no {command[0]} here"
-        raise UserError(problem, f"the volunteer's own log: {home}volunteer logs") from error
-    except KeyboardInterrupt:
-        return ExitCode.OK
-
-
 def remove_own() -> list[Path]:
     """Stop and remove this user's services; return their units."""
     return [place.unit for place in installed_services("user") if _remove(place)]
@@ -262,21 +143,6 @@ def _place(user: bool, system: bool, instance: str) -> ServicePlace:
     return service_place("system" if system else "user", instance)
 
 
-def _installed(user: bool, system: bool, instance: str) -> ServicePlace:
-    """Return a service.
-
-    Raises:
-        UserError: it is not installed; names those that are.
-    """
-    place = _place(user, system, instance)
-    if place.unit.exists():
-        return place
-    problem = f"{place.unit} does not exist"
-    others = [f"volunteer service status{other.flags}" for other in _others(place)]
-    install = f"volunteer service install{place.flags} --swarm x.swarm"
-    raise UserError(problem, "\n  ".join([*others, install]), ExitCode.NOT_RUNNING)
-
-
 def _others(place: ServicePlace) -> list[ServicePlace]:
     found = installed_services(place.scope)
     return [other for other in found if other.instance != place.instance]
@@ -285,21 +151,6 @@ def _others(place: ServicePlace) -> list[ServicePlace]:
 def _others_words(place: ServicePlace) -> str:
     names = ", ".join(other.instance or "the one without a name" for other in _others(place))
     return f"; still installed: {names}" if names else ""
-
-
-def _status_lines(found: ServiceStatus) -> list[str]:
-    lines = [
-        f"unit     {found.unit}: {'installed' if found.installed else 'not installed'}",
-        f"enabled  {found.enabled or 'unknown'}",
-        f"active   {found.active or 'unknown'}",
-        f"invite   {found.invite}: {'there' if found.invite_there else 'not there'}",
-    ]
-    if found.home:
-        lines.append(f"home     {found.home}")
-    for other in found.others:
-        how = f"--instance {other.instance}" if other.instance else "without --instance"
-        lines.append(f"also     {other.unit}: {other.active or 'unknown'}; see it {how}")
-    return lines
 
 
 def _remove(place: ServicePlace) -> bool:
@@ -326,7 +177,7 @@ def _start(place: ServicePlace) -> None:
     if not place.invite.exists():
         again = f"volunteer service install{place.flags} --swarm x.swarm --start"
         raise UserError(f"there is no invite at {place.invite} yet", again, ExitCode.USAGE)
-    _manage(place, place.start)
+    _manage(place, place.commands["start it"])
 
 
 def _check_swarm(place: ServicePlace, target: Target) -> None:
@@ -474,18 +325,7 @@ def _manage(place: ServicePlace, command: str, *, ignore: bool = False) -> None:
         raise UserError(f"there is no {command.split()[0]} here", f"later: {command}") from error
     if done.returncode != 0 and not ignore:
         problem = f"{command} failed: {done.stderr.strip()[-300:]}"
-        raise UserError(problem, f"volunteer service logs{place.flags}")
-
-
-def _ask(place: ServicePlace, question: str) -> str:
-    if not place.manager:
-        return ""
-    try:
-        command = [*place.manager, question, place.name]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+        raise UserError(problem, place.commands["read its log"])
 
 
 def _there(path: Path) -> bool:

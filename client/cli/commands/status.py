@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 
 from client.cli.reach.home import running_home
-from client.cli.reach.running import connect, ending_words, not_running, wait_for_ending
+from client.cli.reach.running import (
+    connect,
+    ending_words,
+    find_socket,
+    not_running,
+    wait_for_ending,
+)
 from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.status_text import progress_line, status_report
@@ -16,7 +22,12 @@ WATCH_S = 1.0
 
 
 def status(
-    *, swarm: RunningSwarm = None, json: bool = False, watch: bool = False, plain: bool = False
+    *,
+    swarm: RunningSwarm = None,
+    json: bool = False,
+    watch: bool = False,
+    plain: bool = False,
+    socket: bool = False,
 ) -> None:
     """Show what the volunteer on this machine is doing.
 
@@ -28,8 +39,13 @@ def status(
         Go on until it ends or you interrupt.
     plain
         One line; with --watch a further one whenever the step or the state changes.
+    socket
+        Print the path of its control socket instead.
     """
     folders = running_home().folders
+    if socket:
+        print(find_socket(folders, swarm))
+        return
     with connect(folders, swarm) as node:
         try:
             shown = _print(node.status(), json, watch, plain)

@@ -23,9 +23,6 @@ from msgspec import Struct
 from client.cli.terminal.output import human_bytes
 from client.config import EVERYWHERE
 from client.store.paths import create_folders
-from client.store.rest_files import kept_files
-from client.store.rest_key import FILE_NAME as KEY_NAME
-from client.store.rest_key import has_key
 
 Status = Literal["ok", "warn", "fail"]
 EXACT_VERSIONS = {"libp2p": "0.8.1"}
@@ -121,25 +118,6 @@ def _mend_folder(error: OSError, folder: Path) -> str:
         case errno.EROFS:
             return "the disk is mounted read-only: see dmesg for its errors, or set VOLUNTEER_HOME"
     return "check the disk, or choose another folder with VOLUNTEER_HOME"
-
-
-def check_at_rest(data: Path) -> Check:
-    """The files of text and weights are of the kind that the owner asked for."""
-    try:
-        plain = kept_files(data, encrypted=False)
-        encrypted = len(kept_files(data, encrypted=True))
-    except OSError as error:
-        return Check("at rest", "fail", f"{error.filename}: {error.strerror}", "make it readable")
-    if has_key(data):
-        words = f"{encrypted} files of text and weights are encrypted"
-        if plain:
-            words = f"{len(plain)} files of text and weights are not encrypted, such as {plain[0]}"
-            return Check("at rest", "warn", words, "stop the volunteer and run: volunteer encrypt")
-        return Check("at rest", "ok", words)
-    if encrypted:
-        words = f"{encrypted} files are encrypted, and their key {data / KEY_NAME} is missing"
-        return Check("at rest", "fail", words, "restore it from a backup, or move the files away")
-    return Check("at rest", "ok", "not encrypted; volunteer encrypt does it")
 
 
 def check_memory() -> Check:

@@ -14,7 +14,7 @@ from client.cli.diagnosis.checks import Check
 from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
 from client.errors import UserError
 from client.store.checkpoints import DAMAGED
-from client.store.identity import KEY_FILE, LOCK_FILE, load_identity, load_next
+from client.store.identity import KEY_FILE, LOCK_FILE, load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from protocol.errors import ProtocolError, RemoteProtocolError
@@ -26,12 +26,8 @@ def check_identity(data: Path) -> Check:
     """The private key, if there is one, is whole and readable by its owner alone."""
     try:
         seed = load_identity(data)
-        unfinished = load_next(data) is not None
     except UserError as error:
         return Check("identity", "fail", error.message, error.next_step)
-    if unfinished:
-        words = "this home's key is about to be replaced, and that was interrupted"
-        return Check("identity", "fail", words, "finish it: volunteer identity rotate")
     if seed is None:
         return Check("identity", "ok", "none yet; the first join creates one")
     return Check("identity", "ok", str(data / KEY_FILE))

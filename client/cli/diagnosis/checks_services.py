@@ -35,7 +35,7 @@ def _check(place: ServicePlace) -> Check:
         return Check(name, "fail", f"its program {program} is missing", step)
     state = _state(place)
     if state == "failed":
-        step = f"volunteer service logs{place.flags}, then volunteer service start{place.flags}"
+        step = f"{place.commands['read its log']}, then {place.commands['start it']}"
         return Check(name, "fail", "it has failed and is not started again", step)
     return Check(name, "ok", state or "installed")
 

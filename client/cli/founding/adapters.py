@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from client.cli.founding.options import ModelChoices
@@ -59,7 +58,7 @@ def check_base(spec: ModelSpec, *, imported: bool) -> None:
     Raises:
         UserError: the model has adapters and was not imported.
     """
-    if spec.lora is not UNSET and not imported:
+    if spec.lora is not None and not imported:
         problem = "--lora would train adapters of random weights"
         next_step = "give the model with --from, or leave out --lora to train all of a new one"
         raise UserError(problem, next_step, ExitCode.USAGE)

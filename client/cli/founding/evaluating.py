@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import ceil
 
-from msgspec import UNSET, UnsetType
-
 from client.errors import ExitCode, UserError
 from model_zoo.data import Corpus
 from model_zoo.datasets.corpus import TokenCorpus
@@ -26,7 +24,7 @@ FORWARD_SHARE = 1 / 3
 
 def evaluation(
     every: int | None, corpus: Corpus, microbatches: int, sequences: int, context: int, steps: int
-) -> Evaluation | UnsetType:
+) -> Evaluation | None:
     """Return how versions are evaluated.
 
     Args:
@@ -38,7 +36,7 @@ def evaluation(
         steps: of the run.
     """
     if every == 0:
-        return UNSET
+        return None
     number = max(1, min(MOST_MICROBATCHES, microbatches // SHARE_OF_STEP))
     if isinstance(corpus, TokenCorpus):
         windows = corpus.spec.windows(context)
@@ -60,7 +58,7 @@ def usual_interval(number: int, microbatches: int, steps: int) -> int:
     return min(steps, max(ceil(cost / MOST_COST), steps // MOST_POINTS))
 
 
-def checked_prompts(prompts: tuple[str, ...]) -> tuple[str, ...] | UnsetType:
+def checked_prompts(prompts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the founder's prompts as a manifest has them.
 
     Raises:
@@ -76,4 +74,4 @@ def checked_prompts(prompts: tuple[str, ...]) -> tuple[str, ...] | UnsetType:
         if not is_prompt(prompt):
             words = f"the prompt {prompt[:20]!r} is blank or has characters that cannot be shown"
             raise UserError(words, "leave control characters out", ExitCode.USAGE)
-    return prompts or UNSET
+    return prompts

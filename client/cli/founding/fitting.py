@@ -6,8 +6,6 @@ and `plan` say that.
 
 from __future__ import annotations
 
-from msgspec import UNSET
-
 from client.errors import ExitCode, UserError
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.partition import cut
@@ -51,7 +49,7 @@ def impossible(spec: ModelSpec) -> UserError:
 
 def what_is_smaller(spec: ModelSpec) -> str:
     """Say what needs less memory than a stage of one layer does: no cut is finer."""
-    if spec.experts is UNSET:
+    if spec.experts is None:
         return "a layer is not cut: choose a narrower model, or adapters (--lora)"
     experts = f"a layer is not cut, and has all its {spec.experts.count} experts"
     return f"{experts}: choose a model with fewer or narrower ones, or adapters (--lora)"
@@ -60,9 +58,9 @@ def what_is_smaller(spec: ModelSpec) -> str:
 def devices_that_cut(spec: ModelSpec) -> str:
     """Say, after other advice, that several devices of one machine may hold a stage together; empty
     where a model's stages are not cut."""
-    if spec.lora is not UNSET:
+    if spec.lora is not None:
         return ""
-    return "; or volunteers cut it over several devices (volunteer plan --devices says how far)"
+    return "; or volunteers cut it over several devices (volunteer join --devices)"
 
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 import psutil
-from msgspec import UNSET
 
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.evaluating import checked_prompts, evaluation
@@ -38,7 +38,6 @@ from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines
-from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
 from model_zoo.specs.data import Answers, DataSpec, Source
@@ -48,6 +47,7 @@ from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes
+from protocol.audit.charges import FEWEST
 from protocol.ids import PeerId
 from protocol.manifest import (
     Manifest,
@@ -137,7 +137,7 @@ def _founding(
     """Build the manifest of a swarm that begins with random weights."""
     preset = PRESETS[run.preset]
     notes: tuple[str, ...] = ()
-    if run.audit and spec.experts is not UNSET:
+    if run.audit and spec.experts is not None:
         run, notes = replace(run, audit=None), (UNAUDITED,)
     _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
     check_corpus(corpus, spec.context)
@@ -161,21 +161,20 @@ def _founding(
         data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.sent_codec,
-        aggregation=UNSET if run.rule == aggregations.DEFAULT else run.rule,
-        audit_percent=run.audit or UNSET,
+        aggregation=run.rule,
+        audit_percent=run.audit or 0,
         evaluation=evaluation(
             run.evaluate_every, corpus, microbatches, sequences, spec.context, steps
         ),
         prompts=checked_prompts(run.prompt),
-        delayed_update=True if run.delayed_update else UNSET,
-        compute=UNSET if run.compute_dtype == "fp32" else run.compute_dtype,
-        purpose=normal(run.purpose) or UNSET,
+        delayed_update=run.delayed_update,
+        compute=run.compute_dtype,
+        purpose=normal(run.purpose),
         policy=Policy(
-            run.redundancy,
+            run.replicas,
             run.checkpoint_every,
             run.private,
             run.dual_homing,
-            True if run.vouched else UNSET,
         ),
     )
     checked(manifest)
@@ -259,7 +258,7 @@ def choose_model(
     if architecture != base.architecture:
         switches = {}
     elif not same_shape:
-        switches |= {"head_dim": UNSET}
+        switches |= {"head_dim": None}
     if preset.tied and stages == 1:
         switches |= {"tied": True}
     try:
@@ -281,7 +280,7 @@ def choose_model(
 
 
 def choose_optimizer(
-    preset: Preset, choices: OptimizerChoices, steps: int, kind: str = DEFAULT
+    preset: Preset, choices: OptimizerChoices, steps: int, name: str = DEFAULT
 ) -> OptimizerSpec:
     """Return the preset's optimizer with the founder's changes.
 
@@ -291,21 +290,21 @@ def choose_optimizer(
         preset: starting point.
         choices: the founder's changes; unset values are the preset's.
         steps: length of the run in steps.
-        kind: name of the optimizer.
+        name: of the optimizer.
 
     Raises:
         UserError: a number is out of range.
     """
     base = preset.optimizer
     scale = steps / preset.steps
-    usual = OPTIMIZERS[kind].rate
+    usual = OPTIMIZERS[name].rate
     lr = base.lr * usual if choices.lr is None else choices.lr
-    follows = {
-        "kind": UNSET if kind == DEFAULT else kind,
+    follows: dict[str, Any] = {
+        "name": name,
         "lr": lr,
         "min_lr": min(base.min_lr * usual, lr),
         "weight_decay": base.weight_decay / usual,
-        "beta1": OPTIMIZERS[kind].beta1,
+        "beta1": OPTIMIZERS[name].beta1,
         "warmup_steps": round(base.warmup_steps * scale),
         "decay_steps": max(1, round(base.decay_steps * scale)),
     }
@@ -313,7 +312,7 @@ def choose_optimizer(
     chosen = follows | given
     if chosen["warmup_steps"] > chosen["decay_steps"]:
         raise usage("--warmup-steps is above --decay-steps")
-    chosen["z_loss"] = choices.z_loss or UNSET
+    chosen["z_loss"] = choices.z_loss or 0.0
     chosen |= _schedule(choices, chosen["warmup_steps"], chosen["decay_steps"])
     try:
         return msgspec.structs.replace(base, **chosen)
@@ -330,8 +329,7 @@ def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, obj
     if choices.schedule != "wsd":
         if choices.decay_from is not None:
             raise usage("--decay-from belongs to --schedule wsd")
-        chosen = choices.schedule
-        return {"schedule": UNSET if chosen in (None, DEFAULT_SCHEDULE) else chosen}
+        return {"schedule": choices.schedule or DEFAULT_SCHEDULE}
     start = choices.decay_from
     if start is None:
         start = max(warmup, round(end * STABLE_SHARE))
@@ -389,7 +387,7 @@ def check_corpus(corpus: Corpus, context: int) -> None:
 
 def cut_context(corpus: Corpus) -> int | None:
     """Return the context that a corpus's conversations were cut for; None: it has none."""
-    answers = corpus.spec.answers if isinstance(corpus, TokenCorpus) else UNSET
+    answers = corpus.spec.answers if isinstance(corpus, TokenCorpus) else None
     return answers.context if isinstance(answers, Answers) else None
 
 
@@ -522,11 +520,16 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
             f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
         )
-    rule = RULES[manifest.aggregation_name]
+    rule = RULES[manifest.aggregation]
     if manifest.policy.redundancy < rule.replicas:
         found.append(
-            f"{manifest.aggregation_name} tells who lies from {rule.replicas} volunteers to a "
+            f"{manifest.aggregation} tells who lies from {rule.replicas} volunteers to a "
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
+        )
+    if manifest.audits and manifest.policy.redundancy < FEWEST:
+        found.append(
+            f"audits find who lies, and convict nobody with fewer than {FEWEST} volunteers to a "
+            f"stage; --redundancy {FEWEST} asks for them"
         )
     largest = max(manifest.stages, key=attrgetter("memory_bytes"))
     if largest.memory_bytes > (here := psutil.virtual_memory().total):

@@ -20,6 +20,7 @@ from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.state import StateSpec
+from protocol.audit.charges import FEWEST
 from protocol.manifest import AveragingCodec, Codec
 from protocol.names import normal, purpose_problem
 
@@ -109,9 +110,10 @@ class RunChoices:
     audit: Annotated[int | None, Parameter(converter=_percent, validator=AT_MOST_ALL)] = None
     """Share of the contributions to steps that another volunteer of the stage computes again, such
     as 3%, the default of a public swarm; 0, that of a private one: none. With three or more
-    volunteers per stage, a majority expels a liar."""
-    redundancy: Count = 2
-    """Volunteers that every stage should have."""
+    volunteers per stage, a majority expels a liar; with fewer nobody can be convicted."""
+    redundancy: OptionalCount = None
+    """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
+    fewer, else 2)."""
     checkpoint_every: Count = 50
     """Steps between checkpoints."""
     evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
@@ -123,8 +125,6 @@ class RunChoices:
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
     private: bool = False
-    """Admit only volunteers that have the invite."""
-    vouched: bool = False
     """Admit only volunteers that a member has invited; whoever invites answers for them, and can
     expel them."""
     dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
@@ -138,6 +138,11 @@ class RunChoices:
     def rule(self) -> str:
         """Name of the aggregation rule."""
         return self.aggregation or aggregations.DEFAULT
+
+    @property
+    def replicas(self) -> int:
+        """Volunteers that every stage should have."""
+        return self.redundancy or (FEWEST if self.audit else 2)
 
     @property
     def sent_codec(self) -> AveragingCodec:

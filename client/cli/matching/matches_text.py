@@ -1,4 +1,4 @@
-"""The matching in words: seats, the preference list with its reasons, and match records.
+"""The matching in words: seats, and the preference list with its reasons.
 
 Pure text of at most 80 columns, no terminal control. Each text from a stranger is made one line.
 """
@@ -9,32 +9,23 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 
-from client.cli.matching.records import CheckedRecord, RecordList
 from client.cli.terminal.output import one_line
 from client.control.matches import (
     MatchesSnapshot,
     PayingMove,
-    Proof,
     SeatMatch,
     StageMatch,
     StewardshipView,
 )
 from client.control.snapshot import Snapshot
-from client.ui.model.parts import plain as sentences
-from client.ui.model.record import Record
-from client.ui.model.span import Box, plain
+from client.views.parts import plain as sentences
+from client.views.record import Record
+from client.views.span import Box, plain
 from protocol.ids import short
 from protocol.matching.overview import score_parts
 
 COLUMNS = 80
 SEATS = ("main", "second")
-PROOFS: dict[Proof, str] = {
-    "valid": "match record valid",
-    "earlier": "match record valid, of an earlier steward",
-    "own": "no match record: you are the steward",
-    "unasked": "no match record: a second stage needs no consent",
-    "none": "no match record",
-}
 TABLE = "   stage steward     phase  level shared copies  quota     cutoff"
 
 
@@ -77,16 +68,6 @@ def matches_report(now: MatchesSnapshot) -> str:
     ).rstrip()
 
 
-def records_report(found: RecordList) -> str:
-    """Return the stored match records, each with the result of its check."""
-    count, bad = len(found.records), sum(not record.valid for record in found.records)
-    noun = "record" if count == 1 else "records"
-    head = f"{count} match {noun} of {one_line(found.swarm_name)} ({found.swarm[:12]}), "
-    lines = [head + (f"{bad} INVALID" if bad else "all valid")] if count else []
-    lines += [line for record in found.records for line in _record(record)]
-    return "\n".join(lines or ["no match records"])
-
-
 # --- seats -----------------------------------------------------------------------------------
 
 
@@ -97,8 +78,7 @@ def _seat(seat: SeatMatch) -> Iterator[str]:
     if seat.steward:
         words += (
             f"; steward {short(seat.steward)}, epoch {seat.epoch}; "
-            f"offers {_figure(seat.rate)} microbatches/s, score {_score(seat.score)}; "
-            f"{PROOFS[seat.proof]}"
+            f"offers {_figure(seat.rate)} microbatches/s, score {_score(seat.score)}"
         )
     yield from _labelled(f"{_seat_name(seat.seat):<10}", words)
 
@@ -156,23 +136,6 @@ def _stewardships(held: Iterable[StewardshipView]) -> str:
     return ", ".join(told) or "no stage: others are the stewards"
 
 
-# --- records ---------------------------------------------------------------------------------
-
-
-def _record(record: CheckedRecord) -> Iterator[str]:
-    match = record.match
-    if match is None:
-        yield from _labelled("INVALID   ", one_line(record.problem))
-        return
-    yield from _labelled(
-        "valid     ",
-        f"stage {match.stage}, epoch {match.epoch}: held {_date(match.held_s)} by steward "
-        f"{short(match.steward)} for {short(match.volunteer)}, which proposed "
-        f"{_figure(match.rate)} microbatches/s {_date(match.proposed_s)}; "
-        f"score {_score(match.score)}",
-    )
-
-
 # --- figures ---------------------------------------------------------------------------------
 
 
@@ -208,7 +171,3 @@ def _score(score: int) -> str:
 
 def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
-
-
-def _date(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

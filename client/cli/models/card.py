@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
@@ -103,8 +103,8 @@ def card(facts: Facts) -> str:
     }
     library = "peft" if facts.adapter_alone else "gguf" if facts.gguf else "transformers"
     parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
-    if manifest.purpose_words:
-        parts.append(f"\nIt is for: {_code(manifest.purpose_words)}\n")
+    if manifest.purpose:
+        parts.append(f"\nIt is for: {_code(manifest.purpose)}\n")
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
     if facts.gguf:
@@ -144,7 +144,7 @@ def _model(manifest: Manifest) -> Iterator[str]:
         f"{model.parameter_count:,} parameters"
     )
     yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
-    if model.tied is True:
+    if model.tied:
         yield "the output projection is the embedding's own matrix"
     else:
         yield "the output projection has weights of its own, not those of the embedding"
@@ -154,9 +154,9 @@ def _training(facts: Facts) -> Iterator[str]:
     manifest, rule = facts.manifest, facts.manifest.optimizer
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     yield f"trained by volunteers over the Internet, in the swarm `{facts.swarm}`"
-    begins = "random weights" if manifest.start is UNSET else "the weights of an imported model"
+    begins = "the weights of an imported model" if manifest.start else "random weights"
     yield f"begins with {begins}; {plural(manifest.stage_count, 'pipeline stage')}"
-    if (lora := manifest.model.lora) is not UNSET:
+    if (lora := manifest.model.lora) is not None:
         yield (
             f"only adapters are trained (LoRA, rank {lora.rank}, alpha {lora.alpha:g}) of "
             f"{', '.join(lora.targets)}; all else is frozen, in {lora.base}"
@@ -167,17 +167,17 @@ def _training(facts: Facts) -> Iterator[str]:
     )
     yield (
         f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} "
-        f"steps of warm-up{', updates one step late' if manifest.delayed else ''}"
+        f"steps of warm-up{', updates one step late' if manifest.delayed_update else ''}"
     )
-    if manifest.precision != "fp32":
-        types = " or ".join(POSSIBLE[manifest.precision])
+    if manifest.compute != "fp32":
+        types = " or ".join(POSSIBLE[manifest.compute])
         yield f"passes in {types}, parameters and updates in fp32"
     for one in facts.amendments:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"
     yield (
         f"between stages {manifest.boundary_codec}; gradients averaged in "
-        f"{manifest.averaging_codec} by {manifest.aggregation_name}"
+        f"{manifest.averaging_codec} by {manifest.aggregation}"
     )
     loss = "not measured" if facts.loss is None else held_out_words(manifest, facts.loss)
     bits = "" if facts.bits is None else f"; {facts.bits:.4f} bits per byte of text"
@@ -189,17 +189,17 @@ def _steps(facts: Facts) -> int:
 
 
 def _rate(rule: OptimizerSpec) -> str:
-    if rule.schedule_name == "constant":
+    if rule.schedule == "constant":
         return f"{rule.lr:g}"
-    late = "" if rule.decay_from is UNSET else f" from step {rule.decay_from:,} on"
-    return f"{rule.lr:g} to {rule.min_lr:g}{late} ({rule.schedule_name})"
+    late = "" if rule.decay_from is None else f" from step {rule.decay_from:,} on"
+    return f"{rule.lr:g} to {rule.min_lr:g}{late} ({rule.schedule})"
 
 
 def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
     yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of {_KINDS[data.source]}"
     yield f"digest `{data.digest}`"
-    for part, share in zip(data.mixed, shares(data.mixed), strict=True):
+    for part, share in zip(data.parts, shares(data.parts), strict=True):
         yield (
             f"{share:.2%} of what was read: {_code(part.name)}, {human_bytes(part.size_bytes)}, "
             f"digest `{part.digest}`"

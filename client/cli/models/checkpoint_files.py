@@ -5,13 +5,13 @@ Listing and verifying change nothing, so they may run beside a volunteer.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from client.at_rest import open_read, writing
 from client.compute.checkpoint import CheckpointInfo, read_info, verify
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.errors import ExitCode, UserError
@@ -223,7 +223,6 @@ def _copy(folder: CheckpointFolder, path: Path, info: CheckpointInfo) -> list[st
     for entry in folder.entries():
         if entry.path == target:
             aside.append(str(folder.set_aside(entry)))
-    with open_read(path) as source, replacing(target) as file, writing(file) as copy:
-        while piece := source.read(1 << 20):
-            copy.write(piece)
+    with path.open("rb") as source, replacing(target) as file:
+        shutil.copyfileobj(source, file)
     return aside

@@ -16,6 +16,6 @@ def held_out_words(manifest: Manifest, loss: float) -> str:
     measure the same version on while they train."""
     sequences = HELD_OUT_BATCHES * HELD_OUT_SEQUENCES
     words = f"{loss:.4f} nats a token, on {sequences} sequences of {manifest.model.context} tokens"
-    if (terms := manifest.evaluated) is not None:
+    if (terms := manifest.evaluation) is not None:
         words += f"; members tell theirs of {terms.tokens:,} tokens"
     return words

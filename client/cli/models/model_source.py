@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from msgspec import UNSET
 
 from client.cli.models.held_out import HELD_OUT_BATCHES, HELD_OUT_SEQUENCES
 from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
@@ -105,7 +104,7 @@ def _assemble(
     for stage in stages:
         state.update(_read_first(files.get(stage, []), swarm, stage, version))
     spec, merged = swarm.manifest.model, state
-    if spec.lora is not UNSET:
+    if spec.lora is not None:
         expected = stage_tensors(spec, whole_slice(spec))
         if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
             raise CheckpointError(f"version {version} does not fit the manifest")
@@ -125,7 +124,7 @@ def read_base(manifest: Manifest, store: TextStore | None) -> State | None:
 
     ``manifest`` names the files, ``store`` may have them.
     """
-    if store is None or manifest.start is UNSET:
+    if store is None or not manifest.start:
         return None
     base: State = {}
     try:

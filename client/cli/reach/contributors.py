@@ -1,4 +1,5 @@
-"""Who contributed to a swarm: told by the running volunteer, or as it was when it ran last."""
+"""Who contributed to a swarm, told by the running volunteer or as it was when it ran last; and whom
+this volunteer has met."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from client.cli.reach.home import Home
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
+from client.store.company import load_company
 from client.store.contributions import load_contributions
+from client.store.swarms import SwarmStore
 from protocol.contributions.board import Board, Vouched
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile
 
 
@@ -20,11 +23,6 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
         if node.swarm == swarm.swarm:
             with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
                 return client.status().contributors
-    return kept_contributors(home, swarm, step)
-
-
-def kept_contributors(home: Home, swarm: SwarmFile, step: int) -> list[ContributorView]:
-    """Return the leaderboard that lies on this disk."""
     kept = load_contributions(home.folders.contributions(swarm.swarm))
     board = Board(
         Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
@@ -32,3 +30,11 @@ def kept_contributors(home: Home, swarm: SwarmFile, step: int) -> list[Contribut
     names = {PeerId(peer): name for peer, name in kept.names.items()}
     found = board.contributors(lambda _peer: False)
     return contributors_view(found, lambda peer: names.get(peer, ""), swarm.manifest, step)
+
+
+def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
+    """Return the ids of the members that this volunteer remembers, sorted."""
+    known = SwarmStore(home.folders.swarms).load(swarm)
+    found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
+    found |= {address.peer for address in known.peers if address.peer} if known else set()
+    return tuple(sorted(found))

@@ -214,7 +214,7 @@ def _without_socket(home: KnownHome) -> Volunteer | None:
     else:
         return None
     if home.service and pid is None:
-        next_step = f"volunteer service start{_flags(home.service)}"
+        next_step = _start_of(home.service)
     return Volunteer(
         condition="not running" if pid is None else "starting",
         words=words,
@@ -227,9 +227,10 @@ def _without_socket(home: KnownHome) -> Volunteer | None:
     )
 
 
-def _flags(service: str) -> str:
+def _start_of(service: str) -> str:
+    """Return the command that starts a service; empty: it is removed meanwhile."""
     places: list[ServicePlace] = [*installed_services("user"), *installed_services("system")]
-    return next((place.flags for place in places if place.name == service), "")
+    return next((place.commands["start it"] for place in places if place.name == service), "")
 
 
 def _home_of(who: Listener, path: Path) -> str:

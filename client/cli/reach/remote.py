@@ -29,7 +29,7 @@ def ask_for_socket(host: str, swarm: str | None) -> str:
         UserError: SSH or the program there refuses, or no volunteer runs there.
     """
     _check_host(host)
-    question = [REMOTE_COMMAND, "config", "path", "--socket"]
+    question = [REMOTE_COMMAND, "status", "--socket"]
     if swarm is not None:
         _check_word(swarm, "--swarm")
         question += ["--swarm", swarm]

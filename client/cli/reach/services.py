@@ -65,24 +65,32 @@ class ServicePlace:
         return find_folders({k: v for k, v in os.environ.items() if k != HOME_VARIABLE})
 
     @property
-    def start(self) -> str:
-        """The command that starts it, now and whenever its manager starts."""
+    def commands(self) -> dict[str, str]:
+        """The commands of its manager, by what each is for. What is started also starts by itself
+        at the next login or boot; what is stopped starts again then."""
         if self.kind == "launchd":
-            return f"launchctl bootstrap gui/{os.getuid()} {self.unit}"
-        return " ".join([*self.manager, "enable", "--now", self.name])
-
-    @property
-    def stop(self) -> str:
-        """The command that stops it until its manager starts again."""
-        if self.kind == "launchd":
-            return f"launchctl bootout gui/{os.getuid()}/{self.name}"
-        return " ".join([*self.manager, "stop", self.name])
+            domain = f"gui/{os.getuid()}"
+            log = f"volunteer-{self.instance}.log" if self.instance else "volunteer.log"
+            return {
+                "start it": f"launchctl bootstrap {domain} {self.unit}",
+                "stop it": f"launchctl bootout {domain}/{self.name}",
+                "see its state": f"launchctl print {domain}/{self.name}",
+                "read its log": f"tail -f {user_home() / 'Library' / 'Logs' / log}",
+            }
+        systemctl = " ".join(self.manager)
+        user = "--user " if self.scope == "user" else ""
+        return {
+            "start it": f"{systemctl} enable --now {self.name}",
+            "stop it": f"{systemctl} stop {self.name}",
+            "see its state": f"{systemctl} status {self.name}",
+            "read its log": f"journalctl {user}-u {self.name} -f",
+        }
 
     @property
     def end(self) -> str:
         """The command that stops it for good."""
         if self.kind == "launchd":
-            return self.stop
+            return self.commands["stop it"]
         return " ".join([*self.manager, "disable", "--now", self.name])
 
     @property

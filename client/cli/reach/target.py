@@ -35,7 +35,7 @@ def read_target(text: str) -> Target:
     """
     try:
         target = parse_target(_contents(text))
-        secret = isinstance(target, Invite) and (target.secret or target.ticket) is not None
+        secret = isinstance(target, Invite) and target.ticket is not None
         if secret and unwrapped(text).startswith(SCHEME):
             say("everybody on this machine can read the invite's secret on the command line.")
             say("  Use --swarm FILE, or --swarm - to read it from stdin")

@@ -74,8 +74,6 @@ class Handover(Struct, frozen=True, kw_only=True):
     data: str | None = None
     """Absolute path of the training text, where this machine has it."""
     exit_when_done: bool = False
-    key: bytes = b""
-    """Opens the encrypted files of the home; empty: they are not encrypted."""
 
 
 def read_handover(stdin: BinaryIO) -> Handover:

@@ -23,9 +23,9 @@ def shares(parts: Sequence[Part]) -> list[float]:
 
 def times(data: DataSpec) -> list[float]:
     """Return how often each part is read while as many tokens are read as the mixture has."""
-    sizes = [data.part_tokens(part) for part in data.mixed]
+    sizes = [data.part_tokens(part) for part in data.parts]
     return [
-        share * sum(sizes) / size for share, size in zip(shares(data.mixed), sizes, strict=True)
+        share * sum(sizes) / size for share, size in zip(shares(data.parts), sizes, strict=True)
     ]
 
 
@@ -40,7 +40,7 @@ def describe_mixture(manifest: Manifest, steps: float) -> str:
     said = [
         f"{part.name} {share:.2%}, {count:.3g} epochs"
         for part, share, count in zip(
-            manifest.data.mixed, shares(manifest.data.mixed), epochs, strict=True
+            manifest.data.parts, shares(manifest.data.parts), epochs, strict=True
         )
     ]
     return f"a mixture of {_several(said, '; ')}" if said else ""
@@ -48,8 +48,8 @@ def describe_mixture(manifest: Manifest, steps: float) -> str:
 
 def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
     """Yield a warning if the data, or parts of a mixture, are read many times in so many steps."""
-    if manifest.data.mixed:
-        yield from repeats(manifest.data.mixed, _epochs(manifest, steps), "in this run")
+    if manifest.data.parts:
+        yield from repeats(manifest.data.parts, _epochs(manifest, steps), "in this run")
         return
     tokens = steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
     count = times_read(manifest.data, tokens)

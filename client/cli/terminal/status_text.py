@@ -23,7 +23,7 @@ from client.control.snapshot import (
     Snapshot,
     StageView,
 )
-from client.control.trust_words import audits_today, next_step
+from client.control.trust_words import audits_today, next_step, not_judged
 from client.quantities import plural
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
@@ -275,7 +275,7 @@ def _audit_lines(now: Snapshot) -> list[str]:
     audits = now.audits
     if audits is None:
         return []
-    lines = [audits_today(audits)]
+    lines = [audits_today(audits), *filter(None, [not_judged(now)])]
     lines += [
         f"stage {one.stage}: {', '.join(author[-6:] for author in one.authors)} against "
         f"{one.peer[-6:]}, which is no majority"

@@ -28,9 +28,6 @@ from client.compute.aggregation.rule import Aggregation
 
 HEAVIEST = 2
 SILENT = 1 / 8  # honest norms fall to a half within the memory of the second moment
-UNLIKE_TIMES = 4.0
-AGAINST = 0.4  # cosine; small models' noise is far from even: 7% of honest pairs are below -0.1
-COMPARED = 2  # microbatches; a single one is too unlike others by itself
 ABOVE_USUAL = 2.0  # half of it is left when the other is silent, and must not become less and less
 
 
@@ -56,10 +53,7 @@ class Kept(Aggregation):
             return self.robust(sums, microbatches)
         factors = [1.0] * len(sums)
         if len(sums) == 2 and self._usual > 0:
-            sizes = norms(sums)
-            factors = bounding(sizes, microbatches, self._usual)
-            if are_unlike(sums, sizes, microbatches):
-                self.unlike = (0, 1)
+            factors = bounding(norms(sums), microbatches, self._usual)
         return combined(self._size, sums, factors)
 
     @abstractmethod
@@ -85,30 +79,6 @@ def weights(microbatches: Sequence[int]) -> list[int]:
 def norms(sums: Sequence[Tensor]) -> list[float]:
     """Return the norms of contributions (n,)."""
     return [float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in sums]
-
-
-def are_unlike(sums: Sequence[Tensor], norms: Sequence[float], microbatches: Sequence[int]) -> bool:
-    """Return whether two contributions differ as honest ones hardly do: in size, or by direction.
-
-    Their noise is independent, and what they have in common is the gradient: so honest ones hardly
-    point against each other. That is no proof, and a reason to look. Measured in a run of the small
-    GPT of ``tests/bench/attacks.py``, 240 steps with splits of any kind: 4% of honest pairs in the
-    first 60 steps and 1% later; 98% of those with one x -10, a third with one x -1.
-
-    Args:
-        sums: the contributions, (n,).
-        norms: of them.
-        microbatches: of each.
-    """
-    if min(microbatches) < COMPARED:
-        return False
-    if not all(norms):
-        return norms[0] != norms[1]
-    one, two = (norm / math.sqrt(count) for norm, count in zip(norms, microbatches, strict=True))
-    if max(one, two) > UNLIKE_TIMES * min(one, two):
-        return True
-    product = float(torch.dot(sums[0].double(), sums[1].double()))
-    return product < -AGAINST * norms[0] * norms[1]
 
 
 def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) -> list[float]:

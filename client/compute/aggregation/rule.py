@@ -16,10 +16,6 @@ from torch import Tensor
 class Aggregation(ABC):
     """The aggregation of one segment; created with n and the usual norm."""
 
-    unlike: tuple[int, ...] = ()
-    """After ``result``: the contributions, of those with microbatches, that are so unlike the other
-    one of two that one of the two is suspected. It says nothing about which."""
-
     @abstractmethod
     def __init__(self, size: int, usual: float) -> None: ...
 

@@ -37,7 +37,6 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
-    WeighTask,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.shards import SEGMENT
@@ -73,7 +72,6 @@ class MultisetWorker:
         delayed: with the one-step-delayed update the next step may be computed as well.
         hashes_later: whether a version's hash is said when it is asked for, as the real worker
             does, or with the version itself.
-        unlike: whether the two parts of the next sum seem unlike each other.
         line: goes into every hash: what two lines of a run make is not the same.
     """
 
@@ -83,11 +81,10 @@ class MultisetWorker:
         *,
         delayed: bool = False,
         hashes_later: bool = False,
-        unlike: Callable[[], bool] = lambda: False,
         line: bytes = b"",
     ) -> None:
         self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
-        self._unlike, self._line = unlike, line
+        self._line = line
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
@@ -104,7 +101,7 @@ class MultisetWorker:
         """Elements of a gradient: a made-up number, the bounds of segments cut it."""
         return GRADIENT_SIZE
 
-    def run(self, task: Task | WeighTask, payloads: Payloads) -> Outcome:
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         match task:
             case ForwardTask() | LossTask() | BackwardTask() if not self._computable(task.step):
@@ -135,7 +132,7 @@ class MultisetWorker:
             case HashTask(step):
                 expect(step == self._version, f"version {step} is gone before it is hashed")
                 return Outcome(hash=self.parameters)
-            case KeepVersionTask() | RecomputeTask() | CompareTask() | WeighTask():
+            case KeepVersionTask() | RecomputeTask() | CompareTask():
                 return self._audit(task, payloads)
             case UsualNormTask():
                 expect(task.step == self._version, f"step {task.step} is applied already")
@@ -154,7 +151,7 @@ class MultisetWorker:
         return saved
 
     def _audit(
-        self, task: KeepVersionTask | RecomputeTask | CompareTask | WeighTask, payloads: Payloads
+        self, task: KeepVersionTask | RecomputeTask | CompareTask, payloads: Payloads
     ) -> Outcome:
         if isinstance(task, KeepVersionTask):
             if task.step != self._version:
@@ -170,8 +167,7 @@ class MultisetWorker:
             return Outcome(apart=(0.0 if all(one == exact for one in shown) else WRONG, 0.0))
         ours = encode_ids(self._audited)
         agree = all(payloads[key] == ours for key in task.segments if key)
-        apart = (0.0, 0.0) if agree else (WRONG, WRONG)
-        return Outcome(apart=apart, told=apart)
+        return Outcome(apart=(0.0, 0.0) if agree else (WRONG, WRONG))
 
     def _computable(self, step: int) -> bool:
         return self._version <= step <= self._version + self._ahead
@@ -199,8 +195,7 @@ class MultisetWorker:
         reduced = _summed(task.parts, payloads)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
-        unlike = (0, 1) if len(task.parts) == 2 and self._unlike() else ()
-        return Outcome(digests=(payload_digest(reduced),), unlike=unlike)
+        return Outcome(digests=(payload_digest(reduced),))
 
     def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
         """Return the places, among those of others, of the contributions out of range."""
@@ -240,7 +235,7 @@ class LyingWorker(MultisetWorker):
         self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
         self._contributes_absurd = absurd
 
-    def run(self, task: Task | WeighTask, payloads: Payloads) -> Outcome:
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
         if isinstance(task, CompareTask | SumAgainTask) and self._finds_fault:

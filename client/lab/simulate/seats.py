@@ -29,7 +29,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
-from protocol.wire.messages import AuditReply, CaseReply, Message, Reduced, Segment
+from protocol.wire.messages import AuditReply, Message, Reduced, Segment
 
 Parts = tuple[bytes, ...]
 """A message's payload, as the pieces that were sent."""
@@ -92,9 +92,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
                 peer.payloads.update(zip(keys, parts, strict=True))
             case Send(to, message):
                 self.send(peer, to, message)
-            case SendPayload(_, AuditReply() | CaseReply(), keys) if any(
-                k not in peer.payloads for k in keys
-            ):
+            case SendPayload(_, AuditReply(), keys) if any(k not in peer.payloads for k in keys):
                 pass  # its step is over
             case SendPayload(to, message, keys):
                 self.send(peer, to, message, tuple(peer.payloads.get(key, b"") for key in keys))
@@ -125,9 +123,9 @@ class SeatWorld(ABC, Generic[SomePeer]):
     def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
         """Hand a message that has arrived to the seat, if there is one."""
         if peer.seat is not None:
-            named = isinstance(message, Reduced | Segment | AuditReply | CaseReply)
+            named = isinstance(message, Reduced | Segment | AuditReply)
             digest = payload_digest(parts[0]) if named else b""
-            if isinstance(message, AuditReply | CaseReply) and message.name == "list":
+            if isinstance(message, AuditReply) and message.name == "list":
                 digest = parts[0]
             effects = peer.seat.receive(sender, message, self.now_of(peer), digest)
             self.perform(peer, effects, parts)

@@ -48,8 +48,6 @@ class MemoryBudget:
         self._left_bytes, self._hold, self._say = left_bytes, hold, say
         self._taken: dict[int, Fit] = {}
         self._draining: set[int] = set()
-        self._beside: dict[int, Fit] = {}
-        """Stages that are opened for a case, for a short time."""
         self._changed = trio.Event()
 
     @property
@@ -65,11 +63,11 @@ class MemoryBudget:
 
     @property
     def _fits(self) -> tuple[Fit, ...]:
-        return (*self._taken.values(), *self._beside.values())
+        return tuple(self._taken.values())
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; if there is not enough, waits for draining stages, for a case
-        to end, and for the machine's other volunteers.
+        """Reserve memory for a stage; if there is not enough, waits for draining stages, and for
+        the machine's other volunteers.
 
         Raises:
             UserError: there is not enough, or three stages are held.
@@ -80,7 +78,7 @@ class MemoryBudget:
                 self._taken[stage] = self._fit(stage)
             except UserError as error:
                 crowded = self._is_crowded(stage)
-                if not self._draining and not self._beside and not crowded:
+                if not self._draining and not crowded:
                     raise
                 if crowded and not said:
                     self._say(f"waiting for this machine's other volunteers: {error}")
@@ -90,25 +88,6 @@ class MemoryBudget:
             else:
                 self._changes()
                 return self._taken[stage]
-
-    def take_beside(self, stage: int) -> Fit:
-        """Reserve memory for another stage for the length of a case, at once or not at all.
-
-        Raises:
-            UserError: there is not enough.
-        """
-        if stage in self._beside:
-            raise UserError(f"stage {stage} is opened for another case", "")
-        fit = self._beside[stage] = fit_stage(
-            self._manifest, stage, self.free_bytes, devices=self._devices()
-        )
-        self._changes()
-        return fit
-
-    def release_beside(self, stage: int) -> None:
-        """Free the memory of a stage that was opened for a case."""
-        self._beside.pop(stage, None)
-        self._changes()
 
     def has_room(self) -> bool:
         """Whether another stage could be opened beside the open ones."""

@@ -20,7 +20,6 @@ from protocol.pipeline.effects import (
     ForwardTask,
     LossTask,
     Task,
-    WeighTask,
 )
 
 WINDOW_S: Final = 60.0
@@ -34,7 +33,7 @@ class PassCosts:
     whole: float
     """Forward and backward."""
 
-    def of(self, task: Task | WeighTask) -> float:
+    def of(self, task: Task) -> float:
         """Return the operations that the model needs a task for; 0 of what is no pass."""
         match task:
             case LossTask():
@@ -75,7 +74,7 @@ class Utilization:
         self._costs, self._began, self._at_once = costs, began, at_once
         self._done: deque[_Done] = deque()
 
-    def note(self, task: Task | WeighTask, seconds: float, now: float) -> None:
+    def note(self, task: Task, seconds: float, now: float) -> None:
         """A task was answered that took so many ``seconds`` of computing."""
         self._done.append(_Done(now, self._costs.of(task), seconds))
         self._forget(now)

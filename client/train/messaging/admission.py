@@ -1,4 +1,4 @@
-"""Admission to the swarm: open, by its secret, or by a member's voucher."""
+"""Admission to the swarm: open, or by a member's voucher."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Protocol
 
 from client.train.ports import Ports
 from protocol import limits
-from protocol.admission import PROOF_BYTES, admission_holds, admission_proof
 from protocol.answer import YES, Answer, no
 from protocol.effects import Explain
-from protocol.ids import PeerId, SwarmId, short
-from protocol.vouching.chain import Chain
+from protocol.ids import PeerId, short
 from protocol.vouching.register import Kept, Register
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
-from protocol.wire.messages import ExpulsionList, RotationList, Vouched
+from protocol.wire.messages import ExpulsionList, Vouched
 from protocol.wire.parts import Expulsion
 
 
 class Admission(Protocol):
     """How a swarm admits its members; the handshake asks it."""
-
-    private: bool
-    """Whether only members may get the manifest."""
 
     def proof(self, peer: PeerId) -> bytes:
         """Return the credential of our Hello to a peer."""
@@ -44,8 +39,6 @@ class Admission(Protocol):
 class Open:
     """Every peer may join."""
 
-    private = False
-
     def proof(self, peer: PeerId) -> bytes:
         """Return nothing."""
         return b""
@@ -53,33 +46,6 @@ class Open:
     def check(self, peer: PeerId, shown: bytes) -> Answer:
         """Admit."""
         return YES
-
-    def admitted(self, peer: PeerId) -> None:
-        """Nothing to do."""
-
-    def bars(self, peer: PeerId) -> bool:
-        """Return False: nobody is refused for who they are."""
-        return False
-
-
-class Secret:
-    """A peer that has the secret of the invite may join."""
-
-    private = True
-
-    def __init__(self, secret: bytes, swarm: SwarmId, me: PeerId) -> None:
-        self._secret, self._swarm, self._me = secret, swarm, me
-
-    def proof(self, peer: PeerId) -> bytes:
-        """Return a proof that we know it, valid for this peer alone."""
-        return admission_proof(self._secret, self._swarm, self._me, peer)
-
-    def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit a peer that knows it."""
-        known = len(shown) == PROOF_BYTES
-        if known and admission_holds(self._secret, self._swarm, peer, self._me, shown):
-            return YES
-        return no("this swarm is private: ask a member for an invite with the secret")
 
     def admitted(self, peer: PeerId) -> None:
         """Nothing to do."""
@@ -104,10 +70,7 @@ class Vouching:
         greet: sends our Hello again.
         cut: ends the link of an expelled member, with the reason.
         out: called with the reason when the swarm refuses or expels us.
-        heard: called when a member tells us what it keeps of our own rotation.
     """
-
-    private = False
 
     def __init__(
         self,
@@ -120,12 +83,11 @@ class Vouching:
         greet: Callable[[], None],
         cut: Callable[[PeerId, str], None],
         out: Callable[[str], None],
-        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self.register = register
         self._ticket, self._ports, self._wall = ticket, ports, wall
         self._keep, self._linked, self._greet = keep, linked, greet
-        self._cut, self._out, self._heard = cut, out, heard
+        self._cut, self._out = cut, out
         self._welcome: dict[PeerId, Vouched] = {}
 
     def proof(self, peer: PeerId) -> bytes:
@@ -136,28 +98,24 @@ class Vouching:
         """Admit members of the swarm, and vouch for a peer with a ticket of ours."""
         if not shown:
             return no("this swarm is entered by invitation: ask a member for an invite")
-        known = self.register.rotations
         answer, chain = self.register.admit(peer, shown, self._wall())
         if chain:
             self._welcome[peer] = Vouched(list(chain))
             self._save()
-        self._spread_rotations([one for one in self.register.rotations if one not in known], peer)
-        if not answer:  # it can verify the reason itself
-            self._tell_rotations(peer, self.register.rotations_of(peer))
-            if (entry := self.register.why_out(peer)) is not None:
-                self._tell(peer, [entry.whole])
+        if not answer and (entry := self.register.why_out(peer)) is not None:
+            self._tell(peer, [entry.whole])  # it can verify the reason itself
         return answer
 
     def admitted(self, peer: PeerId) -> None:
-        """Send a newcomer its chain, the replaced keys, and the expelled members."""
+        """Send a newcomer its chain, and the expelled members."""
         if (welcome := self._welcome.pop(peer, None)) is not None:
             self._ports.send(peer, welcome)
-            self._ports.perform(Explain("membership", f"{short(peer)} has redeemed our invite"))
-        self._tell_rotations(peer, self.register.rotations)
+            words = f"{short(peer)} has redeemed our invite"
+            self._ports.perform(Explain("membership", words, members=(peer,)))
         self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:
-        """Whether a peer was expelled, or its key replaced."""
+        """Whether a peer was expelled."""
         return not self.register.standing(peer)
 
     def vouched(self, message: Vouched) -> None:
@@ -176,22 +134,9 @@ class Vouching:
         Raises:
             RemoteProtocolError: one of them is invalid.
         """
-        known = self.register.rotations
         news = [one for one in message.expulsions if self.register.take_expulsion(one)]
-        self._spread_rotations([one for one in self.register.rotations if one not in known], sender)
         if news:
             self._spread(news, sender)
-
-    def rotations(self, sender: PeerId, message: RotationList) -> None:
-        """Handle the keys that were replaced as a member knows of them; new ones are passed on.
-
-        Raises:
-            RemoteProtocolError: one of them is invalid.
-        """
-        chains = [tuple(chain) for chain in message.chains]
-        self._spread_rotations([one for one in chains if self.register.take_rotation(one)], sender)
-        if self.register.chain in chains:
-            self._heard()
 
     def expel(self, member: PeerId, reason: str) -> None:
         """Expel a member, with all members that it has invited.
@@ -210,27 +155,14 @@ class Vouching:
                 self._tell(peer, news)
         self._cut_those_out()
 
-    def _spread_rotations(self, news: list[Chain], sender: PeerId) -> None:
-        if not news:
-            return
-        self._save()
-        for one in news:
-            self._ports.perform(Explain("membership", self.register.describe_rotation(one)))
-        for peer in list(self._linked()):
-            if peer != sender:
-                self._tell_rotations(peer, news)
-        self._cut_those_out()
-
     def _cut_those_out(self) -> None:
         for peer in list(self._linked()):
             if (entry := self.register.why_out(peer)) is not None:
                 self._cut(peer, self.register.describe(entry.whole))
-            elif not (answer := self.register.standing(peer)):
-                self._cut(peer, answer.reason)
         self.look_at_ourselves()
 
     def look_at_ourselves(self) -> None:
-        """Report if we were expelled, or our key was replaced."""
+        """Report if we were expelled."""
         if not (answer := self.register.own_answer()):
             self._out(answer.reason)
 
@@ -259,12 +191,6 @@ class Vouching:
         for first in range(0, len(told), limits.MAX_EXPULSIONS_PER_MESSAGE):
             part = told[first : first + limits.MAX_EXPULSIONS_PER_MESSAGE]
             self._ports.send(peer, ExpulsionList(part))
-
-    def _tell_rotations(self, peer: PeerId, chains: Iterable[Chain]) -> None:
-        told = [list(chain) for chain in chains]
-        for first in range(0, len(told), limits.MAX_ROTATIONS_PER_MESSAGE):
-            part = told[first : first + limits.MAX_ROTATIONS_PER_MESSAGE]
-            self._ports.send(peer, RotationList(part))
 
     def _save(self) -> None:
         self._keep(self.register.kept)

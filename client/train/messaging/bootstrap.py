@@ -18,7 +18,6 @@ from client.net.network import Inbound, NetEvent, Network
 from client.store.swarms import SwarmStore
 from client.train.messaging.handshake import PROTOCOL
 from protocol.address import Address, by_peer
-from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
@@ -77,35 +76,29 @@ async def find_swarm(
         ticket = known.ticket if isinstance(target, Address) else target.ticket or known.ticket
         return replace(known, peers=tuple(peers[:MAX_PEERS]), ticket=ticket)
     swarm = target.swarm if isinstance(target, Invite) else None
-    hello = first_hello(target, me, member, client)
+    hello = first_hello(target, client)
     fetched = await fetch_manifest(network, member, swarm, hello, seen)
     return SwarmFile(
         fetched.manifest,
         fetched.encoded,
         fetched.signature,
         tuple(named),
-        secret=target.secret if isinstance(target, Invite) else None,
         ticket=target.ticket if isinstance(target, Invite) else None,
     )
 
 
-def first_hello(target: Target, me: PeerId, member: PeerId, client: str) -> Hello:
+def first_hello(target: Target, client: str) -> Hello:
     """Return the Hello of a newcomer that asks for the manifest.
 
-    A ticket is not shown yet: that redeems it. Where members vouch, the manifest is no secret.
+    A ticket is not shown yet: that redeems it. The manifest is no secret.
 
     Args:
         target: an invite, or an address alone.
-        me: our peer id.
-        member: the member at the other end.
         client: our client's name.
     """
     if isinstance(target, Address) or target.ticket is not None:
         return Hello(PROTOCOL, None, client)
-    if target.secret is None:
-        return Hello(PROTOCOL, target.swarm, client)
-    proof = admission_proof(target.secret, target.swarm, me, member)
-    return Hello(PROTOCOL, target.swarm, client, proof)
+    return Hello(PROTOCOL, target.swarm, client)
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:

@@ -2,8 +2,7 @@
 
 Both sides send Hello. A peer of another swarm, of another protocol, or that the swarm does
 not admit (``admission.py``) is refused with the reason. Before its Hello is accepted all other
-messages are ignored, except that anyone may ask for the manifest of a public swarm: an invite is
-redeemed that way.
+messages are ignored, except that anyone may ask for the manifest: an invite is redeemed that way.
 """
 
 from __future__ import annotations
@@ -20,13 +19,7 @@ from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 10
 """Version of the messages. It rises when one changes, so that peers with different versions
-disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
-author. 3: ``Evidence``, digests with marks. 4: signed plans, Readys and commits,
-``PassedOn``. 5: waypoints, ``ChainLink``. 6: ``Commitment``, sums in ``Ready``. 7: the list of a
-blob's digests is a chunk. 8: ``RotationList``, rotations in chains, who was audited
-in heartbeats. 9: commitments are signed with their segments, and so are segments; relays and names
-in adverts; ``counted`` records; ``HeldOut``, records of held-out losses; amendments; ``Observed``
-and probes; ``Moving``. 10: clocks in ``Hello``."""
+disconnect at once with the reason."""
 
 
 @dataclass(slots=True)
@@ -67,9 +60,8 @@ class Handshake:
         return self._hello_from(peer, message.protocol, message.swarm, message.admission)
 
     def manifest_request(self, peer: PeerId) -> None:
-        """Give the manifest to a peer, if it may have it."""
-        if not self.admission.private or peer in self.admitted:
-            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+        """Give the manifest to a peer: it is no secret."""
+        self.ports.send(peer, ManifestReply(self.manifest, self.signature))
 
     def _hello(self, peer: PeerId) -> Hello:
         proof = self.admission.proof(peer)
@@ -83,7 +75,8 @@ class Handshake:
             self.ports.send(peer, Goodbye(refusal))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
             if protocol != PROTOCOL:
-                self.ports.perform(Explain("membership", _upgrade(peer, protocol), "warning"))
+                words = _upgrade(peer, protocol)
+                self.ports.perform(Explain("membership", words, "warning", (peer,)))
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)

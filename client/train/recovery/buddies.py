@@ -27,7 +27,7 @@ from client.train.recovery.history import History
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.transfer.inventory import checked
 from client.train.transfer.state_size import data_bytes, is_plausible
-from protocol.effects import OVER, Explain, Penalise
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.transfer.blob import Blob
@@ -307,7 +307,7 @@ class Buddies:
     def _end_complaint(self) -> None:
         if self._said_full:
             words = "copies of neighbouring stages are kept again"
-            self._ports.perform(Explain("transfer", words, data={OVER: self._said_full}))
+            self._ports.perform(Explain("transfer", words, over=self._said_full))
             self._said_full = ""
 
     # --- being kept --------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Buddies:
             return False
         kept = self._handing[stage, version] = trio.Event()
         words = f"{short(keeper)} is asked to keep stage {stage} at version {version}"
-        self._ports.perform(Explain("transfer", words))
+        self._ports.perform(Explain("transfer", words, members=(keeper,)))
         try:
             with trio.move_on_after(timeout_s):
                 while not kept.is_set():

@@ -26,7 +26,7 @@ from client.events import (
     VersionEvaluated,
 )
 from client.train.reporting.curve import Curve
-from protocol.effects import OVER, Explain
+from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.held_out import Believed
@@ -126,9 +126,17 @@ class EventSink:
 
     def explain(self, effect: Explain) -> None:
         """Report an explanation of a machine."""
-        if self._error is not None and self._error.event.words == effect.data.get(OVER):
+        if self._error is not None and self._error.event.words == effect.over:
             self._error = None
-        self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
+        self.publish(
+            LogLine(
+                words=effect.words,
+                level=effect.level,
+                about=effect.topic,
+                members=effect.members,
+                decision=effect.decision,
+            )
+        )
 
     def survived(self, what: str, error: Exception) -> None:
         """An unexpected error of ours did not stop the node."""
@@ -246,7 +254,13 @@ class EventSink:
         level: Literal["info", "warning"] = "info" if state == "up" else "warning"
         self.publish(
             PeerChanged(
-                words=words, level=level, peer=peer, state=state, stages=stages, in_order=in_order
+                words=words,
+                level=level,
+                peer=peer,
+                state=state,
+                reason=reason,
+                stages=stages,
+                in_order=in_order,
             )
         )
 

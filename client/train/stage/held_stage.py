@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -26,7 +26,6 @@ from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
-from client.train.stage.umpire_driver import CaseHooks, UmpireDriver
 from client.train.transfer.blobs import DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
@@ -39,7 +38,7 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import CaseEffect, Snapshot
+from protocol.seat.effects import Snapshot
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
@@ -80,7 +79,6 @@ class HeldStageDriver:
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
         self.saver: StateSaver | None = None
-        self.umpire: UmpireDriver | None = None
         self._fit: Fit | None = None
         self._acquisition: StageAcquisition | None = None
         self._answers_by = -math.inf
@@ -185,18 +183,12 @@ class HeldStageDriver:
         """A peer has left or was lost."""
         if self._acquisition is not None:
             self._acquisition.peer_lost(peer)
-        if self.umpire is not None:
-            self.umpire.peer_lost(peer)
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
         if isinstance(message, Admit) and message.joiner == self._context.terms.me:
             return None if self._acquisition is None else self._acquisition.admit
         return None if self.driver is None else self.driver.receive
-
-    def copied_for_case(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Pass a part of a blob to the case that our seat judges; False: it is not for that."""
-        return self.umpire is not None and self.umpire.copied(peer, message, payload)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to the attempt to get the stage."""
@@ -447,12 +439,12 @@ class HeldStageDriver:
             has_left=terms.history.machine.has_left,
             met=terms.history.met(self.stage, era, afresh=afresh),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
-            delayed=manifest.delayed,
+            delayed=manifest.delayed_update,
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
             bucketed=manifest.bucketed,
-            evaluation=manifest.evaluated,
+            evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),
         )
@@ -486,8 +478,6 @@ class HeldStageDriver:
             context.scheduler,
             self._leaves,
         )
-        hooks = CaseHooks(driver.case_opened, driver.case_computed)
-        self.umpire = UmpireDriver(context, lambda: self._view, nursery, hooks)
         if self._leaves is not None:
             self._leaves.at(seat.step)
         self._context.owner.seats_changed()
@@ -516,12 +506,7 @@ class HeldStageDriver:
             met=self._context.terms.history.keep_met,
             worker_died=self._worker_lost,
             drained=self._look,
-            judges=self._judges,
         )
-
-    def _judges(self, effect: CaseEffect, parts: Sequence[bytes]) -> None:
-        if self.umpire is not None:
-            self.umpire.perform(effect, parts)
 
     def _look(self) -> None:
         """Continue draining and saving, if it is time."""
@@ -536,7 +521,7 @@ class HeldStageDriver:
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
-        self.driver = self.saver = self.umpire = None
+        self.driver = self.saver = None
         self._context.terms.history.touch.vacated(self.stage)
         if self._leaves is not None:
             self._leaves.rest()

@@ -189,10 +189,7 @@ class HeldStages:
         return None if held is None else held.taker(message)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Pass a part of a blob to its download: a case, the buddies, or an attempt to take a
-        stage."""
-        if any(held.copied_for_case(peer, message, payload) for held in self._all()):
-            return
+        """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self._context.terms.history.line_fetch.receive(peer, message, payload):
             return
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
@@ -232,7 +229,7 @@ class HeldStages:
     def peak_flops(self) -> float:
         """Return what the device reaches in the run's type of numbers, FLOP/s; 0: not measured."""
         terms = self._context.terms
-        return terms.capacity().peak_flops(terms.manifest.precision, terms.cores.threads)
+        return terms.capacity().peak_flops(terms.manifest.compute, terms.cores.threads)
 
     def set_threads(self, threads: int) -> None:
         """Set the threads with which every open stage is computed from now on."""
@@ -341,6 +338,6 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     if not manifest.audits:
         return None
     coarse = manifest.averaging_codec != "fp32"
-    mixed = manifest.precision != "fp32"
+    mixed = manifest.compute != "fp32"
     secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
     return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)

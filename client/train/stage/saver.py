@@ -21,7 +21,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.transfer.blobs import Shelf
-from protocol.effects import OVER, Explain
+from protocol.effects import Explain
 from protocol.transfer.blob import Blob
 
 FINAL_TRIES = 10
@@ -173,5 +173,5 @@ class StateSaver:
     def _end_complaint(self, version: int) -> None:
         if self._complaint:
             words = f"version {version} is saved: the disk takes checkpoints again"
-            self._ports.perform(Explain("transfer", words, data={OVER: self._complaint}))
+            self._ports.perform(Explain("transfer", words, over=self._complaint))
             self._complaint = ""

@@ -58,23 +58,17 @@ from protocol.pipeline.effects import (
     SubtractTask,
     SumAgainTask,
     Task,
-    WeighTask,
 )
 from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
     AgreedOn,
     Audited,
-    CaseEffect,
-    CloseCase,
     CommitTo,
     Contributions,
     Convicted,
     HeldOutLoss,
-    JudgeTask,
     KeepMet,
-    KeepShown,
-    OpenCase,
     SeatEffect,
     Serving,
     SignCharge,
@@ -84,7 +78,6 @@ from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
-    CaseReply,
     Forward,
     HeldOut,
     Message,
@@ -137,8 +130,6 @@ class SeatHooks:
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
-    judges: Callable[[CaseEffect, Sequence[bytes]], None]
-    """What its umpire wants, with the payload that it is about."""
 
 
 class Samples(Protocol):
@@ -234,7 +225,7 @@ class SeatDriver:
             parts = (payload[: self._tokens_bytes], payload[self._tokens_bytes :])
         # the worker holds the bytes against their seal before we are Ready for them
         digest = sealed_digest(payload) if isinstance(message, Reduced | Segment) else b""
-        if isinstance(message, AuditReply | CaseReply):
+        if isinstance(message, AuditReply):
             digest = payload if message.name == "list" else _digest_of(message.name, payload)
         now = self._ports.now()
         self._perform(self.seat.receive(sender, message, now, digest), parts)
@@ -242,14 +233,6 @@ class SeatDriver:
     def update_view(self, view: SwarmView) -> None:
         """Hand a new view of the swarm to the seat."""
         self._perform(self.seat.update_view(view, self._ports.now()))
-
-    def case_opened(self, error: str) -> None:
-        """The version that the umpire's case is about is here; ``error``: it cannot be."""
-        self._perform(self.seat.case_opened(error, self._ports.now()))
-
-    def case_computed(self, task: RecomputeTask | WeighTask, outcome: Outcome) -> None:
-        """Hand the outcome of a task of the umpire's case to the seat."""
-        self._perform(self.seat.case_computed(task, outcome, self._ports.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
@@ -342,8 +325,6 @@ class SeatDriver:
                     self._enter(task)
                 else:
                     self._nursery.start_soon(self._enter_later, task, self._samples)
-            case OpenCase() | KeepShown() | JudgeTask() | CloseCase():
-                self._hooks.judges(effect, parts)
             case CommitTo():
                 self._commit_to(effect)
             case SignCharge(kind, body):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import trio
-from msgspec import UNSET
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
@@ -258,7 +257,7 @@ class StageAcquisition:
         if opened.compiled:
             words = f"stage {self.stage}: {opened.compiled}"
             terms.ports.perform(Explain("pipeline", words))
-        if terms.manifest.model.lora is not UNSET:
+        if terms.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state
         return opened.parameters
 
@@ -282,7 +281,7 @@ class StageAcquisition:
             DownloadFailed: no donor gave that version, or what the stage begins with.
         """
         if not lineage.version:
-            if self._terms.manifest.model.lora is UNSET:
+            if self._terms.manifest.model.lora is None:
                 await self._begin_imported()  # or as the worker made it from the seed
             return
         folder = CheckpointFolder(self._terms.folders.checkpoints)
@@ -338,26 +337,6 @@ class StageAcquisition:
         finally:
             _unlink(path)
 
-    async def load_for_case(self, version: int, state: bytes, donor: PeerId) -> None:
-        """Download the version that an umpire's case is about from a donor, and load it.
-
-        Args:
-            version: the version.
-            state: what stands for it (``state_digest``).
-            donor: has it.
-
-        Raises:
-            DownloadFailed: the donor gave another one, or none.
-        """
-        name = f"case-{self.stage}-v{version}.safetensors"
-        path = self._terms.folders.snapshots / name
-        admit = Admit(self.stage, version, self._terms.me, [donor], state=state)
-        try:
-            if not await self._load_from(admit, path, [donor]):
-                raise DownloadFailed(f"{short(donor)} does not have the version that was signed")
-        finally:
-            _unlink(path)
-
     # --- inside ------------------------------------------------------------------------------
 
     async def _begin_imported(self) -> None:
@@ -368,7 +347,7 @@ class StageAcquisition:
             DownloadFailed: no member gave them.
         """
         terms = self._terms
-        if terms.manifest.start is UNSET:
+        if not terms.manifest.start:
             return
         path = terms.folders.starts[self.stage]
         if not (path.exists() and await self._load_start(path)):
@@ -393,7 +372,7 @@ class StageAcquisition:
     async def _load_start(self, path: Path) -> bool:
         """Load a file if it is the manifest's; else remove it."""
         self._waits(Phase.LOADING)
-        assert self._terms.manifest.start is not UNSET  # nobody asks else
+        assert self._terms.manifest.start  # nobody asks else
         digest = self._terms.manifest.start[self.stage].digest
         try:
             await self._worker.call(LoadStart(path=str(path), digest=digest))
@@ -407,7 +386,7 @@ class StageAcquisition:
 
     def _is_false_start(self, offer: BlobOffer) -> bool:
         start = self._terms.manifest.start
-        if offer.kind != "start" or start is UNSET:
+        if offer.kind != "start" or not start:
             return offer.kind == "start"
         return offer.size_bytes != start[self.stage].size_bytes
 

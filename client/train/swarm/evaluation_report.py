@@ -53,7 +53,7 @@ class EvaluationReport:
 
     def heard(self) -> None:
         """A record has arrived."""
-        terms, last = self._manifest.evaluated, self._manifest.stage_count - 1
+        terms, last = self._manifest.evaluation, self._manifest.stage_count - 1
         if terms is None:
             return
         versions = [replica.seat.version for replica in self._membership.roster.serving(last)]

@@ -185,7 +185,7 @@ class Expulsions:
         effects: list[MembershipEffect] = []
         for expel in out:
             self._network.expel(expel.peer, expel.words)
-            effects += [Explain("membership", expel.words, "warning")]
+            effects += [Explain("membership", expel.words, "warning", (expel.peer,))]
             effects += self._membership.expel(expel.peer, self._ports.now())
         return effects
 

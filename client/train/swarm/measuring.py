@@ -2,8 +2,7 @@
 
 It sees every message sent and received, passes the relevant ones to the meters of
 ``protocol.reputation``, publishes the measurements, and keeps the beliefs about all members for the
-matching. It decides nothing. State: the meters, the beliefs, first sights, reputations, and the
-times at which work is due.
+matching. It decides nothing. State: the meters, the beliefs, and the times at which work is due.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from protocol.membership.measured import (
     parse_measurements,
 )
 from protocol.membership.membership import Membership
-from protocol.membership.tenure import Tenure
 from protocol.membership.view import (
     Member,
     MembershipEffect,
@@ -41,7 +39,6 @@ from protocol.reputation.belief import Belief, Claim
 from protocol.reputation.beliefs import Beliefs, Subject
 from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.reputation.service import ServiceMeter
-from protocol.reputation.standing import Reputation
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import (
     Backward,
@@ -64,7 +61,7 @@ REFRESH_S: Final = 200.0
 MIN_SERVICE_S: Final = 10
 MIN_LINE_S: Final = 1
 FAR: Final = 2.0
-"""Factor by which a claim must be too high to cost reputation."""
+"""Factor by which a claim must be too high for its user to be told."""
 MAX_PENDING: Final = 1024
 MICRO: Final = 1_000_000
 
@@ -78,8 +75,6 @@ class Measuring:
         self._own, self._membership, self._stages = own, membership, manifest.stage_count
         self.service = ServiceMeter(own, manifest.microbatches_per_step)
         self.incoming, self.outgoing = LineMeter(), LineMeter()
-        self.reputation = Reputation()
-        self.tenure = Tenure(own)
         self._beliefs = Beliefs(manifest.stages)
         self._pending: OrderedDict[PendingKey, int] = OrderedDict()
         """Large payloads on their way: (peer, microbatch, attempt) -> bytes."""
@@ -193,7 +188,7 @@ class Measuring:
             effects += self._publish(network().rtt_s, now, wall)
         if now - self._revised >= REVISE_S:
             self._revised = now
-            effects += self._revise(now)
+            effects += self._revise()
         return effects
 
     def _publish(
@@ -207,18 +202,14 @@ class Measuring:
         self._said, self._published = found, now
         return self._membership.measured(found, wall)
 
-    def _revise(self, now: float) -> list[MembershipEffect]:
+    def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster
         effects: list[MembershipEffect] = []
         for change in self._beliefs.revise(map(subject_of, roster.members())):
             peer, belief = change.peer, change.belief
             far = belief.overstated >= FAR
-            if far:
-                self.reputation.overstated(peer, belief.overstated, now)
-            elif belief.measured_s > 0:
-                self.reputation.kept(peer, now)
             words = f"{short(peer)}: {belief.words}"
-            effects.append(Explain("membership", words, "info" if far else "debug"))
+            effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
         if effects:
             effects.append(ViewChanged(roster.revision, "partners measured"))
         return effects

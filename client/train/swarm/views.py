@@ -141,13 +141,12 @@ def matching_members(
     roster: Roster,
     own: PeerId,
     measuring: Measuring,
-    wall: float,
     cut_off: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
     certified: Collection[PeerId] = (),
 ) -> list[Member]:
     """Return the members that we take for live and that offer seats: their claims corrected by
-    partners' measurements, and their time of joining corrected by our memory.
+    partners' measurements.
 
     A peer that we banned or cannot link with is left out, even if others relay its adverts.
 
@@ -155,12 +154,10 @@ def matching_members(
         roster: the known members.
         own: our peer id.
         measuring: the partners' measurements.
-        wall: Unix seconds.
         cut_off: members without a vote, because their partners have lost them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
     """
-    measuring.tenure.saw(roster.live(), wall)
     live = live_members(roster, own)
     return [
         _member(
@@ -211,7 +208,7 @@ def _member(
     advert, belief = member.advert, measuring.believed(member)
     return Member(
         peer=member.peer,
-        joined_at=measuring.tenure.joined_at(member.peer, float(advert.joined)),
+        joined_at=float(advert.joined),
         flops=belief.flops,
         uplink_bytes_per_s=belief.uplink_bytes_per_s,
         downlink_bytes_per_s=belief.downlink_bytes_per_s,

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import trio
 
-from client.at_rest import Filling, open_read
 from client.train.ports import Copied, Ports
+from client.train.transfer.partial_file import PartialFile
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
@@ -198,7 +198,7 @@ def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
         ValueError: it is larger than any blob.
     """
     digests, size = [], 0
-    with open_read(path) as file:
+    with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
             digests.append(payload_digest(data))
             size += len(data)
@@ -238,7 +238,7 @@ class Download:
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
-        self._file: Filling | None = None  # the partial file, while it is being fetched
+        self._file: PartialFile | None = None  # the partial file, while it is being fetched
         self._failure: OSError | None = None
         self._no_room = ""
         self._changed = trio.Event()
@@ -273,7 +273,7 @@ class Download:
         """
         try:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
-            self._file = Filling(self._partial)
+            self._file = PartialFile(self._partial)
             if self._resumable:
                 self._fetch.resume(await trio.to_thread.run_sync(_digests, self._file))
             await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
@@ -390,7 +390,7 @@ class Download:
         file, self._file = self._file, None
         if file is None:
             return
-        empty = file.empty
+        empty = not file.length
         with suppress(OSError):
             file.close()
         if empty or not self._resumable:
@@ -401,7 +401,7 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _digests(file: Filling) -> dict[int, bytes]:
+def _digests(file: PartialFile) -> dict[int, bytes]:
     """Return the digests of the bytes present of a blob; of zeros where nothing was written."""
     found = dict[int, bytes]()
     for index in range(min(MAX_CHUNKS, -(-file.length // CHUNK_BYTES))):
@@ -421,7 +421,7 @@ def _chunk(item: _Item, index: int | None) -> bytes:
         return item.blob.listed
     place = index * CHUNK_BYTES
     expected = min(CHUNK_BYTES, item.blob.offer.size_bytes - place)
-    with open_read(item.path) as file:
+    with item.path.open("rb") as file:
         file.seek(place)
         data = file.read(expected)
     if len(data) < expected:

@@ -77,7 +77,7 @@ class LeafSupply:
         """The newest step, and when it began."""
         self._width = self._data.token_bytes
         self._windows = self._data.windows(manifest.model.context)
-        self._most_ahead = MOST_AHEAD * max(1, len(self._data.mixed))
+        self._most_ahead = MOST_AHEAD * max(1, len(self._data.parts))
         self._leaves_of = lru_cache(maxsize=4096)(self._work_out)
         self._whole: DataFolder | None = None
         self._cache: LeafCache | None = None

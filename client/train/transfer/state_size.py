@@ -36,7 +36,7 @@ def round_bytes(manifest: Manifest) -> int:
     """Return the bytes of the largest stage's gradient, as it is averaged."""
     codec = manifest.averaging_codec
     exact = Header(codec, "average", (_most_parameters(manifest),)).size_bytes
-    return max(exact, 2 * RULES[manifest.aggregation_name].buckets * _most_parameters(manifest))
+    return max(exact, 2 * RULES[manifest.aggregation].buckets * _most_parameters(manifest))
 
 
 def largest_payload(manifest: Manifest) -> int:
@@ -56,7 +56,7 @@ def usual_payload(manifest: Manifest) -> int:
 
 def _number_bytes(manifest: Manifest) -> int:
     """Return the bytes of a segment's number: in fp32, or in the ring for each bucket."""
-    return max(4, 2 * RULES[manifest.aggregation_name].buckets)
+    return max(4, 2 * RULES[manifest.aggregation].buckets)
 
 
 def _boundary_bytes(manifest: Manifest) -> int:

@@ -188,7 +188,8 @@ class TextSearch:
         self._ask_at = math.inf
         if self._told:
             self._told = False
-            self._ports.perform(Explain("transfer", f"{short(peer)} has the training text"))
+            words = f"{short(peer)} has the training text"
+            self._ports.perform(Explain("transfer", words, members=(peer,)))
         self._changed()
 
     def _tell(self) -> None:

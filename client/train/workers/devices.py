@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import psutil
-from msgspec import UNSET
 
 from client.config import Settings
 from model_zoo.specs.model import ModelSpec
@@ -43,7 +42,7 @@ class Devices:
             manifest.model,
             ranks=self.ranks,
             sequences=manifest.sequences_per_microbatch,
-            delayed=manifest.delayed,
+            delayed=manifest.delayed_update,
             whole=manifest.stage_count == 1,
         )
 
@@ -63,7 +62,7 @@ def why_uncut(model: ModelSpec, *, ranks: int, sequences: int, delayed: bool, wh
     """
     if ranks == 1:
         return "there is one device"
-    if model.lora is not UNSET:
+    if model.lora is not None:
         return "what is frozen beside adapters is not cut"
     if delayed:
         return "updates are delayed by one step, which needs two points of each parameter"

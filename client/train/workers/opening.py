@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from msgspec import UNSET
-
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import OpenStage
 from client.config import Settings
@@ -68,8 +66,8 @@ def stage_need(
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
         state=manifest.state,
-        aggregation=manifest.aggregation_name,
-        precision=manifest.precision,
+        aggregation=manifest.aggregation,
+        precision=manifest.compute,
         reruns_blocks=reruns_blocks,
         offload=offload,
         ranks=ranks,
@@ -230,13 +228,13 @@ def open_stage_request(
         layers_per_stage=list(manifest.layers_per_stage),
         stage=stage,
         seed=manifest.seed,
-        imported=manifest.start is not UNSET,
+        imported=bool(manifest.start),
         optimizer=manifest.optimizer,
-        precision=manifest.precision,
+        precision=manifest.compute,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
-        aggregation=manifest.aggregation_name,
-        delayed=manifest.delayed,
+        aggregation=manifest.aggregation,
+        delayed=manifest.delayed_update,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=fit.graphs,

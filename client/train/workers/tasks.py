@@ -14,7 +14,6 @@ from client.compute.payload import sealed_digest
 from client.compute.replies import (
     Applied,
     ContributionCompared,
-    ContributionWeighed,
     Evaluated,
     Hashed,
     LossComputed,
@@ -23,7 +22,6 @@ from client.compute.replies import (
     Reply,
     SumCompared,
     UsualNormTold,
-    VersionKept,
 )
 from client.compute.requests import (
     Apply,
@@ -43,7 +41,6 @@ from client.compute.requests import (
     Subtract,
     SumAgain,
     UsualNorm,
-    WeighContribution,
 )
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -66,7 +63,6 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
     UsualNormTask,
-    WeighTask,
     held_out_key,
 )
 
@@ -97,7 +93,7 @@ class Call:
     results: tuple[PayloadKey, ...] = ()
 
 
-def to_call(task: Task | WeighTask, place: SeatConstants) -> Call:
+def to_call(task: Task, place: SeatConstants) -> Call:
     """Translate a task."""
     match task:
         case ForwardTask():
@@ -132,11 +128,6 @@ def to_call(task: Task | WeighTask, place: SeatConstants) -> Call:
             return Call(Recompute(step=step, microbatch=m), tensors, tokens=tokens)
         case CompareTask(step, _, bounds, segments):
             return Call(CompareContribution(step=step, bounds=list(bounds)), segments)
-        case WeighTask(step, _, bounds, segments, before, share):
-            cut = list(bounds)
-            return Call(
-                WeighContribution(step=step, bounds=cut, before=before, share=share), segments
-            )
         case UsualNormTask(step, bounds, segment):
             return Call(UsualNorm(step=step, bounds=list(bounds), segment=segment))
         case SumAgainTask(step, _, parts, size, microbatches, usual, reduced):
@@ -242,8 +233,7 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
         case Reduced():
             digests = tuple(map(sealed_digest, payloads))
-            norm, unlike = reply.squared_norm, tuple(reply.unlike)
-            return Outcome(sq_norm=norm, digests=digests, unlike=unlike, seconds=reply.seconds)
+            return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
         case Hashed():
@@ -252,12 +242,6 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
             return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
         case ContributionCompared():
             return Outcome(apart=(reply.deviation, reply.along), seconds=reply.seconds)
-        case ContributionWeighed():
-            told = reply.told_deviation, reply.told_along
-            apart = reply.deviation, reply.along
-            return Outcome(apart=apart, told=told, seconds=reply.seconds)
-        case VersionKept():
-            return Outcome(sq_norm=reply.before, seconds=reply.seconds)
         case UsualNormTold():
             return Outcome(sq_norm=reply.norm, seconds=reply.seconds)
         case SumCompared():

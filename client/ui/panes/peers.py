@@ -6,12 +6,12 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import leaderboard, peers, trust
-from client.ui.model.span import Box, Line, Row
-from client.ui.model.words import short
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import leaderboard, peers, trust
+from client.views.span import Box, Line, Row
+from client.views.words import short
 
 ROOMY = 40
 """From this height on, both lists are shown."""

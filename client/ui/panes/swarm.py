@@ -6,10 +6,10 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import stages, swarm
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import stages, swarm
 
 OTHERS, FRAME = 18, 2
 """Lines of the screen that are neither stages nor samples; lines of a frame."""

@@ -1,4 +1,4 @@
-"""A running node: subscribes, falls back to polling, and reconnects when the connection breaks.
+"""A running node: subscribes, and reconnects when the connection breaks.
 
 It has one thread and one connection. Only this thread waits for the node, never the interface. A
 command while no node answers is refused at once and never kept for the next node.
@@ -15,18 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client.control import rpc
-from client.control.matches import MatchesSnapshot
-from client.control.methods import EventBatch, Greeting
-from client.control.snapshot import InviteView, Snapshot
+from client.control.methods import Greeting
+from client.control.snapshot import InviteView
 from client.control.updates import UPDATE_METHOD, Curve, Update
 from client.control.wire import Answered, Received, Wire, WireError, decode, decode_update
 from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
-from client.ui.source.recording import Recorder
 
 HZ = 2.0
-POLL_S = 1.0
-MATCHES_EVERY_S = 4.0
 CURVE_POINTS = 500
 SILENCE_S = 15.0
 """Seconds of silence of a subscribed node after which we reconnect."""
@@ -50,19 +46,15 @@ class LiveSource:
 
     Args:
         path: the socket.
-        recorder: gets every update as it comes.
         how_it_ended: returns the end of a process's node; None: it runs, or its end is unknown.
     """
-
-    live = True
 
     def __init__(
         self,
         path: Path,
-        recorder: Recorder | None = None,
         how_it_ended: Callable[[int], Ending | None] | None = None,
     ) -> None:
-        self._path, self._recorder, self._how_it_ended = path, recorder, how_it_ended
+        self._path, self._how_it_ended = path, how_it_ended
         self._mailbox = Mailbox()
         self._commands: queue.SimpleQueue[tuple[str, dict[str, object]]] = queue.SimpleQueue()
         self._wake, self._woken = socket.socketpair()
@@ -76,11 +68,6 @@ class LiveSource:
         self._leaving = False
         """Whether the node was told to leave, or says that it does."""
 
-    @property
-    def name(self) -> str:
-        """The socket's file name."""
-        return self._path.name
-
     def start(self, mailbox: Mailbox) -> None:
         """Begin to connect."""
         self._mailbox = mailbox
@@ -93,8 +80,6 @@ class LiveSource:
         self._poke()
         if self._thread is not None:
             self._thread.join(2.0)
-        if self._recorder is not None:
-            self._recorder.close()
         self._wake.close()
         self._woken.close()
 
@@ -149,12 +134,9 @@ class LiveSource:
                 break
         self._refuse_queued()  # commands sent just when the connection broke
         self._mailbox.put_link(Link("live"))
-        if found.error is not None and found.error.code == rpc.METHOD_NOT_FOUND:
-            self._poll(wire)
-        elif found.error is not None:
+        if found.error is not None:
             raise WireError(found.error.message)
-        else:
-            self._listen(wire)
+        self._listen(wire)
 
     def _listen(self, wire: Wire) -> None:
         heard = time.monotonic()
@@ -166,29 +148,6 @@ class LiveSource:
                 self._take(found)
             elif time.monotonic() > heard + SILENCE_S:
                 raise WireError(f"the volunteer has said nothing for {SILENCE_S:.0f} s")
-
-    def _poll(self, wire: Wire) -> None:
-        """Ask a node that does not know ``subscribe``."""
-        seq, matches_at = 0, -MATCHES_EVERY_S
-        while not self._ended.is_set():
-            self._send_commands(wire)
-            seq, now, matches = seq + 1, time.monotonic(), None
-            snapshot = self._call(wire, Snapshot, "status")
-            batch = self._call(wire, EventBatch, "events", since=self._since)
-            if now >= matches_at + MATCHES_EVERY_S:
-                matches, matches_at = self._call(wire, MatchesSnapshot, "matches"), now
-            self._deliver(
-                Update(
-                    seq=seq,
-                    time=time.time(),
-                    snapshot=snapshot,
-                    events=batch.events,
-                    matches=matches,
-                )
-            )
-            found = wire.receive(POLL_S, self._woken)
-            if found is not None:
-                self._take(found)
 
     def _call(self, wire: Wire, kind: type[Answered], method: str, **params: object) -> Answered:
         number = wire.send(method, **params)
@@ -242,13 +201,10 @@ class LiveSource:
 
     def _answered(self, method: str, found: Received) -> None:
         if method == "history":
-            with contextlib.suppress(WireError):  # an older node has none
-                self._mailbox.put_curve(decode(found, Curve))
+            self._mailbox.put_curve(decode(found, Curve))
             return
         if found.error is not None:
-            unknown = found.error.code == rpc.METHOD_NOT_FOUND
-            words = "this volunteer's version cannot do that" if unknown else found.error.message
-            self._mailbox.put_answer(Answer(method, False, words))
+            self._mailbox.put_answer(Answer(method, False, found.error.message))
             return
         if method == "invite":
             self._mailbox.put_answer(Answer(method, True, "", decode(found, InviteView)))
@@ -261,10 +217,6 @@ class LiveSource:
             self._since = update.events[-1].seq
         self._leaving |= update.snapshot.state == "stopping"
         self._mailbox.put(update)
-        if self._recorder is not None and not self._recorder.write(update):
-            self._recorder.close()
-            self._recorder = None
-            self._mailbox.put_answer(Answer("record", False, "the recording is full and has ended"))
 
     def _lost(self, why: str, tries: int, *, nobody: bool) -> None:
         ending = None

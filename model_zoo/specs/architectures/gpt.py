@@ -35,7 +35,7 @@ class Gpt(Architecture):
 
     def block(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        width, inner, bias = shape.width, shape.ffn_width, shape.has_bias
+        width, inner, bias = shape.width, shape.ffn_width, shape.bias
         return {
             **norm("attn_norm", width, bias=bias),
             **linear("attn.qkv", shape.qkv_width, width, bias=bias),
@@ -47,7 +47,7 @@ class Gpt(Architecture):
 
     def head(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        return norm("norm", shape.width, bias=shape.has_bias) | projection(shape)
+        return norm("norm", shape.width, bias=shape.bias) | projection(shape)
 
     def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
         """See `Architecture`."""

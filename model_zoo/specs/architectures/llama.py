@@ -1,7 +1,5 @@
 """A Llama-style model and its relatives; the modules are in `model_zoo.models.llama`."""
 
-from msgspec import UNSET
-
 from model_zoo.specs.architecture import (
     Architecture,
     LinearPart,
@@ -56,7 +54,7 @@ class Llama(Architecture):
         width = shape.width
         return {
             **norm("attn_norm", width),
-            **linear("attn.qkv", shape.qkv_width, width, bias=shape.qkv_bias is True),
+            **linear("attn.qkv", shape.qkv_width, width, bias=shape.qkv_bias),
             **linear("attn.out", width, shape.joined_width),
             **_qk_norms(shape),
             **norm("ffn_norm", width),
@@ -84,7 +82,7 @@ class Llama(Architecture):
     def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
         """See `Architecture`."""
         found = {"attn.qkv.weight": fused_qkv(shape)}
-        if shape.experts is UNSET:
+        if shape.experts is None:
             return found
         count = shape.experts.count
         gate_up, down = (shape.ffn_width,) * 2 * count, (shape.width,) * count
@@ -93,10 +91,10 @@ class Llama(Architecture):
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Architecture`."""
         wider = max(0, shape.joined_width - shape.width)
-        normed = 0 if shape.qk_norm is UNSET else 2 * (shape.heads + shape.kv_heads)
+        normed = 0 if shape.qk_norm is None else 2 * (shape.heads + shape.kv_heads)
         attention = 5 * wider + normed * shape.head_width
         experts, routed = shape.experts_per_token, 0
-        if shape.experts is not UNSET:  # a copy of each token for each expert, back again, weighted
+        if shape.experts is not None:  # a copy of each token for each expert, back again, weighted
             routed = experts * (3 * shape.width + 8) + 4 * shape.experts.count
         return 14 * shape.width + attention + 4 * experts * shape.ffn_width + routed
 
@@ -112,7 +110,7 @@ class Llama(Architecture):
 
 def _feed_forward(shape: Shape) -> Tensors:
     width, inner = shape.width, shape.ffn_width
-    if shape.experts is UNSET:
+    if shape.experts is None:
         sides = linear("ffn.gate", inner, width) | linear("ffn.up", inner, width)
         return sides | linear("ffn.down", width, inner)
     count = shape.experts.count
@@ -121,7 +119,7 @@ def _feed_forward(shape: Shape) -> Tensors:
 
 
 def _qk_norms(shape: Shape) -> Tensors:
-    if shape.qk_norm is UNSET:
+    if shape.qk_norm is None:
         return {}
     whole = shape.qk_norm == "projection"
     query, key = (heads if whole else 1 for heads in (shape.heads, shape.kv_heads))

@@ -227,5 +227,4 @@ def _hooks(host: SeatHost, committed: Callable[[Committed], None]) -> SeatHooks:
         met=ignore,
         worker_died=fail,
         drained=lambda: None,
-        judges=lambda _effect, _parts: None,
     )

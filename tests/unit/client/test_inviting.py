@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import segno
 
@@ -72,13 +70,6 @@ def test_an_invite_of_no_use_elsewhere_says_so(swarm: SwarmFile) -> None:
     near = fresh(swarm, [[_at("127.0.0.1"), _at("192.168.1.4")], [_at("127.0.0.1", 2)]])
     assert near.peers == (_at("192.168.1.4"),), "loopback is of no use to anybody else"
     assert "same network" in " ".join(notes(near))
-
-
-def test_the_secret_goes_along_and_is_said(swarm: SwarmFile) -> None:
-    private = fresh(replace(swarm, secret=bytes(32)), [[_at("8.8.8.8")]])
-    assert private.secret == bytes(32)
-    assert "whoever has it may join" in " ".join(notes(private))
-    assert all("secret=" in text for text in short(private))
 
 
 @pytest.mark.parametrize("light_on_dark", [True, False])

@@ -19,8 +19,8 @@ FIRST = [0, 0, 0, 1, 0, 0, 1, 0, 0, 2]
 STARTS = [280, 96, 248, 232, 144, 312]
 
 
-def part(number: int, tokens: int, weight: int, learned: Any = msgspec.UNSET) -> Part:
-    width = 2 if learned is msgspec.UNSET else 4
+def part(number: int, tokens: int, weight: int, learned: int | None = None) -> Part:
+    width = 2 if learned is None else 4
     return Part(f"part {number}", tokens * width, f"{number:064x}", weight, learned)
 
 
@@ -136,7 +136,7 @@ def test_the_loss_weight_is_that_of_the_samples_that_are_seen() -> None:
 
 def test_what_is_no_mixture_has_no_parts() -> None:
     plain = DataSpec("tokens", "book", 10_000, "0" * 64)
-    assert plain.mixed == ()
+    assert plain.parts == ()
     assert plain.part_of(3) is None
     assert plain.epochs(100, 16) == []
 
@@ -173,7 +173,7 @@ def test_parts_that_contradict_themselves_are_refused(
     parts: list[Part], other: dict[str, Any], words: str
 ) -> None:
     size = other.pop("size_bytes", sum(each.size_bytes for each in parts))
-    if "answers" in other and parts[0].learned is msgspec.UNSET:
+    if "answers" in other and parts[0].learned is None:
         size, parts = 264, [msgspec.structs.replace(each, size_bytes=132) for each in parts]
     with pytest.raises(ValueError, match=words):
         DataSpec("tokens", "mixed", size, "ab" * 32, parts=tuple(parts), **other)

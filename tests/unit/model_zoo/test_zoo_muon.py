@@ -19,7 +19,7 @@ from model_zoo.specs.state import size, stage_layout
 from model_zoo.stages import build_stage
 from model_zoo.threads import limited_threads
 
-SPEC = OptimizerSpec(1e-3, 1e-4, beta1=0.95, beta2=0.95, kind="muon")
+SPEC = OptimizerSpec(1e-3, 1e-4, beta1=0.95, beta2=0.95, name="muon")
 MIXTURE = ModelSpec("llama", 2, 16, 4, 2, 24, 8, experts=Experts(4, 2))
 
 

@@ -2,21 +2,19 @@
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 import torch
 
 from model_zoo import vectors
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
-from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS, OptimizerSpec, learning_rate
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate
 
 Build = Callable[[torch.Tensor, int], FlatOptimizer]
 
 
 @pytest.fixture(params=list(OPTIMIZERS))
 def spec(request: pytest.FixtureRequest) -> OptimizerSpec:
-    kind = msgspec.UNSET if request.param == DEFAULT else request.param
-    return OptimizerSpec(1e-3, 1e-4, warmup_steps=100, decay_steps=2000, kind=kind)
+    return OptimizerSpec(1e-3, 1e-4, warmup_steps=100, decay_steps=2000, name=request.param)
 
 
 @pytest.fixture

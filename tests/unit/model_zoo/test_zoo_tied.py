@@ -85,7 +85,7 @@ def test_it_is_exported_and_imported_as_it_is(tied: ModelSpec, tmp_path: Path) -
     state = build_whole(tied, seed=1).state_dict()
     export_hf(tied, state, tmp_path)
     with open_folder(tmp_path, tied=True) as opened:
-        assert opened.spec.tied is True
+        assert opened.spec.tied
         assert not opened.was_tied
         assert all(torch.equal(opened.tensor(name), state[name]) for name in opened.names)
         assert len(opened.names) == len(state)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.address import Address, parse_address, parse_peer_address
-from protocol.admission import admission_holds, admission_proof
-from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from protocol.errors import ProtocolError, RemoteProtocolError
 from protocol.invite import (
     MAX_INVITE_CHARS,
     MAX_SWARM_FILE_CHARS,
@@ -24,14 +23,14 @@ from protocol.invite import (
 )
 from tests.support.protocol_examples import SWARM, manifest, peer, signer
 
-SECRET = bytes(range(32))
+TICKET = bytes(range(32))
 HERE = Address("ip4", "203.0.113.7", 4001, peer(1))
 THERE = Address("dns4", "node.example.org", 65535, peer(2))
 
 
-def swarm_file(secret: bytes | None = None) -> SwarmFile:
+def swarm_file(ticket: bytes | None = None) -> SwarmFile:
     encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
-    return SwarmFile(manifest(peer(1)), encoded, signature, (HERE, THERE), secret)
+    return SwarmFile(manifest(peer(1)), encoded, signature, (HERE, THERE), ticket)
 
 
 addresses = st.builds(
@@ -48,16 +47,16 @@ addresses = st.builds(
     st.lists(addresses, min_size=1, max_size=16, unique=True),
     st.none() | st.binary(min_size=32, max_size=32),
 )
-def test_invites_round_trip(peers: list[Address], secret: bytes | None) -> None:
-    invite = Invite(SWARM, tuple(peers), secret)
+def test_invites_round_trip(peers: list[Address], ticket: bytes | None) -> None:
+    invite = Invite(SWARM, tuple(peers), ticket)
     assert parse_target(f"  {invite}\n") == invite
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
-def test_swarm_files_round_trip(secret: bytes | None) -> None:
-    original = swarm_file(secret)
+@pytest.mark.parametrize("ticket", [None, TICKET])
+def test_swarm_files_round_trip(ticket: bytes | None) -> None:
+    original = swarm_file(ticket)
     assert parse_target(str(original)) == original
-    assert parse_target(str(original.invite)) == Invite(original.swarm, (HERE, THERE), secret)
+    assert parse_target(str(original.invite)) == Invite(original.swarm, (HERE, THERE), ticket)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_swarm_files_round_trip(secret: bytes | None) -> None:
 def test_what_mail_programs_and_people_put_around_an_invite_is_no_part_of_it(
     around: str, width: int
 ) -> None:
-    original = swarm_file(SECRET)
+    original = swarm_file(TICKET)
     quoted = "> " if around.lstrip().startswith(">") else ""
     for text, meant in ((str(original.invite), original.invite), (str(THERE), THERE)):
         lines = [text[at : at + width] for at in range(0, len(text), width)]
@@ -110,10 +109,10 @@ def test_a_multiaddr_is_a_target() -> None:
         f"volunteer:{SWARM}?peer=/ip4/1.2.3.4/tcp/1",
         f"volunteer:{SWARM}?peer=%ff%fe",
         f"volunteer:{SWARM}?peer={HERE}&exec=rm",
-        f"volunteer:{SWARM}?peer={HERE}&secret=",
-        f"volunteer:{SWARM}?peer={HERE}&secret=AAAA",
-        f"volunteer:{SWARM}?peer={HERE}&secret=" + "!" * 43,
-        f"volunteer:{SWARM}?peer={HERE}&secret=" + "A" * 42 + "B",
+        f"volunteer:{SWARM}?peer={HERE}&ticket=",
+        f"volunteer:{SWARM}?peer={HERE}&ticket=AAAA",
+        f"volunteer:{SWARM}?peer={HERE}&ticket=" + "!" * 43,
+        f"volunteer:{SWARM}?peer={HERE}&ticket=" + "A" * 42 + "B",
         f"volunteer:{SWARM}?" + "&".join(f"peer={replace(HERE, port=n)}" for n in range(1, 18)),
         "volunteer:" + "a" * MAX_INVITE_CHARS,
         "/ip4/1.2.3.4/tcp/1",
@@ -213,14 +212,3 @@ def test_addresses_round_trip() -> None:
     assert parse_address("/ip6/2001:0DB8:0::0001/tcp/1") == parse_address("/ip6/2001:db8::1/tcp/1")
     with pytest.raises(ValueError, match="PEER-ID"):
         parse_peer_address("/ip4/1.2.3.4/tcp/1")
-
-
-def test_admission_is_bound_to_both_peers_and_the_swarm() -> None:
-    proof = admission_proof(SECRET, SWARM, peer(1), peer(2))
-    assert admission_holds(SECRET, SWARM, peer(1), peer(2), proof)
-    assert not admission_holds(SECRET, SWARM, peer(2), peer(1), proof)
-    assert not admission_holds(SECRET, SWARM, peer(1), peer(3), proof)
-    assert not admission_holds(bytes(32), SWARM, peer(1), peer(2), proof)
-    assert not admission_holds(SECRET, SWARM, peer(1), peer(2), b"")
-    with pytest.raises(LocalProtocolError):
-        admission_proof(b"short", SWARM, peer(1), peer(2))

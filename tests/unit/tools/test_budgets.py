@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.budgets import EXPECTED_SKIPS, MUST_RUN
 
 REPOSITORY = Path(__file__).parents[3]
-BUDGET = "from tests.support import budgets\nbudgets.MOST_S = 0.15\n"
+BUDGET = "from tests.support import budgets\nbudgets.MOST_S = 0.1\n"
 SPENDING = """
 import subprocess, sys, time
 import pytest

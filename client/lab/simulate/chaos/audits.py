@@ -71,7 +71,7 @@ class Audits:
     def undiscovered(self) -> int:
         """1 if a liar is still in that should be out."""
         liars = [v for v in self._swarm.volunteers.values() if v.lies]
-        wrong = {"gradients", "sums", "audits"}.intersection(self._swarm.config.lies)
+        wrong = {"gradients", "sums"}.intersection(self._swarm.config.lies)
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
     def perform(

@@ -49,8 +49,6 @@ class ChaosConfig:
     parting: bool = False
     """Whether members train alone while they are apart: they remember whom they met, and what two
     lineages make is not the same."""
-    unlike: float = 0.0
-    """Share of the sums of two whose parts seem unlike each other, though nobody lies in them."""
 
 
 def drawn(

@@ -7,7 +7,6 @@ State: the volunteers, the network between them, the facts of every committed ve
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -25,7 +24,6 @@ from client.lab.simulate.chaos.history import Histories
 from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
-from client.lab.simulate.chaos.umpires import Umpires
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
@@ -47,7 +45,6 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
-    CaseEffect,
     CommitTo,
     Convicted,
     KeepMet,
@@ -84,7 +81,6 @@ class ChaosWorld(ChaosSwarm):
         self._seat_class = seat_class
         self.schedule = schedule(config) if faults is None else list(faults)
         self._met = False
-        self._chance = random.Random(f"unlike {config.seed}")
         self.liar = Liar(config.seed, config.stages, config.lies)
         self.beats = Beats(
             self.agenda,
@@ -98,7 +94,7 @@ class ChaosWorld(ChaosSwarm):
         )
         self.histories = Histories(self)
         self.acquisitions = Acquisitions(self, self.histories.donors)
-        self.audits, self.umpires = Audits(self), Umpires(self)
+        self.audits = Audits(self)
         self.faults = Faults(self, self.schedule)
         self.events = 0
         self._steps = STEPS
@@ -269,7 +265,6 @@ class ChaosWorld(ChaosSwarm):
                 place,
                 delayed=delayed,
                 hashes_later=self.config.hashes_later,
-                unlike=self._unlike,
                 line=str(volunteer.recovery.lineage.era).encode() if self.config.parting else b"",
             )
         return LyingWorker(
@@ -282,17 +277,11 @@ class ChaosWorld(ChaosSwarm):
             absurd=lambda step: "absurd" in lies and step >= begins,
         )
 
-    def _unlike(self) -> bool:
-        share = self.config.unlike
-        return share > 0 and self._chance.random() < share
-
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):
             self.audits.perform(peer, effect)
         elif isinstance(effect, KeepMet):
             peer.disk.beginnings.keep(effect.met)
-        elif isinstance(effect, CaseEffect):
-            self.umpires.perform(peer, effect, parts)
         else:
             super()._perform_one(peer, effect, parts)
 

@@ -22,7 +22,7 @@ from client.lab.simulate.market.nature import Nature
 from client.lab.simulate.market.policies.policy import Said
 from client.lab.simulate.market.setting import manifest_of
 from client.lab.simulate.market.stability import count_blocking_pairs
-from protocol.effects import Penalise, Publish, SendSigned
+from protocol.effects import Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Notice
@@ -218,7 +218,7 @@ class Crowd:
         """Perform a machine's effects, then read its stages and its next alarm."""
         for effect in effects:
             match effect:
-                case SendSigned():
+                case SendLetter():
                     self._send(volunteer, effect)
                 case Publish():
                     self._publish(volunteer, effect)
@@ -232,19 +232,19 @@ class Crowd:
                     pass  # explanations, and the gang start
         self._look_after(volunteer)
 
-    def _send(self, volunteer: int, letter: SendSigned) -> None:
+    def _send(self, volunteer: int, letter: SendLetter) -> None:
         self.said.letters += 1
         self.said.letter_bytes += len(letter.body) + world.ENVELOPE_BYTES
         if self._agenda.random.random() >= world.MESSAGE_LOSS:
             self._agenda.sometime(world.MESSAGE_DELAY_S, lambda: self._receive(volunteer, letter))
 
-    def _receive(self, sender: int, letter: SendSigned) -> None:
+    def _receive(self, sender: int, letter: SendLetter) -> None:
         volunteer = self._number_of[letter.peer]
         machine = self._alive(volunteer)
         if machine is not None:
             self._show(volunteer)
             author, now = self._peers[sender], self._agenda.now
-            found = machine.receive_signed(author, letter.kind, letter.body, now)
+            found = machine.receive(author, letter.kind, letter.body, now)
             self._perform(volunteer, found)
 
     def _assign(self, volunteer: int, stage: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from client.cli.consent import introduction
 from client.cli.founding.manifest import found_swarm
@@ -117,7 +116,7 @@ def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
     assert "`tokenizer.json` is missing" in text
     there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
     assert "is missing" not in card(there)
-    assert facts.manifest.start is UNSET
+    assert not facts.manifest.start
 
 
 def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:

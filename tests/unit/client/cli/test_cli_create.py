@@ -77,7 +77,7 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     run = RunChoices(measure=False, delayed_update=chosen)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).delayed is chosen
+    assert decode_manifest(encoded).delayed_update is chosen
     assert (b"delayed_update" in encoded) is chosen
 
 
@@ -94,7 +94,7 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
     run = RunChoices(measure=False, compute_dtype=chosen)
     manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
     encoded = encode_manifest(manifest)
-    assert decode_manifest(encoded).precision == chosen
+    assert decode_manifest(encoded).compute == chosen
     assert (b'"compute"' in encoded) is (chosen != "fp32")
     assert words in describe(manifest)
     assert ("computes in" in describe(manifest)) is (chosen != "fp32")
@@ -112,7 +112,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
     run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).aggregation_name == name
+    assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
     assert not founding.warnings
     assert (name in describe(founding.manifest)) is (name != "sum")
@@ -121,7 +121,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"private": False}, "--private or --vouched"),
+        ({"private": False}, "take --private"),
         ({"redundancy": 3}, "--redundancy 4"),
         ({"audit": 3}, "leave out --audit"),
         ({"microbatches": 3}, "--microbatches 4"),
@@ -135,11 +135,9 @@ def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], word
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.secret])
-@pytest.mark.parametrize("known", ["private", "vouched"])
-def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str, known: str) -> None:
-    """So neither auditors nor umpires, who are shown what an audit is about, ever see a
-    contribution."""
-    choices = {"measure": False, "aggregation": rule, "redundancy": 8, known: True}
+def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) -> None:
+    """An auditor is shown the contribution that it audits."""
+    choices = {"measure": False, "aggregation": rule, "redundancy": 8, "private": True}
     assert not found_swarm(
         SIGNER.peer,
         RunChoices(**choices),  # type: ignore[arg-type]
@@ -166,13 +164,7 @@ def test_buckets_need_eight_volunteers_a_stage() -> None:
     ).manifest
     assert founded.secret
     assert founded.bucketed
-
-
-def test_members_that_vouch_for_each_other_may_have_secret_sums() -> None:
-    run = RunChoices(measure=False, aggregation="secure", redundancy=4, vouched=True)
-    manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
-    assert manifest.secret
-    assert manifest.averaging_codec == "ring16"
+    assert founded.averaging_codec == "ring16"
 
 
 def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
@@ -192,12 +184,33 @@ def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_onl
 
 
 @pytest.mark.parametrize(
+    ("run", "replicas"),
+    [
+        (RunChoices(), 3),
+        (RunChoices(private=True), 2),
+        (RunChoices(private=True, audit=5), 3),
+        (RunChoices(audit=0), 2),
+        (RunChoices(redundancy=2), 2),
+    ],
+)
+def test_where_liars_are_to_be_convicted_a_stage_should_have_three_volunteers(
+    run: RunChoices, replicas: int
+) -> None:
+    assert for_strangers(run).replicas == replicas
+
+
+def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> None:
+    run = RunChoices(measure=False, audit=3, redundancy=2)
+    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    assert any("convict nobody" in warning for warning in founding.warnings)
+
+
+@pytest.mark.parametrize(
     ("run", "rule", "audits"),
     [
         (RunChoices(), "centred-clipping", 3),
-        (RunChoices(vouched=True), "centred-clipping", 3),
         (RunChoices(private=True), "sum", None),
-        (RunChoices(vouched=True, aggregation="secure"), "secure", None),
+        (RunChoices(private=True, aggregation="secure"), "secure", None),
         (RunChoices(aggregation="sum", audit=0), "sum", 0),
         (RunChoices(aggregation="trimmed-mean", audit=20), "trimmed-mean", 20),
         (RunChoices(microbatches=2), "sum", 3),
@@ -220,7 +233,7 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         done = within("create", "--no-measure", "--force", "--out", str(path), *flags)
         assert done.returncode == 0, done.stderr
         manifest = parse_swarm_file(path.read_text()).manifest
-        assert (manifest.aggregation_name, manifest.audits) == (rule, audits)
+        assert (manifest.aggregation, manifest.audits) == (rule, audits)
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
@@ -350,14 +363,14 @@ def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: P
     assert "--force" in again.stderr
 
 
-def test_a_private_swarm_has_a_secret_that_others_cannot_read(
+def test_a_private_swarm_has_a_ticket_that_others_cannot_read(
     within: Within, tmp_path: Path
 ) -> None:
     path = tmp_path / "private.swarm"
     done = within("create", "--no-measure", "--private", "--out", str(path))
     invite = parse_invite(done.stdout.strip())
     assert isinstance(invite, Invite)
-    assert invite.secret is not None
+    assert invite.ticket is not None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

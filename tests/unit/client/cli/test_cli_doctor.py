@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 import trio
 
-from client import at_rest
 from client.cli.commands import doctor
 from client.cli.diagnosis import checks, checks_gpu, checks_outside
 from client.cli.diagnosis.checks import Check
@@ -165,12 +164,6 @@ def damaged_key(scene: Scene) -> None:
     (scene.data / KEY_FILE).write_bytes(b"short")
 
 
-@case("identity", "fail", "about to be replaced", "volunteer identity rotate")
-def interrupted_rotation(scene: Scene) -> None:
-    (scene.data / "identity.next").write_bytes(bytes(32))
-    (scene.data / "identity.next").chmod(0o600)
-
-
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
     scene.run(HOLDER, str(scene.data))
@@ -216,16 +209,10 @@ def empty_checkpoint(scene: Scene) -> None:
 
 @case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
 def checkpoint_with_a_damaged_header(scene: Scene) -> None:
-    """As ``checkpoint ls`` sees it; encrypted ones, whose key is not at hand, may be sound."""
+    """As ``checkpoint ls`` sees it."""
     folder = scene.data / "checkpoints" / ("ab" * 32)
     folder.mkdir(parents=True)
     (folder / "stage-0-v7.safetensors").write_bytes(b"weights" * 100)
-    at_rest.use(bytes(32))
-    try:
-        with (folder / "stage-0-v8.safetensors").open("wb") as file, at_rest.writing(file) as out:
-            out.write(b"weights" * 100)
-    finally:
-        at_rest.use(None)
 
 
 @case("settings", "fail", "unknown setting 'thread' in .*config.toml", "did you mean threads")
@@ -240,18 +227,6 @@ def disk_too_small_for_what_is_kept(scene: Scene) -> None:
     scene.patch.setattr(checks, "MIN_FREE_DISK_BYTES", 0)
     few = SimpleNamespace(free=2_900_000)
     scene.patch.setattr(shutil, "disk_usage", lambda folder: few)
-
-
-@case("at rest", "fail", "1 files are encrypted, and their key .* is missing", "from a backup")
-def lost_key_of_encrypted_files(scene: Scene) -> None:
-    path = scene.data / "texts" / "a.bin"
-    path.parent.mkdir()
-    at_rest.use(bytes(32))
-    try:
-        with path.open("wb") as file, at_rest.writing(file) as sealed:
-            sealed.write(b"text")
-    finally:
-        at_rest.use(None)
 
 
 @case("control socket", "fail", "other users can enter", "another folder of yours")
@@ -476,7 +451,12 @@ def service_without_its_program(scene: Scene) -> None:
     place.unit.write_text(service_file("system", Path("/gone/volunteer"), "one"))
 
 
-@case("service volunteer@one.service", "fail", "it has failed", "volunteer service logs --system")
+@case(
+    "service volunteer@one.service",
+    "fail",
+    "it has failed",
+    "journalctl -u volunteer@one.service -f",
+)
 def service_that_has_failed(scene: Scene) -> None:
     scene.a_service()
     scene.program("systemctl", "echo failed; exit 3")

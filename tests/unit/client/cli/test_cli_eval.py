@@ -1,10 +1,8 @@
-"""``volunteer eval``: the loss of a text is torch's, and lm_eval is run with the right words."""
+"""``volunteer eval``: the loss of a text is torch's."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from client.cli.commands.create import write_swarm_file
-from client.cli.models.harness import Score, command, find_harness, run
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode
 from model_zoo.data import DataError
 from model_zoo.specs.model import ModelSpec
 from model_zoo.text_loss import text_loss
@@ -24,8 +21,6 @@ from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import little_swarm, write_checkpoints
 
-HARNESS = os.environ.get("TEST_LM_EVAL_PYTHON", "")
-"""An interpreter with lm_eval; its test needs no network."""
 SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
 WORDS = "the quick brown fox, über «40» lazy dogs\n"
 
@@ -104,14 +99,10 @@ def test_a_text_on_the_command_line(within: Within, source: list[str], text: Pat
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        ((), "give one of --text and --tasks", ExitCode.USAGE),
-        (("--text", "a", "--tasks", "b"), "give one of", ExitCode.USAGE),
-        (("--text", "a", "--limit", "3"), "are for --tasks", ExitCode.USAGE),
+        ((), "--text", ExitCode.USAGE),
         (("--text", "a", "--device", "cuda:99"), "has no device 'cuda:99'", ExitCode.USAGE),
         (("--text", "a", "--device", "gpu"), "device 'gpu'", ExitCode.USAGE),
-        (("--tasks", " ,"), "names no task", ExitCode.USAGE),
         (("--text", "nowhere.txt"), "nowhere.txt does not exist", ExitCode.CONFIG),
-        (("--tasks", "arc", "--python", "nowhere"), "cannot run nowhere", ExitCode.RUNTIME),
     ],
 )
 def test_bad_input_has_words(
@@ -120,57 +111,3 @@ def test_bad_input_has_words(
     done = within("eval", *arguments, *source)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
-
-
-def program(path: Path, words: str) -> Path:
-    """A program that stands for an interpreter."""
-    path.write_text(f"#!{sys.executable}\n{words}\n")
-    path.chmod(0o755)
-    return path
-
-
-def test_what_to_install_is_said(tmp_path: Path) -> None:
-    bare = program(tmp_path / "python", "raise SystemExit('No module named lm_eval')")
-    with pytest.raises(UserError, match="has no lm_eval: No module named lm_eval") as caught:
-        find_harness(bare)
-    assert 'pip install "lm_eval[hf]"' in str(caught.value.next_step)
-    assert caught.value.exit_code == ExitCode.CONFIG
-
-
-def test_the_command_line_and_its_results(tmp_path: Path) -> None:
-    model, out = tmp_path / "model", tmp_path / "out"
-    line = command("python", model, ["a", "b"], out, prefix=10, limit=5, include=tmp_path)
-    assert line[:5] == ["python", "-m", "lm_eval", "--model", "hf"]
-    named = dict(zip(line[3::2], line[4::2], strict=True))
-    assert named["--model_args"] == f"pretrained={model},dtype=float32,prefix_token_id=10"
-    assert (named["--tasks"], named["--limit"]) == ("a,b", "5")
-    assert (named["--include_path"], named["--output_path"]) == (str(tmp_path), str(out))
-    results = {"a": {"alias": "a", "acc,none": 0.5, "acc_stderr,none": 0.1, "ppl,none": 3, "n": 4}}
-    writes = f"""import json, pathlib
-folder = pathlib.Path({str(out)!r}) / "model"
-folder.mkdir(parents=True)
-(folder / "results_1.json").write_text(json.dumps({{"results": {results!r}}}))"""
-    fine = program(tmp_path / "fine", writes)
-    assert run([str(fine)], out) == [Score("a", "acc", 0.5, 0.1), Score("a", "ppl", 3.0, None)]
-    with pytest.raises(UserError, match="failed with exit code 3"):
-        run([str(program(tmp_path / "bad", "raise SystemExit(3)"))], out)
-
-
-@pytest.mark.skipif(not HARNESS, reason="TEST_LM_EVAL_PYTHON names no interpreter with lm_eval")
-def test_lm_eval_measures_a_model_whose_tokens_are_bytes(
-    within: Within, source: list[str], tmp_path: Path
-) -> None:
-    rows = [{"question": f"{n} and 1 are", "choices": ["many", "few"], "gold": 1} for n in range(8)]
-    data = tmp_path / "own.jsonl"
-    data.write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "own.yaml").write_text(
-        f"task: own\ndataset_path: json\ndataset_kwargs:\n  data_files: {{test: {data}}}\n"
-        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\n"
-        "doc_to_choice: choices\ndoc_to_target: gold\nmetric_list:\n  - metric: acc\n"
-    )
-    told = ["--tasks", "own", "--python", HARNESS, "--include", str(tmp_path), "--limit", "4"]
-    done = within("eval", *told, *source, "--json")
-    assert done.returncode == 0, done.stderr
-    (score,) = json.loads(done.stdout)["scores"]
-    assert (score["task"], score["metric"]) == ("own", "acc")
-    assert score["value"] in (0.0, 0.25, 0.5, 0.75, 1.0)

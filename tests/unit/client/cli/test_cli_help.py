@@ -37,7 +37,7 @@ def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
     return int(code), set(loaded.split()), text
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--version"], ["config", "path"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--version"]])
 def test_loads_nothing_heavy(arguments: list[str]) -> None:
     code, loaded, _ = _run(*arguments)
     assert code == 0
@@ -106,7 +106,6 @@ def test_settings_are_listed_in_groups() -> None:
         ["--width", "33"],
         ["--lr", "-1"],
         ["--stages", "99"],
-        ["--vouched", "--private"],
     ],
 )
 def test_create_checks_what_was_chosen_before_it_loads_torch(

@@ -136,10 +136,10 @@ def test_an_older_volunteer_is_said_to_be_one(
 def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
     class Private(FakeProvider):
         def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
-            return example_invite(notes=["it has the swarm's secret: whoever has it may join"])
+            return example_invite(notes=["you answer for whoever uses it"])
 
     with node_of(home, Private()):
-        assert "whoever has it may join" in within("invite").stderr
+        assert "whoever uses it" in within("invite").stderr
 
 
 def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:
@@ -160,4 +160,4 @@ def test_only_an_invite_that_is_vouched_for_expires(
 ) -> None:
     SwarmStore(find_home().folders.swarms).remember(founded)
     for flag in ("--once", "--expires=2h"):
-        assert "founded with --vouched" in within("invite", flag).stderr
+        assert "founded with --private" in within("invite", flag).stderr

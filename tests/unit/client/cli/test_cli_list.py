@@ -204,7 +204,7 @@ def test_a_service_that_does_not_run_is_listed_and_how_to_start_it(
     row = listed(within, home)
     assert row is not None
     assert (row["condition"], row["service"]) == ("not running", "volunteer@one.service")
-    assert row["next_step"] == "volunteer service start --system --instance one"
+    assert row["next_step"] == "systemctl enable --now volunteer@one.service"
     record = RunRecord(make_private(home_folders(home).data))
     record.begin("ab" * 32, "my-swarm")
     row = listed(within, home)

@@ -38,7 +38,7 @@ class TestUnknownUser:
         self, within: Within, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("VOLUNTEER_HOME")
-        for command in (["status"], ["identity", "show"], ["config", "path"], ["doctor"]):
+        for command in (["status"], ["identity", "show"], ["config", "show"], ["doctor"]):
             done = within(*command)
             assert done.returncode == ExitCode.CONFIG, command
             assert "has no home folder" in done.stderr
@@ -47,7 +47,7 @@ class TestUnknownUser:
 
     def test_with_one_of_its_own_nothing_is_missing(self, home: Path, within: Within) -> None:
         assert within("list").returncode == ExitCode.NOT_RUNNING
-        assert within("config", "path").stdout == f"{home / 'config.toml'}\n"
+        assert within("config", "show").returncode == ExitCode.OK
         assert within("status").returncode == ExitCode.NOT_RUNNING
         assert Redactor().clean("words") == "words"
 
@@ -111,7 +111,7 @@ def test_an_output_that_is_full_is_named(
     home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Full())
-    done = within("config", "path")
+    done = within("config", "show")
     assert done.returncode == ExitCode.RUNTIME
     assert "volunteer: No space left on device" in done.stderr
     monkeypatch.setattr(sys, "stderr", Full())
@@ -119,7 +119,7 @@ def test_an_output_that_is_full_is_named(
 
 
 def test_a_closed_output_changes_no_result(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "client.cli.main", "config", "path"]
+    command = [sys.executable, "-m", "client.cli.main", "config", "show"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >&- <&-', "sh", *command],
         env={**os.environ, "VOLUNTEER_HOME": str(tmp_path)},

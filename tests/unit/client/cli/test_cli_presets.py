@@ -62,7 +62,7 @@ def test_the_class_of_transformers_has_the_same_model(name: PresetName) -> None:
 def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
     preset = PRESETS["qwen3-0.6b"]
     same = choose_model(preset, ModelChoices(layers=2, context=64))
-    assert (same.head_dim, same.qk_norm, same.eps) == (128, "head", 1e-6)
+    assert (same.head_dim, same.qk_norm, same.norm_eps) == (128, "head", 1e-6)
     narrower = choose_model(preset, ModelChoices(width=256, heads=4))
     assert (narrower.head_width, narrower.qk_norm) == (64, "head")
     assert choose_model(preset, ModelChoices(architecture="gpt")).qk_norm != "head"

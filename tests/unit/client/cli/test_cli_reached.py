@@ -11,9 +11,9 @@ from client.cli.diagnosis import checks_outside
 from client.cli.reach.home import find_home
 from client.cli.terminal.status_text import status_report
 from client.control.snapshot import ReachView, RelayView, Snapshot
-from client.ui.model.dashboard import _reached, network
-from client.ui.model.record import Record
-from client.ui.model.span import Box
+from client.views.dashboard import _reached, network
+from client.views.record import Record
+from client.views.span import Box
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 

@@ -199,7 +199,7 @@ def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
     assert reply.recomputed
     assert torch.equal(again.replica.gradient_sum, kept)
     assert isinstance(twin(worker.replica.module).runner, CompiledBlocks)
-    plain.call(KeepVersion(step=0, umpire=False))
+    plain.call(KeepVersion(step=0))
     found, _ = plain.call(Recompute(step=0, microbatch=0), bytes(ones), tokens_of(0), ours)
     assert found.activation < 1e-5
     assert (

@@ -85,7 +85,7 @@ def test_matches_is_versioned_and_keeps_details_for_those_who_ask() -> None:
     result = _call("matches")["result"]
     assert isinstance(result, dict)
     assert result["schema_version"] == MATCHES_VERSION
-    assert result["seats"][0]["proof"] == "valid"
+    assert result["seats"][0]["state"] == "serving"
     assert result["stages"][1]["obstacle"].startswith("its cutoff is above us")
     assert [told["level"] for told in result["explanations"]] == ["info"]
     detailed = _call("matches", everything=True)["result"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.lab.svg import Event, line_chart
-from client.ui.model.plot import ticks
+from client.views.plot import ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

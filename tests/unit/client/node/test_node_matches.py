@@ -1,4 +1,4 @@
-"""The answer of ``matches`` for a running matching: seats, stages, proofs, reasons."""
+"""The answer of ``matches`` for a running matching: seats, stages, reasons."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from trio.testing import MockClock
 from client.control.matches import MAX_EXPLANATIONS, MatchesSnapshot
 from client.events import EventLog, LogLine
 from client.node.matches import describe_matching, explanations
-from client.store.agreements import load_records
-from protocol.matching.record import read_record
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)
 """An advert that the matching reckons with."""
 
 
-async def matched_swarm(swarm: TestSwarm, folder: Path, count: int = 3) -> list[Volunteer]:
+async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
     """Volunteers that have found their stages by the real matching."""
     volunteers = [await swarm.add() for _ in range(count)]
-    for number, volunteer in enumerate(volunteers):
-        volunteer.engine.agreements.keep_in(folder / f"{number}.msgpack")
+    for volunteer in volunteers:
         volunteer.engine.describe(SEATED, has_text=True)
     await swarm.until(lambda: all(volunteer.engine.served for volunteer in volunteers))
     return volunteers
@@ -50,13 +47,13 @@ async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: Mo
         assert all(stage.seat is None for stage in now.stages)
 
 
-async def test_everybody_tells_its_seat_its_proof_and_its_reasons(
+async def test_everybody_tells_its_seat_and_its_reasons(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
-        volunteers = await matched_swarm(swarm, tmp_path)
+        volunteers = await matched_swarm(swarm)
         await swarm.until(lambda: all(v.engine.event_sink.since for v in volunteers))
-        for number, volunteer in enumerate(volunteers):
+        for volunteer in volunteers:
             now = described(volunteer)
             home = now.seats[0]
             assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
@@ -66,29 +63,13 @@ async def test_everybody_tells_its_seat_its_proof_and_its_reasons(
             assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
             assert {stage.stage for stage in now.stages} == {0, 1}
             assert any("serving stage" in told.words for told in now.explanations)
-            assert_proved(volunteer, home.proof, tmp_path / f"{number}.msgpack")
-        assert any(described(v).seats[0].proof == "valid" for v in volunteers)
-
-
-def assert_proved(volunteer: Volunteer, proof: str, path: Path) -> None:
-    """Only its own steward needs no record; everybody can read the others'."""
-    engine = volunteer.engine
-    assert engine.matching is not None
-    home = engine.matching.home
-    if home in engine.matching.stewardships:
-        assert proof == "own"
-        return
-    assert proof in ("valid", "earlier")
-    matches = [read_record(record, engine.swarm) for record in load_records(path)]
-    assert home in [match.stage for match in matches]
-    assert {match.volunteer for match in matches} == {engine.signer.peer}
 
 
 async def test_the_answer_survives_its_way_through_json(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
-        first, *_ = await matched_swarm(swarm, tmp_path, count=2)
+        first, *_ = await matched_swarm(swarm, count=2)
         now = described(first, everything=True)
         assert msgspec.json.decode(msgspec.json.encode(now), type=MatchesSnapshot) == now
 

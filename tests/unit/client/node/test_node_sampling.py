@@ -18,7 +18,7 @@ from client.train.reporting.event_sink import EventSink
 
 PROGRAM = """
 import json, pathlib, sys
-assert sys.argv[1:] == ["--swarm", "ab", "--handed-over"], sys.argv
+assert sys.argv[1:] == ["--swarm", "ab"], sys.argv
 told = pathlib.Path({folder!r}) / "version"
 version = told.read_text()
 if version == "none yet":

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client import at_rest
 from client.store.boundaries import BoundaryStore, Key, StoreFull
 
 
@@ -138,23 +136,3 @@ def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[obje
         assert store.statistics().entries == len(model)
         assert all(store.get(name) == data for name, data in model.items())
     store.close()
-
-
-def test_what_goes_to_disk_is_encrypted_where_files_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, spills = tempfile.TemporaryFile, []
-    monkeypatch.setattr(
-        "client.store.boundaries.tempfile.TemporaryFile",
-        lambda **options: spills.append(opened(**options)) or spills[-1],
-    )
-    for at_rest_key, plain in ((bytes(32), False), (None, True)):
-        at_rest.use(at_rest_key)
-        store = BoundaryStore(100, 1000, tmp_path)
-        for m in range(2):
-            store.put(key(1, m), b"activations " * 8)
-        written = os.pread(spills[-1].fileno(), 1000, 0)
-        assert (b"activations" in written) is plain
-        assert store.statistics().disk_bytes == len(written)
-        assert [store.get(key(1, m)) for m in range(2)] == [b"activations " * 8] * 2
-        store.close()

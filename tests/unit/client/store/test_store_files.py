@@ -197,11 +197,11 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     assert found.newest(0) is not None
 
 
-def swarm_file(*ports: int, seed: int = 7, secret: bytes | None = None) -> SwarmFile:
+def swarm_file(*ports: int, seed: int = 7, ticket: bytes | None = None) -> SwarmFile:
     plan = manifest(peer(1), seed=seed)
     encoded, signature = signer(1).sign_manifest(plan)
     peers = tuple(Address("ip4", "203.0.113.7", port, peer(2)) for port in ports)
-    return SwarmFile(plan, encoded, signature, peers, secret)
+    return SwarmFile(plan, encoded, signature, peers, ticket)
 
 
 def ports(swarm: SwarmFile | None) -> list[int]:
@@ -212,7 +212,7 @@ def ports(swarm: SwarmFile | None) -> list[int]:
 def test_swarms_are_remembered(tmp_path: Path) -> None:
     store = SwarmStore(tmp_path / "swarms")
     assert store.all() == []
-    one, two = swarm_file(1), swarm_file(2, seed=8, secret=b"s" * 32)
+    one, two = swarm_file(1), swarm_file(2, seed=8, ticket=b"s" * 32)
     store.remember(one)
     store.remember(two)
     assert store.load(one.swarm) == one
@@ -220,9 +220,9 @@ def test_swarms_are_remembered(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "swarms" / f"{two.swarm}.swarm").stat().st_mode) == 0o600
 
 
-def test_members_met_come_first_and_the_secret_stays(tmp_path: Path) -> None:
+def test_members_met_come_first_and_the_invite_stays(tmp_path: Path) -> None:
     store = SwarmStore(tmp_path)
-    store.remember(swarm_file(1, 2, secret=b"s" * 32))
+    store.remember(swarm_file(1, 2, ticket=b"s" * 32))
     swarm = swarm_file().swarm
     store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in (3, 2)])
     assert ports(store.load(swarm)) == [3, 2, 1]
@@ -230,7 +230,7 @@ def test_members_met_come_first_and_the_secret_stays(tmp_path: Path) -> None:
     known = store.load(swarm)
     assert ports(known) == [4, 3, 2, 1]
     assert known is not None
-    assert known.secret == b"s" * 32
+    assert known.ticket == b"s" * 32
     store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in range(10, 99)])
     assert ports(store.load(swarm))[:MAX_OF_ONE] == [10, 11, 12, 13]
     assert len(ports(store.load(swarm))) < MAX_PEERS

@@ -1,16 +1,14 @@
-"""Leaves on disk: proven when they are read, within a budget, encrypted where the home is."""
+"""Leaves on disk: proven when they are read, within a budget."""
 
 from __future__ import annotations
 
 import errno
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from client import at_rest
 from client.compute.samples import token_corpus
 from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore, is_founders, keep_folder
@@ -46,13 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def data(folder: Path) -> DataSpec:
     return open_folder(folder).index.spec()
-
-
-@pytest.fixture
-def key() -> Iterator[None]:
-    at_rest.use(bytes(range(32)))
-    yield
-    at_rest.use(None)
 
 
 def proven(folder: Path, data: DataSpec) -> list[bytes]:
@@ -176,24 +167,6 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
             cache.keep(leaf, whole.read(leaf) or b"", [])
         found = token_corpus(cache.folder, spec).sample(number, 1, 3000, seed=1)
         assert found.tolist() == expected.sample(number, 1, 3000, seed=1).tolist()
-
-
-@pytest.mark.usefixtures("key")
-def test_an_encrypted_home_has_no_plain_tokens(
-    folder: Path, data: DataSpec, tmp_path: Path
-) -> None:
-    """Neither in its cache nor in what it keeps of a founder's folder."""
-    leaves = proven(folder, data)
-    cache = LeafCache(tmp_path / "cache", data, ROOM)
-    cache.keep(0, leaves[0], [])
-    assert at_rest.is_encrypted(cache.path(0))
-    assert LeafCache(tmp_path / "cache", data, ROOM).read(0) == leaves[0]
-    kept = keep_folder(folder, data, TextStore(tmp_path))
-    assert at_rest.is_encrypted(kept / shard_name(0))
-    assert proven(kept, data) == leaves
-    found = token_corpus(kept, data).sample(3, 4, 3000, seed=1)
-    at_rest.use(None)
-    assert found.tolist() == token_corpus(folder, data).sample(3, 4, 3000, seed=1).tolist()
 
 
 def test_a_folder_on_another_disk_is_used_where_it_is(

@@ -29,7 +29,7 @@ DUE = (0, 2, 4, 6)
 def expected(swarm: TestSwarm, version: int) -> float:
     """What the single-process trainer's model of a version loses on the same windows."""
     manifest, corpus = swarm.manifest, open_source(str(swarm.data))
-    assert manifest.evaluated is not None
+    assert manifest.evaluation is not None
     plan = training_plan(manifest)
     if version:
         state = train_reference(replace(plan, steps=version), corpus, threads=1).state
@@ -39,7 +39,7 @@ def expected(swarm: TestSwarm, version: int) -> float:
     return evaluate(
         model,
         corpus,
-        batches=manifest.evaluated.microbatches,
+        batches=manifest.evaluation.microbatches,
         sequences=manifest.sequences_per_microbatch,
         context=manifest.model.context,
     )
@@ -89,7 +89,7 @@ async def test_it_is_what_the_reference_trainer_finds_of_that_version(
     async with open_swarm(tmp_path, **how) as swarm:
         shown = await trained(swarm, held)
         swarm.assert_exact()
-        terms = swarm.manifest.evaluated
+        terms = swarm.manifest.evaluation
     assert set(shown) <= set(DUE)
     assert len(shown) > 1, "a version may be given up, the last one is not"
     for version, event in shown.items():
@@ -146,7 +146,7 @@ async def test_nothing_is_evaluated_unless_the_founder_wants_it(
         volunteers = [await swarm.add(stage) for stage in (0, 1)]
         swarm.start()
         await swarm.until_done()
-        assert swarm.manifest.evaluated is None
+        assert swarm.manifest.evaluation is None
         assert b"evaluation" not in encode_manifest(swarm.manifest)
         assert not any(found(volunteer) for volunteer in volunteers)
 

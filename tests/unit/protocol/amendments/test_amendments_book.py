@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
@@ -77,7 +77,7 @@ BAD: dict[str, Callable[[], Envelope]] = {
     "a rate above 10": lambda: with_optimizer(lr=11.0),
     "a last rate above the highest": lambda: with_optimizer(min_lr=1.0),
     "an unknown schedule": lambda: with_optimizer(schedule="sawtooth"),
-    "another optimizer": lambda: with_optimizer(kind="lion"),
+    "another optimizer": lambda: with_optimizer(name="lion"),
     "another clip": lambda: with_optimizer(clip=2.0),
     "another weight decay": lambda: with_optimizer(weight_decay=0.2),
     "another z-loss": lambda: with_optimizer(z_loss=1e-4),
@@ -200,7 +200,7 @@ def known_bytes(known: Amendments) -> bytes:
 
 class TestRates:
     HOT = structs.replace(RUN.optimizer, lr=5e-3, min_lr=5e-4)
-    LAST = structs.replace(RUN.optimizer, schedule="constant", decay_from=UNSET)
+    LAST = structs.replace(RUN.optimizer, schedule="constant", decay_from=None)
 
     def test_a_rate_holds_from_its_step_on(self) -> None:
         hot = amendment(RUN, SWARM, lr=5e-3, min_lr=5e-4)

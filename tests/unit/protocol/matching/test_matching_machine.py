@@ -236,7 +236,7 @@ def test_hostile_input_is_penalised_counted_and_survived(
     kind: str, encoded: bytes, reason: str
 ) -> None:
     matching = machine(count=2)
-    for receive in (matching.receive_record, matching.receive_signed):
+    for receive in (matching.receive_record, matching.receive):
         [penalty] = [e for e in receive(peer(1), kind, encoded, NOW) if isinstance(e, Penalise)]
         assert (penalty.peer, penalty.reason) == (peer(1), reason)
     assert matching.counters[reason] == 2
@@ -245,7 +245,7 @@ def test_hostile_input_is_penalised_counted_and_survived(
 def test_a_record_is_no_message_and_a_message_no_record() -> None:
     matching = machine(count=2)
     withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), peer(0), 1, "")
-    matching.receive_signed(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive(peer(1), "posting", bodies.encode_body(POSTING), NOW)
     matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
     assert matching.counters["matching-misuse"] == 2
     assert matching.postings(NOW) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.effects import SendSigned
+from protocol.effects import SendLetter
 from protocol.ids import Stage
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
@@ -45,7 +45,7 @@ def mover(said: tuple[int, int], seen: tuple[int, int]) -> Mover:
     found.home_changed(HOME, NOW)
     found.look(NOW)
     asked = found.tick(HOME, 0.0, found.next_deadline())
-    assert any(isinstance(effect, SendSigned) for effect in asked) == (found.step is Step.ASKING)
+    assert any(isinstance(effect, SendLetter) for effect in asked) == (found.step is Step.ASKING)
     return found
 
 
@@ -57,7 +57,7 @@ def test_for_a_stage_that_is_served_it_asks_only_when_a_move_pays_twice_in_a_row
     for stage, replicas in enumerate((1, 3)):
         found._context.board.pin(peer(1), posting(stage, replicas, 2), then - 1)
     asked = found.tick(HOME, 0.0, then)
-    assert any(isinstance(effect, SendSigned) for effect in asked)
+    assert any(isinstance(effect, SendLetter) for effect in asked)
     assert found.step is Step.ASKING
 
 

@@ -64,8 +64,7 @@ def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
 def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: int) -> None:
     """With delayed updates a newcomer downloads the points of two steps, too."""
     example = manifest(2)
-    delayed_update = True if delayed else msgspec.UNSET
-    example = msgspec.structs.replace(example, delayed_update=delayed_update)
+    example = msgspec.structs.replace(example, delayed_update=delayed)
     newcomer = member(1)
     view = of_nobody(example, FULL).evolve({newcomer.peer: newcomer})
     seconds = example.stages[0].parameters * bytes_ / newcomer.downlink_bytes_per_s

@@ -23,7 +23,6 @@ from protocol.membership.measured import (
 )
 from protocol.membership.record import Record, seal
 from protocol.membership.rules import MEASURED_TTL_S
-from protocol.membership.tenure import AWAY_S, TOLERANCE_S, Tenure
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
 from tests.support.membership_world import World
@@ -168,39 +167,3 @@ def test_amending_waits_for_the_next_renewal() -> None:
     assert seen_by_other().session_s == 0.0
     world.run(120, step=2)
     assert seen_by_other().session_s == 77.0
-
-
-# --- since when somebody is here -----------------------------------------------------------------
-
-
-def test_a_newcomer_that_claims_years_is_as_old_as_our_first_sight_of_it() -> None:
-    tenure = Tenure(peer(0))
-    tenure.saw([peer(0), peer(1)], WALL)
-    tenure.saw([peer(0), peer(1), peer(2)], WALL + 500)
-    assert tenure.joined_at(peer(2), WALL - 1e9) == WALL + 500 - TOLERANCE_S
-    assert tenure.joined_at(peer(2), WALL + 495) == WALL + 495
-    assert tenure.joined_at(peer(1), WALL - 1e9) == WALL - 1e9, "it may have been here before us"
-    assert tenure.joined_at(peer(0), WALL - 1e9) == WALL - 1e9
-    assert tenure.joined_at(peer(9), WALL - 5) == WALL - 5, "never seen"
-
-
-def test_members_that_were_here_agree_within_seconds_on_who_is_old() -> None:
-    views = [Tenure(peer(n)) for n in range(5)]
-    for view in views:
-        view.saw([peer(n) for n in range(5)], WALL)
-    for delay, view in enumerate(views):
-        view.saw([peer(n) for n in range(6)], WALL + 1000 + delay)
-    told = [view.joined_at(peer(5), 0.0) for view in views]
-    assert max(told) - min(told) <= 4
-
-
-def test_a_blink_is_no_departure_and_a_long_absence_is() -> None:
-    tenure = Tenure(peer(0))
-    tenure.saw([peer(0)], WALL)
-    tenure.saw([peer(0), peer(1)], WALL + 100)
-    tenure.saw([peer(0)], WALL + 130)
-    tenure.saw([peer(0), peer(1)], WALL + 160)
-    assert tenure.joined_at(peer(1), 0.0) == WALL + 100 - TOLERANCE_S
-    tenure.saw([peer(0)], WALL + 200 + AWAY_S)
-    tenure.saw([peer(0), peer(1)], WALL + 300 + AWAY_S)
-    assert tenure.joined_at(peer(1), 0.0) == WALL + 300 + AWAY_S - TOLERANCE_S

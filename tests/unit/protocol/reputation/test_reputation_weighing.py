@@ -12,7 +12,6 @@ from protocol.ids import Stage
 from protocol.membership.measured import LineRate, Measurements, Partner, StageRate
 from protocol.reputation.belief import Belief, Claim, believe
 from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
-from protocol.reputation.standing import NEUTRAL, Reputation
 from protocol.reputation.weighing import Sample, two_digits, weigh
 from tests.support.protocol_examples import manifest, peer
 
@@ -188,17 +187,3 @@ def test_a_tenth_of_slanderers_and_friends_changes_no_honest_value() -> None:
         for subject in subjects:
             believed = beliefs.of(subject).flops
             assert believed == pytest.approx(truth[subject.peer] * F, rel=0.1), seed
-
-
-def test_a_lie_costs_reputation_and_time_heals() -> None:
-    reputation = Reputation()
-    after = reputation.overstated(peer(1), 5.0, now=100.0)
-    assert after.score < NEUTRAL
-    assert "5.0 times" in after.words
-    assert after.score < after.now(100.0 + 7200) < NEUTRAL
-    for n in range(50):
-        reputation.kept(peer(2), now=float(n))
-        reputation.broke(peer(3), "bad-signature", 50, now=float(n))
-    assert 0.9 < reputation.of(peer(2)).score <= 1.0
-    assert 0.0 <= reputation.of(peer(3)).score < 0.05
-    assert reputation.of(peer(4)).score == NEUTRAL

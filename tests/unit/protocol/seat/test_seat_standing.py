@@ -14,7 +14,6 @@ from protocol.seat.standing import (
     ASIDE_S,
     DISPUTE_S,
     FORGIVEN_AFTER,
-    LOOKING_S,
     TRUCE_S,
     UNMENDED_S,
     Standing,
@@ -324,27 +323,6 @@ def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
     made.observe(view(), [SIBLING], DISPUTE_S)
     assert made.is_aside(SIBLING)
     assert made.beside() == [], "the quorum names whom our own stage misses"
-
-
-def test_a_judge_that_looks_into_a_case_of_two_waits_for_it_and_not_for_long() -> None:
-    found: set[PeerId] = set()
-    made = Standing(place(), None, spoilers=lambda: found, looks_into=lambda: frozenset((ONE, TWO)))
-    made.observe(view(), (), 0.0)
-    for _ in range(8):
-        made.worked(ONE, 0.0)  # by its work TWO would go
-    judged(made, {TWO: (ONE,)}, LOOKING_S - 1)
-    assert not made.beside()
-    found.add(ONE)
-    made.observe(view({TWO: (ONE,)}), (), LOOKING_S)
-    assert made.beside() == [ONE], "it was found out meanwhile"
-
-
-def test_a_case_of_others_or_one_without_end_holds_nothing_up() -> None:
-    for case, until in (((ONE, ME), DISPUTE_S), ((ONE, TWO), LOOKING_S)):
-        made = Standing(place(), None, looks_into=lambda case=case: frozenset(case))
-        made.observe(view(), (), 0.0)
-        judged(made, {TWO: (ONE,)}, until)
-        assert len(made.beside()) == 1
 
 
 @pytest.mark.parametrize(("spoiler", "other"), [(ONE, TWO), (TWO, ONE)])

@@ -52,7 +52,7 @@ BROKEN = [
     Broken("truncated", (replace(WHOLE[0], body=WHOLE[0].body[:-1]),)),
     Broken("in a circle", chain_of(2, 3, 2)),
     Broken("back to the founder", chain_of(2, FOUNDER)),
-    Broken("too long", chain_of(*range(2, 3 + limits.MAX_VOUCHES))),
+    Broken("too long", chain_of(*range(2, 3 + limits.MAX_CHAIN))),
 ]
 
 
@@ -69,6 +69,6 @@ def test_a_chain_of_another_swarm_is_refused() -> None:
 
 
 def test_the_longest_chain_fits_into_a_hello() -> None:
-    longest = chain_of(*range(2, 2 + limits.MAX_VOUCHES))
-    assert len(members_of(longest, peer(FOUNDER), SWARM)) == limits.MAX_VOUCHES
+    longest = chain_of(*range(2, 2 + limits.MAX_CHAIN))
+    assert len(members_of(longest, peer(FOUNDER), SWARM)) == limits.MAX_CHAIN
     assert len(msgspec.msgpack.encode(longest)) < limits.MAX_ADMISSION_BYTES - 64

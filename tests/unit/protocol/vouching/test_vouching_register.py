@@ -100,7 +100,7 @@ class TestInvites:
         with pytest.raises(LocalProtocolError, match="nobody has vouched for you"):
             register(2).draw_ticket(bytes(32), 1, NOW)
         last = register(FOUNDER)
-        for number in range(2, 2 + limits.MAX_VOUCHES):
+        for number in range(2, 2 + limits.MAX_CHAIN):
             last = invite(last, number)
         with pytest.raises(LocalProtocolError, match="the most"):
             last.draw_ticket(bytes(32), 1, NOW)

@@ -11,7 +11,6 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.messages import (
     BULK_TYPES,
-    CaseReply,
     Chunk,
     Ping,
     Wire,
@@ -156,5 +155,5 @@ def test_only_bulk_messages_carry_a_payload(kind: type[Wire], data: st.DataObjec
     message = data.draw(messages_of(kind))
     bulk = kind in BULK_TYPES
     assert (lane(message) != "control") is bulk  # type: ignore[arg-type]
-    assert (lane(message) == "background") is (kind in (Chunk, CaseReply))  # type: ignore[arg-type]
+    assert (lane(message) == "background") is (kind is Chunk)
     assert (payload_limit(message) > 0) is bulk  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
-from protocol.seat.umpire import Umpire
 from protocol.wire import messages
 from protocol.wire.routes import ROUTES
 
@@ -25,7 +24,6 @@ PARTS = {
     "evaluating": Evaluating,
     "member": RoundMember,
     "pipeline": Pipeline,
-    "umpire": Umpire,
 }
 MAY_LOOK = {
     "client/net/carrier.py": "Ping, Pong and Moving end on the link",

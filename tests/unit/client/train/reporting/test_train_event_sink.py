@@ -8,7 +8,7 @@ import pytest
 
 from client.events import Event, EventLog, LineGivenUp, PeerChanged
 from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace
-from protocol.effects import OVER, Explain
+from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress
 from protocol.recovery.machine import GivenUp
@@ -77,10 +77,10 @@ class TestLastError:
 
     def test_one_that_is_said_to_be_over_is_none(self, event_sink: EventSink) -> None:
         event_sink.explain(Explain("transfer", "could not save version 7: disk full", "error"))
-        event_sink.explain(Explain("transfer", "saved", data={OVER: "something else"}))
+        event_sink.explain(Explain("transfer", "saved", over="something else"))
         assert event_sink.last_error is not None
-        over = {OVER: "could not save version 7: disk full"}
-        event_sink.explain(Explain("transfer", "version 8 is saved", data=over))
+        over = "could not save version 7: disk full"
+        event_sink.explain(Explain("transfer", "version 8 is saved", over=over))
         assert event_sink.last_error is None
 
 

@@ -14,7 +14,7 @@ from client.compute.requests import Save
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
-from protocol.effects import OVER, Effect, Explain
+from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.wire.messages import BlobOffer, BlobQuery, Message, NoBlob
 from tests.support.protocol_examples import peer
@@ -97,4 +97,4 @@ async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Pa
             assert bool(saver.problem) == worker.full
     complaint, _, over = ports.said
     assert complaint.words.startswith("could not save version 5: disk: No space left")
-    assert over.data == {OVER: complaint.words}
+    assert over.over == complaint.words

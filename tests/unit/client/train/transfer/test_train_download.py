@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client import at_rest
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, blob_of_file
 from protocol.effects import Effect
 from protocol.ids import PeerId
@@ -24,8 +22,6 @@ from tests.support.protocol_examples import peer
 
 DONOR, LIAR = peer(1), peer(2)
 CHUNK_S, IDLE_S = 20.0, 25.0
-HEADER_BYTES = 64
-"""Of an encrypted file."""
 QUERY = BlobQuery("state", 0, 5)
 
 
@@ -107,14 +103,6 @@ async def test_a_donor_may_take_long_to_write_what_it_gives(
     assert bool(fetched) is (writes_s < 100)
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-def at_rest_key(request: pytest.FixtureRequest) -> Iterator[None]:
-    at_rest.use(bytes(range(32)) if request.param == "encrypted" else None)
-    yield
-    at_rest.use(None)
-
-
-@pytest.mark.usefixtures("at_rest_key")
 @pytest.mark.parametrize("resumable", [True, False])
 async def test_a_later_attempt_goes_on_where_the_first_one_ended(
     tmp_path: Path, autojump_clock: MockClock, *, resumable: bool
@@ -138,10 +126,9 @@ async def test_a_later_attempt_goes_on_where_the_first_one_ended(
     assert len(left) == resumable
     for path in left:  # a machine that lost its power: one of the three was not on the disk yet
         with path.open("r+b") as file:
-            file.seek(HEADER_BYTES if at_rest.is_encrypted(path) else 0)
             file.write(bytes(100))
     second = await attempt(6)
-    assert at_rest.read_bytes(target) == source.read_bytes()
+    assert target.read_bytes() == source.read_bytes()
     assert sorted(second.asked_for) == ([0, 3, 4, 5] if resumable else [0, 1, 2, 3, 4, 5])
     assert sorted(tmp_path.iterdir()) == [source, target]
 

@@ -56,7 +56,7 @@ def test_the_sums_of_all_buckets_fit() -> None:
     most = max(stage_parameters(ours.model, ours.layers_per_stage, stage) for stage in range(2))
     bounds = segmented(shard_bounds(most, [1.0] * 32))
     segment = max(b - a for a, b in itertools.pairwise(bounds))
-    sums = RULES[ours.aggregation_name].buckets * segment
+    sums = RULES[ours.aggregation].buckets * segment
     assert 2 * sums + HEADER.size <= usual_payload(ours) <= largest_payload(ours)
 
 
