@@ -22,8 +22,9 @@ from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.credit import load_credit
 from client.store.paths import home_folders, runtime_folder
+from client.store.persisted import Persisted
+from client.store.records import KeptCredit
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,
@@ -140,7 +141,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert volunteer(home, "finish", "--yes").returncode == 0
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
     assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
-    kept = load_credit(home_folders(home).credit(started["swarm"]))
+    kept = Persisted(home_folders(home).credit(started["swarm"]), KeptCredit).read()
     assert kept is not None
     assert kept.microbatches > 0
 

@@ -43,7 +43,7 @@ class HostileProvider(FakeProvider):
         line = LogLine(words=NASTY, about="round")
         self._events = [EventView.of(Entry(1, 1.0, line))]
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         replica = ReplicaView(peer=NASTY, version=3, state=NASTY, rate=1.0)
         return example_snapshot(
             swarm_name=NASTY,
@@ -104,5 +104,5 @@ def test_escaped_json_means_the_same_and_prints(data: object) -> None:
 
 
 def test_labels_of_metrics_are_clean() -> None:
-    page = exposition(HostileProvider().snapshot()).decode()
+    page = exposition(HostileProvider().status()).decode()
     assert not _raw(page)

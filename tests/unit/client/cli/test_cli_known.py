@@ -49,7 +49,7 @@ class Running(FakeProvider):
         super().__init__()
         self._swarm = swarm
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         return example_snapshot(swarm=self._swarm.swarm, swarm_name=self._swarm.manifest.name)
 
 

@@ -98,7 +98,7 @@ def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFi
     ended = msgspec.structs.replace(DEAD, pid=os.getpid())
 
     class Ending(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             _keep(home, ended)
             return example_snapshot()
 

@@ -18,8 +18,9 @@ from client.cli.reach.home import find_home
 from client.config import Settings
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
-from client.store.contributions import KeptContributions, KeptLine, save_contributions
 from client.store.paths import home_folders
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptLine
 from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -106,7 +107,7 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
 ) -> None:
     swarm, folders = founded(), home_folders(home)
     kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
-    save_contributions(folders.contributions(swarm.swarm), kept)
+    Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
     (one,) = contributors_of(find_home(), swarm, 0)
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.control import methods, rpc
+from client.control.client import ControlClient
 from client.control.matches import MATCHES_VERSION
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
 from client.control.snapshot import SCHEMA_VERSION
@@ -124,7 +126,17 @@ def test_the_document_lists_every_method_and_who_may_call_it() -> None:
     table = page.split("## Methods")[1].split("## Updates")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     owners = {row[0].strip("`"): row[-1].strip() == "owner" for row in rows}
-    assert owners == {name: name in methods.FOR_OWNER for name in methods.METHODS}
+    assert owners == {name: of.for_owner for name, of in methods.METHODS.items()}
+    parameters = {row[0].strip("`"): row[1] for row in rows}
+    for name, of in methods.METHODS.items():
+        assert all(one in parameters[name] for one in of.params.__struct_fields__), name
+
+
+def test_a_client_has_every_method_of_the_node_with_its_parameters() -> None:
+    for name in methods.OF_NODE:
+        called, declared = getattr(ControlClient, name), getattr(methods.ControlApi, name)
+        assert called is not declared
+        assert inspect.signature(called) == inspect.signature(declared)
 
 
 @pytest.mark.parametrize(
