@@ -128,24 +128,16 @@ COMMANDS: Final[dict[str, Command]] = {
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
         "Only in swarms founded with --private: volunteer status members shows the tree.",
     ),
-    "extend": Command(
-        TAKE_PART,
-        "Give the run that you founded more steps.",
-        (
-            ("extend --steps 20000", "in all; also of a run that is complete"),
-            ("extend --steps 20000 --yes", "do not ask: for scripts"),
-        ),
-        "Only with the founder's key. If no volunteer runs here, members are told when it joins.",
-    ),
     "amend": Command(
         TAKE_PART,
-        "Change the learning rate of the run that you founded, from a step on.",
+        "Change the steps or the learning rate of the run that you founded.",
         (
             (
                 "amend --learning-rate 3e-4",
                 "from the first step that all members can reach with it",
             ),
             ("amend --learning-rate 1e-4 --schedule constant --from-step 5000", "later"),
+            ("amend --steps 20000", "in all; also of a run that is complete"),
             ("amend --steps 20000 --schedule wsd", "more steps, with a fall in the last fifth"),
         ),
         "Only with the founder's key. It shows the rates before it asks; volunteer status says "
@@ -169,11 +161,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("finish --swarm my-swarm --yes", "do not ask, even if the swarm will have to wait"),
         ),
         "Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.",
-    ),
-    "stop": Command(
-        TAKE_PART,
-        "As finish, but without asking and without waiting.",
-        (("stop", "for scripts"),),
     ),
     "attach": Command(
         WATCH,
@@ -307,17 +294,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "file, the administrator's file, default.",
         nested=True,
     ),
-    "identity": Command(
-        MACHINE,
-        "Show or name this volunteer's identity.",
-        (
-            ("identity show", "the peer id by which others know it"),
-            ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
-        ),
-        "For a new key set VOLUNTEER_HOME to another folder and join from there, where members "
-        "vouch for each other with a new invite; ask who invited the old key to expel it.",
-        nested=True,
-    ),
     "service": Command(
         MACHINE,
         "Run as a service: install or remove it.",
@@ -363,6 +339,11 @@ COMMANDS: Final[dict[str, Command]] = {
         (("uninstall --purge", "asks first; also removes identity and checkpoints"),),
         "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
         "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
+    ),
+    "identity": Command(
+        MACHINE,
+        "Print the peer id by which others know this volunteer.",
+        (("config set nickname Anna", "the name that they see beside it, from the next start"),),
     ),
     "version": Command(
         MACHINE,

@@ -173,7 +173,7 @@ def _refusal(error: ErrorBody) -> ControlError:
     if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
         return ControlError(
             error.message,
-            "it runs another version: restart it with volunteer stop, then volunteer join",
+            "it runs another version: restart it with volunteer finish, then volunteer join",
         )
     if error.code == rpc.IMPOSSIBLE:
         return ControlError(error.message, "")

@@ -138,7 +138,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert parsed(volunteer(home, "status", "--json"))["credit"]["microbatches"] > 0
     events = volunteer(home, "events", "--json").stdout.splitlines()
     assert {"StepCommitted"} <= {json.loads(line)["kind"] for line in events}
-    assert volunteer(home, "stop").returncode == 0
+    assert volunteer(home, "finish", "--yes").returncode == 0
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
     assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
     kept = Persisted(home_folders(home).credit(started["swarm"]), KeptCredit).read()

@@ -34,7 +34,7 @@ UNKNOWN = "found one with volunteer create, or name it with --swarm"
 
 
 class AmendedRun(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer extend --json`` and ``volunteer amend --json``."""
+    """Answer of ``volunteer amend --json``."""
 
     swarm: str
     swarm_name: str

@@ -81,7 +81,6 @@ def test_every_command_has_a_file_and_examples_that_are_commands(within: Within)
         (["pause"], {"paused", "peer"}),
         (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
-        (["stop"], {"pid", "stopping"}),
         (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
         (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
@@ -99,7 +98,7 @@ def test_json_has_a_schema_version(
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "stop", "status", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "finish", "status", "events"])
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
     done = within(command)
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")

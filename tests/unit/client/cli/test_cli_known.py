@@ -156,7 +156,7 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
 ) -> None:
     (home / "config.toml").write_text(text)
     with node_of(home, Running(founded[0])):
-        for command in ("status", "pause", "resume", "stop", "events"):
+        for command in ("status", "pause", "resume", "events"):
             done = within(command)
             assert done.returncode == 0, (command, done.stderr)
             assert "config.toml" in done.stderr

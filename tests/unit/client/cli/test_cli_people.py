@@ -120,14 +120,14 @@ def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within
         name: str = json.loads(within("config", "show", "--json").stdout)["settings"]["nickname"]
         return name
 
-    assert within("identity", "name", "  Anna's   PC ").returncode == ExitCode.OK
+    assert within("config", "set", "nickname", "  Anna's   PC ").returncode == ExitCode.OK
     assert nickname() == "Anna's PC"
     for bad in ("a(b", "x" * 25, "a\u202eb"):
-        said = within("identity", "name", bad)
+        said = within("config", "set", "nickname", bad)
         assert said.returncode == ExitCode.CONFIG, bad
         assert "nickname" in said.stderr
     assert nickname() == "Anna's PC"
-    assert within("identity", "name").returncode == ExitCode.OK
+    assert within("config", "set", "nickname", "").returncode == ExitCode.OK
     assert nickname() == ""
 
 
