@@ -3,11 +3,11 @@ the last error. Pure."""
 
 from __future__ import annotations
 
-from client.control.snapshot import WHEN_DONE, DrainCostView, Snapshot
+from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
 from client.ui.gone import headline, is_gone
 from client.ui.source.mailbox import Link
-from client.views import words
+from client.views import status, words
 from client.views.plot import progress
 from client.views.record import Record
 from client.views.span import Box, Line, Span, Tone, cut, line, line_width, spread
@@ -75,22 +75,6 @@ def reason(now: Snapshot) -> str:
     return f"{left}{mine}; {rest}"
 
 
-def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
-    """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
-    if not leaving:
-        return "nothing changes: you serve no stage"
-    last = [view for view in leaving if view.last]
-    if last:
-        stages = words.listed([str(view.stage) for view in last])
-        noun = "stage" if len(last) == 1 else "stages"
-        rest = "its last version stays on this disk" if done else "the swarm would wait"
-        return f"{noun} {stages} would have nobody: {rest}"
-    kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
-    noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
-    rest = "others serve the model" if done else "training goes on"
-    return f"{kept} {noun}: {rest}"
-
-
 def _name(now: Snapshot | None) -> Line:
     name = (clean(now.swarm_name, 40),) if now else ()
     return line((" volunteer ", "strong"), *((f" {text} ", "accent") for text in name))
@@ -146,7 +130,8 @@ def _leaving(now: Snapshot) -> Line:
         return line(("   what next     ", "muted"), WHEN_DONE)
     last = any(view.last for view in now.leaving)
     return line(
-        ("   if you leave  ", "muted"), (drain_words(now.leaving), "warn" if last else "plain")
+        ("   if you leave  ", "muted"),
+        (status.drain_words(now.leaving), "warn" if last else "plain"),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.ui.gone import UNKNOWN, next_step
-from client.ui.header import drain_words
 from client.ui.source.mailbox import Link
 from client.views.record import Record
 from client.views.span import Tone
+from client.views.status import drain_words
 from client.views.text import clean
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
+from itertools import islice
 
 from client.control.names import with_names
-from client.control.snapshot import EventView, Snapshot, WorkerView
-from client.quantities import plural
-from client.views import words
-from client.views.plot import bar, curve, spark
+from client.control.snapshot import EventView
+from client.views import status, words
+from client.views.plot import curve, spark
 from client.views.record import Record
-from client.views.span import Box, Line, Span, Tone, cut, line, pair, spread
+from client.views.span import Box, Line, Span, Tone, cut, line, spread
 from client.views.text import clean, fit, wrap
 
 QUIET = ("StepCommitted", "VersionEvaluated", "StageClosed", "StageAssigned")
@@ -47,53 +46,33 @@ def loss(record: Record, box: Box) -> list[Line]:
 
 
 def _held_out(record: Record, box: Box) -> list[Line]:
-    """Return what is known of held-out text, in one line; nothing where that is nothing."""
-    known = record.snapshot.held_out if record.snapshot else None
-    if known is None:
-        return []
-    told = ""
-    if known.claims == 1:
-        told = "one member's claim, "
-    elif known.claims > known.vouchers:
-        told = f"told by {known.vouchers} of {known.claims}, "
-    shown = line(
-        (f"{known.loss:.3f}", "second"),
-        (" held out at ", "muted"),
-        f"{words.count(known.version)}",
-        (f", {told}", "muted"),
-        f"{known.bits_per_byte:.3f}",
-        (" bits/byte", "muted"),
-        (f" of {words.count(known.tokens)} tokens" if box.width >= 60 else "", "muted"),
-    )
-    return [cut(shown, box.width)]
+    now = record.snapshot
+    return status.lines_of(status.held_out(now), box) if now else []
 
 
 def machine(record: Record, box: Box) -> list[Line]:
-    """Return this volunteer's stages and resources."""
+    """Return this volunteer's stages and resources; the least important go first."""
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
-    lines = [
-        pair("you are", words.named(now.peer, now.names), "key", LABELS),
-        *_seats(now),
-        pair(
-            "speed",
-            line(f"{words.count(now.own_tokens_per_s)}", (" tokens/s", "muted")),
-            labels=LABELS,
-        ),
-        pair("share", _share(now), labels=LABELS),
-        pair("memory", _memory(now, box.width >= 40), labels=LABELS),
-        pair("compute", _worker(now), labels=LABELS),
-        pair("done", _credit(now), labels=LABELS),
-        *_audits(now, wide=box.width >= 40),
-        pair("running", words.duration(now.uptime_s), labels=LABELS),
-        pair("lends", limits_words(now), labels=LABELS),
-    ]
-    if box.height < len(lines):  # in the order in which parts are dropped first
-        for label in ("running", "lends", "you are", "done", "audits"):
-            if len(lines) > box.height:
-                lines = [found for found in lines if found[0].text.strip() != label]
-    return [cut(found, box.width) for found in lines[: box.height]]
+    facts = [*islice(status.place(now), 1), *status.work(now)]
+    facts += [*status.machine(now), *(one for one in status.trust(now) if one[0] == "audits")]
+    order = (
+        "holds",
+        "share",
+        "memory",
+        "worker",
+        "audits",
+        "given",
+        "limits",
+        "running",
+        "you are",
+    )
+    shown = [one for one in facts if one[0] in order]
+    while len(shown) > box.height and len({label for label, _ in shown}) > 1:
+        least = max(shown, key=lambda one: order.index(one[0]))[0]
+        shown = [one for one in shown if one[0] != least]
+    return status.lines_of(shown, box, LABELS)
 
 
 def network(record: Record, box: Box) -> list[Line]:
@@ -102,34 +81,15 @@ def network(record: Record, box: Box) -> list[Line]:
     if now is None:
         return [line(("not connected yet", "muted"))]
     rates, cells = record.rates, max(8, min(60, box.width - 24))
-    trips = [peer.rtt_ms for peer in now.peers if peer.rtt_ms is not None]
-    trip = "not measured yet"
-    if trips:
-        trip = f"{statistics.median(trips):.0f} ms median, {max(trips):.0f} ms maximum"
-    out = [traffic.sent for traffic in record.traffic]
-    into = [traffic.received for traffic in record.traffic]
-    sent, received = words.size(now.network.sent_bytes), words.size(now.network.received_bytes)
-    known = plural(len(now.peers), "known peer")
-    lines = [
-        _flow("▲ sent", rates.sent, spark(out, cells), "second"),
-        _flow("▼ received", rates.received, spark(into, cells), "accent"),
-        pair("in all", f"{sent} sent, {received} received", labels=11),
-        pair("round trip", trip, labels=11),
-        pair("links", f"{now.network.links} of {known}", labels=11),
-        pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
-        *(pair("reached", clean(found), labels=11) for found in _reached(now)),
-        *([pair("changed", clean(now.reach.change), labels=11)] if now.reach.change else []),
-        *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
+    flows: list[tuple[str, float, list[float], Tone]] = [
+        ("▲ sent", rates.sent, [traffic.sent for traffic in record.traffic], "second"),
+        ("▼ received", rates.received, [traffic.received for traffic in record.traffic], "accent"),
     ]
-    return [cut(found, box.width) for found in lines[: box.height]]
-
-
-def _reached(now: Snapshot) -> list[str]:
-    """Return how others reach us, if that is known and not only a matter of this machine."""
-    through = " and ".join(map(words.short, now.relay.through))
-    known = now.reach.state not in ("unknown", "local")
-    found = [now.reach.words, now.reach.next_step] if known else []
-    return [each for each in (f"relayed through {through}" if through else "", *found) if each]
+    facts = [
+        (label, line(f"{words.per_s(rate):>11} ", (spark(past, cells), tone)))
+        for label, rate, past, tone in flows
+    ]
+    return status.lines_of([*facts, *status.network(now)], box, 11)
 
 
 def events(record: Record, box: Box) -> list[Line]:
@@ -163,101 +123,6 @@ def event_line(event: EventView, names: Mapping[str, str], topic: bool = False) 
         Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
         Span(clean(with_names(event.words, event.members, names)), tone),
     )
-
-
-def limits_words(now: Snapshot) -> str:
-    """Describe the owner's limits in short."""
-    limits = now.limits
-    found = [
-        plural(limits.threads, "thread") if limits.threads else "",
-        f"{limits.compute_share} % of the time" if 0 < limits.compute_share < 100 else "",
-        f"{words.size(limits.memory_bytes)} RAM" if limits.memory_bytes else "",
-        f"▲ {words.per_s(limits.upload_bytes_per_s)}" if limits.upload_bytes_per_s else "",
-        f"▼ {words.per_s(limits.download_bytes_per_s)}" if limits.download_bytes_per_s else "",
-        f"{words.size(limits.daily_bytes)}/day" if limits.daily_bytes else "",
-        f"{limits.vram_share} % of the GPU's memory" if 0 < limits.vram_share < 100 else "",
-        f"{limits.power_w} W" if limits.power_w else "",
-        *(clean(word, 40) for word in limits.when[:4]),
-    ]
-    return ", ".join(filter(None, found)) or "no limits set"
-
-
-def _flow(label: str, rate: float, bars: str, tone: Tone) -> Line:
-    return pair(label, line(f"{words.per_s(rate):>11} ", (bars, tone)), labels=11)
-
-
-def _seats(now: Snapshot) -> list[Line]:
-    if not now.seats:
-        return [pair("holds", "no stage yet", "muted", LABELS)]
-    lines = []
-    for number, seat in enumerate(sorted(now.seats, key=lambda seat: seat.seat)[:4]):
-        tone: Tone = "good" if seat.state == "serving" else "accent"
-        place = "" if seat.seat == 0 else " (also)"
-        shown = line((f"stage {seat.stage} ", "strong"), (seat.state, tone), (place, "muted"))
-        lines.append(pair("holds" if number == 0 else "", shown, labels=LABELS))
-    return lines
-
-
-def _share(now: Snapshot) -> Line:
-    if now.tokens_per_s <= 0:
-        return line(("none yet", "muted"))
-    part = 100 * now.own_tokens_per_s / now.tokens_per_s
-    return line(f"{part:.0f} %", (" of all work", "muted"))
-
-
-def _memory(now: Snapshot, wide: bool) -> Line:
-    used = now.rss_bytes + sum(worker.rss_bytes for worker in now.workers or [now.worker])
-    limit = now.limits.memory_bytes
-    if limit:
-        share = used / limit
-        tone: Tone = "warn" if share > 0.9 else "accent"
-        gauge = line((bar(share, 8), tone), " ") if wide else ()
-        return line(f"{words.size(used)} ", *gauge, (f"of {words.size(limit)}", "muted"))
-    return line(words.size(used))
-
-
-def _worker(now: Snapshot) -> Line:
-    workers = now.workers or [now.worker]
-    running = sum(worker.state == "running" for worker in workers)
-    restarts = sum(worker.restarts for worker in workers)
-    tone: Tone = "good" if running == len(workers) else "warn"
-    state = plural(running, "worker") if running else clean(workers[0].state)
-    again = f", restarted {restarts}x" if restarts else ""
-    return line((state, tone), (again, "warn"), *_utilization(workers))
-
-
-def _utilization(workers: list[WorkerView]) -> list[tuple[str, Tone]]:
-    """Return what the workers make of their devices together, once they have computed."""
-    shares = [worker.mfu for worker in workers if worker.mfu is not None]
-    if not shares:
-        return []
-    return [(", ", "muted"), (f"{100 * sum(shares):.0f} %", "plain"), (" MFU", "muted")]
-
-
-def _credit(now: Snapshot) -> Line:
-    credit = now.credit
-    if not credit.microbatches:
-        return line(
-            (f"{words.count(now.counters.rounds_committed)}", "plain"), (" rounds", "muted")
-        )
-    return line(
-        f"{words.count(credit.microbatches)}", (" microbatches, ", "muted"),
-        f"{words.count(credit.tokens)}", (" tokens", "muted"),
-    )  # fmt: skip
-
-
-def _audits(now: Snapshot, *, wide: bool) -> list[Line]:
-    """Return today's audits; nothing in a run without."""
-    if now.audits is None:
-        return []
-    today = now.audits.today
-    of = f"{words.count(today.drawn)} of {words.count(now.audits.contributions_today)}"
-    tone: Tone = "bad" if today.disagree else "good" if today.drawn else "muted"
-    found = "all agree" if today.agree == today.drawn else f"{words.count(today.agree)} agree"
-    if today.disagree:
-        found = f"{words.count(today.disagree)} {'differs' if today.disagree == 1 else 'differ'}"
-    result = (f", {found}" if today.drawn else "", tone)
-    return [pair("audits", line(of, result, (" today" if wide else "", "muted")), labels=LABELS)]
 
 
 def _wrapped(text: str, box: Box, tone: Tone) -> list[Line]:

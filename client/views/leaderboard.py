@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from client.control.snapshot import ContributorView
 from client.quantities import plural
 from client.views import words
 from client.views.plot import bar
-from client.views.record import Record
 from client.views.span import Box, Column, Line, Row, Span, cells_of, head_of, line
 from client.views.text import clean, wrap
 
@@ -17,12 +18,15 @@ _EMPTY = (
 )
 
 
-def leaderboard(record: Record, box: Box) -> tuple[Line, list[Row]]:
-    """Return head and rows, the most work first; a sentence while there is none."""
-    now = record.snapshot
-    if now is None:
-        return (), [Row("none", (line(("nobody is known yet", "muted")),))]
-    if not now.contributors:
+def leaderboard(found: Sequence[ContributorView], own: str, box: Box) -> tuple[Line, list[Row]]:
+    """Return head and rows, the most work first; a sentence while there is none.
+
+    Args:
+        found: the contributors.
+        own: this volunteer's peer id, empty if unknown.
+        box: room of the table.
+    """
+    if not found:
         return (), [Row("none", tuple(line((p, "muted")) for p in wrap(_EMPTY, box.width)))]
     wide = box.width >= 100
     columns = [
@@ -36,10 +40,10 @@ def leaderboard(record: Record, box: Box) -> tuple[Line, list[Row]]:
     ]
     taken = sum(column.width + 1 for column in columns if column.width)
     columns.append(Column("vouched for by", max(8, box.width - taken)))
-    top = max(one.share for one in now.contributors)
-    ranked = enumerate(now.contributors, start=1)
+    top = max(one.share for one in found)
+    ranked = enumerate(found, start=1)
     rows = [
-        Row(one.peer, (cells_of(columns, _cells(rank, one, top, mine=one.peer == now.peer)),))
+        Row(one.peer, (cells_of(columns, _cells(rank, one, top, mine=one.peer == own)),))
         for rank, one in ranked
     ]
     return head_of(columns), rows

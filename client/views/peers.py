@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from client.control.snapshot import Snapshot, TrustView
 from client.quantities import plural
-from client.views import trust, words
+from client.views import status, trust, words
 from client.views.dashboard import event_line
 from client.views.plot import bar
 from client.views.record import Record
@@ -116,7 +117,13 @@ def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
 
 
 def peer_table(
-    record: Record, box: Box, sort: str, text: str, limit: int | None = None
+    record: Record,
+    box: Box,
+    sort: str,
+    text: str,
+    limit: int | None = None,
+    *,
+    whole_ids: bool = False,
 ) -> tuple[Line, list[Row]]:
     """Return head and rows, the first ``limit`` of them.
 
@@ -126,6 +133,7 @@ def peer_table(
         sort: name of an order in ``SORTS``.
         text: words that every row must contain.
         limit: most rows.
+        whole_ids: for commands that take them.
     """
     now = record.snapshot
     if now is None:
@@ -134,10 +142,13 @@ def peer_table(
     wide, compact = box.width >= 100, box.width < 66
     audited = wide and now.audits is not None
     called = max((width(row.name) for row in rows), default=0)
+    name = min(7 + called, 31 if wide else 20) if called else 9
+    if whole_ids:
+        name = called + 1 + max((width(row.peer) for row in rows), default=0)
     narrow = box.width < 90 and called > 0
     columns = [
         Column("", 1),
-        Column("volunteer", min(7 + called, 31 if wide else 20) if called else 9),
+        Column("volunteer", name),
         Column("state", 10),
         Column("round trip", 10, right=True),
         Column("microbatches/s", 0 if compact else 14, right=True),
@@ -148,7 +159,24 @@ def peer_table(
     taken = sum(column.width + 1 for column in columns if column.width)
     columns.append(Column("holds", max(8, box.width - taken)))
     top = max((row.rate for row in rows), default=0.0)
-    return head_of(columns), [Row(row.peer, (cells_of(columns, _cells(row, top)),)) for row in rows]
+    return head_of(columns), [
+        Row(row.peer, (cells_of(columns, _cells(row, top, whole_id=whole_ids)),)) for row in rows
+    ]
+
+
+def remarks(now: Snapshot) -> Iterator[status.Fact]:
+    """Yield how members are linked if it is not directly, and why some are not trusted."""
+    for row in peer_rows(now):
+        told = [_link(row)]
+        if row.trust is not None:
+            told += ["" if row.trust.standing == "proven" else row.trust.words, row.trust.fault]
+        yield from ((words.short(row.peer), line(one)) for one in told if one)
+
+
+def _link(row: PeerRow) -> str:
+    if row.relay:
+        return f"relayed through {words.short(row.relay)}"
+    return "direct through both routers" if row.punched else ""
 
 
 def peer_title(record: Record, sort: str, text: str) -> str:
@@ -170,10 +198,7 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         return [line(("it is gone", "muted"))]
     mark, tone = _mark(row)
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
-    if row.relay:
-        trip += f", relayed through {words.short(row.relay)}"
-    if row.punched:
-        trip += ", direct through both routers"
+    trip += f", {_link(row)}" if _link(row) else ""
     lines = [
         pair("peer id", clean(row.peer), labels=11),
         *([pair("name", row.name, labels=11)] if row.name else []),
@@ -225,7 +250,7 @@ def _audits(row: PeerRow) -> Span:
     return Span(f"{found.agree} of {found.drawn}", "bad" if found.disagree else "good")
 
 
-def _cells(row: PeerRow, top: float) -> list[Span]:
+def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
     mark, tone = _mark(row)
     holds = ", ".join(
         str(stage) if state == "serving" else f"{stage} ({clean(state, 12)})"
@@ -235,7 +260,7 @@ def _cells(row: PeerRow, top: float) -> list[Span]:
     return [
         Span(mark, tone),
         Span(
-            f"{words.short(row.peer)} {row.name}".rstrip(),
+            f"{clean(row.peer) if whole_id else words.short(row.peer)} {row.name}".rstrip(),
             "key" if row.state == "you" else "strong",
         ),
         Span(clean(row.doubt or row.state, 10), tone if row.state != "you" else "key"),

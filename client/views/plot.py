@@ -1,5 +1,4 @@
-"""Curves in braille: eight dots to a cell, with figures on both axes; and what all charts share:
-bounds, round figures, smoothing. Pure."""
+"""Curves in braille: eight dots to a cell, with figures on both axes; sparks and bars. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def curve(
         return []
     left, right = seen[0][0], seen[-1][0]
     above = [(min(x, right), y) for x, y in _sensible(over) if x >= left]
-    low, high = bounds([y for _, y in [*seen, *above]])
+    low, high = _bounds([y for _, y in [*seen, *above]])
     rows, labels = box.height - 2, _labels(low, high, box.height - 2)
     margin = max(len(label) for label in labels) + 1
     columns = box.width - margin - 1
@@ -59,7 +58,7 @@ def curve(
         return []
     many = len(seen) > columns
     frame = columns, rows, (left, right), (low, high)
-    canvas = _draw(smooth(seen, high) if many else seen, *frame)
+    canvas = _draw(_smooth(seen, high) if many else seen, *frame)
     behind = _draw(seen, *frame, joined=False) if many else None
     front = _draw(above, *frame, joined=len(above) > 1 and rows >= JOINED) if above else None
     lines: list[Line] = [
@@ -126,19 +125,7 @@ def _painted(
     ]
 
 
-def ticks(values: Sequence[float], wanted: int = 6) -> list[float]:
-    """Return at least two round numbers, evenly spaced, that enclose ``values``."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / wanted
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]
-
-
-def smooth(points: Sequence[Point], high: float) -> list[Point]:
+def _smooth(points: Sequence[Point], high: float) -> list[Point]:
     """Return the mean of each point and its neighbours, as many on one side as on the other: so the
     line begins and ends with the points and does not lag behind them."""
     reach = len(points) // SMOOTHED
@@ -180,7 +167,7 @@ def _stroke(x0: int, y0: int, x1: int, y1: int) -> Iterable[tuple[int, int]]:
         yield x0 + round((x1 - x0) * part / length), y0 + round((y1 - y0) * part / length)
 
 
-def bounds(values: Sequence[float]) -> Point:
+def _bounds(values: Sequence[float]) -> Point:
     """Return bounds a little wider than the values; one wild value does not flatten the rest."""
     ordered = sorted(values)
     high = ordered[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.quantities import plural
-from client.views import words
+from client.views import status, words
 from client.views.dashboard import event_line
 from client.views.record import Record
 from client.views.recovery import Incident, Names, summary
@@ -32,21 +32,9 @@ def recovery_head(record: Record, box: Box) -> list[Line]:
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
-    count = now.counters
-    good: Tone = "good" if not count.doubled_microbatches else "bad"
-    open_now = record.incidents.open
-    head = line((summary(record.incidents), "warn" if open_now else "strong"))
-    lines = [
-        spread(head, LEGEND, box.width),
-        line(
-            ("microbatches: ", "muted"),
-            f"{words.count(count.rerouted_microbatches)}",
-            (" sent elsewhere, ", "muted"),
-            f"{words.count(count.lost_microbatches)}", (" computed again, ", "muted"),
-            (f"{words.count(count.doubled_microbatches)} counted twice", good),
-            (f"; {words.count(count.rounds_restarted)} retries", "muted"),
-        ),
-    ]  # fmt: skip
+    head = line((summary(record.incidents), "warn" if record.incidents.open else "strong"))
+    ((_, counts), *_) = status.recovery(now)
+    lines = [spread(head, LEGEND, box.width), line(("microbatches: ", "muted"), *counts)]
     return [cut(found, box.width) for found in lines]
 
 

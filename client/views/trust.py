@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from client.control.snapshot import Snapshot, TrustView
-from client.control.trust_words import audit_results, audits_today, next_step, not_judged
-from client.views import words
+from client.control.trust_words import audit_results, next_step
+from client.views import status, words
 from client.views.record import Record
-from client.views.span import Box, Line, Span, Tone, cut, pair
+from client.views.span import Box, Line, Tone, pair
 from client.views.text import clean, wrap
 
 LABELS = 11
-MOST_EXPELLED = 3
 MOST_LINES = 3
 """Of one reason."""
-_TONES: dict[str, Tone] = {
-    "proven": "good",
-    "unproven": "muted",
-    "probation": "accent",
-    "aside": "warn",
-    "charged": "warn",
-    "expelled": "bad",
-}
-_WORDS = {
-    "unproven": "not proven yet",
-    "probation": "on probation",
-    "aside": "set aside",
-}
 
 
 def tone_of(standing: str) -> Tone:
     """Return the colour of a standing."""
-    return _TONES.get(standing, "muted")
+    return status.STANDINGS.get(standing, ("", "muted"))[1]
 
 
 def summary(record: Record, box: Box) -> list[Line]:
@@ -41,20 +25,7 @@ def summary(record: Record, box: Box) -> list[Line]:
     now = record.snapshot
     if now is None or (now.audits is None and not now.expelled):
         return []
-    lines: list[Line] = []
-    if now.audits is not None:
-        tone: Tone = "bad" if now.audits.today.disagree else "plain"
-        lines += _said("audits", audits_today(now.audits), box, tone)
-    if now.trust:
-        lines.append(pair("members", _members(now), labels=LABELS))
-    shown = now.expelled[-MOST_EXPELLED:]
-    for number, out in enumerate(reversed(shown)):
-        lines += _said("expelled" if number == 0 else "", out.reason, box, "bad")
-    for step in dict.fromkeys(map(next_step, shown)):
-        lines += _said("evidence", step, box, "muted")
-    if small := not_judged(now):
-        lines += _said("too few", small, box, "warn")
-    return [cut(found, box.width) for found in lines[: box.height]]
+    return status.lines_of(status.trust(now), box, LABELS, most=MOST_LINES)
 
 
 def details(now: Snapshot | None, peer: str, known: TrustView | None, box: Box) -> list[Line]:
@@ -63,7 +34,7 @@ def details(now: Snapshot | None, peer: str, known: TrustView | None, box: Box) 
         return []
     if known is None:
         return _said("trust", "it has nothing to its name yet", box, "muted")
-    told = f"{_WORDS.get(known.standing, known.standing)}: {known.words}"
+    told = f"{status.STANDINGS[known.standing][0]}: {known.words}"
     lines = _said("trust", told, box, tone_of(known.standing))
     if known.audits.drawn:
         found = f"{known.audits.drawn} of its contributions: {audit_results(known.audits)}"
@@ -74,17 +45,6 @@ def details(now: Snapshot | None, peer: str, known: TrustView | None, box: Box) 
         lines += _said("invited by", _invited(known.invited_by), box, "plain")
     steps = [next_step(out) for out in now.expelled if out.peer == peer]
     return [*lines, *(found for step in steps for found in _said("evidence", step, box, "muted"))]
-
-
-def _members(now: Snapshot) -> Line:
-    """Return how many members have each standing."""
-    counts = Counter[str](one.standing for one in now.trust)
-    pieces: list[Span] = []
-    for standing, tone in _TONES.items():
-        if counts[standing]:
-            comma = ", " if pieces else ""
-            pieces.append(Span(f"{comma}{counts[standing]} {_WORDS.get(standing, standing)}", tone))
-    return tuple(pieces)
 
 
 def _invited(above: list[str]) -> str:

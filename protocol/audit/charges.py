@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.token_bucket import Rate, TokenBuckets
@@ -22,7 +23,7 @@ from protocol.wire.envelope import verify
 from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
 
 KIND: Final = "audit-charge"
-FEWEST: Final = 3
+FEWEST: Final = limits.FEWEST_TO_CONVICT
 """Members of a stage of which a majority can expel one."""
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""

@@ -12,7 +12,7 @@ from client.control.snapshot import (
     SampleView,
 )
 from client.control.updates import HeldOutPoint, StepPoint
-from client.ui.header import drain_words, header, reason
+from client.ui.header import header, reason
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
 from client.views.dashboard import loss
@@ -21,6 +21,7 @@ from client.views.logs import event_details, log_rows, log_title
 from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
+from client.views.status import drain_words
 from client.views.swarm import samples, samples_height, swarm_head
 from tests.ui.examples import (
     ANNA,
@@ -113,7 +114,7 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     assert [point.loss for point in record.held_out_curve()] == [5.5, 3.5]
     record.snapshot = replace(record.snapshot, held_out=told)
     lines = loss(record, Box(70, 16))
-    assert "3.500 held out at 4, told by 2 of 3, 5.050 bits/byte" in plain(lines)
+    assert "held out  3.500 at step 4, 5.050 bits/byte, told by 2 of 3 members" in plain(lines)
     assert any(span.tone == "second" for line in lines[2:] for span in line)
     alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
     record.snapshot = alone

@@ -24,7 +24,7 @@ from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 SAYS = {
     "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "serve it"),
-    "swarm": ("progress", "exactness", "0 microbatches counted twice", "capacity/s"),
+    "swarm": ("progress", "counted twice", "0 counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
     "matching": ("Who does which part, and why", "You hold part 2 of 3", "v numbers"),
     "recovery": ("1 fault, all repaired", "was lost", "noticed", "replaced", "✓"),
@@ -460,7 +460,7 @@ def test_what_the_model_is_for_stands_in_the_swarm_tab() -> None:
         await on.feed([people(purpose="Haiku in Basque")])
         await on.press("2")
         assert "for       Haiku in Basque" in on.text()
-        assert "exactness" in on.text()
+        assert "counted twice" in on.text()
 
     play(scene)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from client.cli.matching.matches_text import whole_report
 from client.cli.reach.home import running_home
 from client.cli.reach.running import (
     connect,
@@ -16,13 +15,13 @@ from client.cli.reach.running import (
     not_running,
     wait_for_ending,
 )
-from client.cli.terminal.contributors_text import leaderboard_lines
-from client.cli.terminal.output import print_moment, printable, say
+from client.cli.terminal.members_text import members_text
+from client.cli.terminal.output import print_moment, say
 from client.cli.terminal.parameters import RunningSwarm
-from client.cli.terminal.sections import members_text, peers_text, stages_text
-from client.cli.terminal.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
+from client.views import report
+from client.views.status import one_line
 
 WATCH_S = 1.0
 Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
@@ -69,7 +68,7 @@ def status(
                     data, words = _looked(node, now, section)
                     print_moment(data, words, as_json=json, watch=watch)
                 elif shown != (shown := (now.state, now.step)):
-                    print(printable(progress_line(now)), flush=True)
+                    print(one_line(now), flush=True)
                 if not watch:
                     break
                 time.sleep(WATCH_S)
@@ -86,16 +85,16 @@ def _looked(
     """Return what is shown, for programs, and how to say it."""
     match section:
         case "peers":
-            return now, partial(peers_text, now)
+            return now, partial(report.peers_report, now)
         case "stages":
-            return now, partial(stages_text, now)
+            return now, partial(report.stages_report, now, node.matches())
         case "leaderboard":
-            return now, lambda: "\n".join(leaderboard_lines(now.contributors, now.peer))
+            return now, partial(report.leaderboard_report, now.contributors, now.peer)
         case "members":
             members = node.members()
             return members, partial(members_text, members, now)
         case "matches":
             matches = node.matches()
-            return matches, partial(whole_report, now, matches)
+            return matches, partial(report.matches_report, now, matches)
         case None:
-            return now, partial(status_report, now)
+            return now, partial(report.status_report, now, node.matches())

@@ -13,9 +13,9 @@ from collections.abc import MutableMapping
 import trio
 
 from client.cli.terminal.output import printable
-from client.cli.terminal.status_text import progress_line
 from client.control.methods import ControlApi
 from client.control.snapshot import Snapshot
+from client.views.status import one_line as progress_line
 
 STATUS_S = 10.0
 EXTENSION_S = 60.0

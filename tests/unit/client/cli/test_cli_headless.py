@@ -31,7 +31,6 @@ from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
-from client.cli.terminal.status_text import status_report
 from client.config import Settings
 from client.control.snapshot import (
     AuditsView,
@@ -43,6 +42,7 @@ from client.control.snapshot import (
 )
 from client.errors import UserError
 from client.events import Event, LogLine
+from client.views.report import status_report
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -193,7 +193,7 @@ def test_the_status_says_what_is_made_of_the_device() -> None:
         "computes  stage 1 2 GFLOP/s, 25.0 % of the device's peak (MFU), 50.0 % while it computes"
         in lines
     )
-    assert "measured  8 TFLOP/s in fp32; copies 2.0 GB/s to the GPU, 3.0 GB/s back" in lines
+    assert "measured  8 TFLOP/s in fp32; copies 2.00 GB/s to the GPU, 3.00 GB/s back" in lines
     assert [line for line in lines if line.startswith("card")] == [
         "card      cuda:1: 70 of 300 W, 61 °C"
     ]

@@ -15,15 +15,13 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.models.card import Facts, card
 from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import find_home
-from client.cli.terminal.contributors_text import leaderboard_lines
-from client.cli.terminal.sections import peers_text, stages_text
-from client.cli.terminal.status_text import status_report
 from client.config import Settings
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions, KeptLine
+from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
@@ -68,11 +66,10 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
     )
     text = status_report(now)
     assert "for       Haiku in Basque" in text
-    assert f"volunteer {ME}, called My PC" in text
-    assert "Anna (4AphPb) (serving" in text
-    assert "Anna (9CqrSt) (serving" in text
+    assert f"you are   My PC (lepeer), {ME}" in text
     assert "60 vouched for by others, place 2" in text
-    assert "this volunteer, Anna (4AphPb), Anna (9CqrSt)" in stages_text(now)
+    for shown in (text, stages_report(now)):
+        assert "◆ you 1.00/s   ● Anna (4AphPb) 1.00/s   ● Anna (9CqrSt) 1.00/s" in shown
     bare = status_report(example_snapshot())
     assert "for " not in bare.splitlines()[1]
     assert "by its own count: volunteer status leaderboard" in bare
@@ -80,7 +77,8 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
 
 def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
     now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
-    assert peers_text(now).splitlines()[1].split()[:2] == [ANNA, "Anna"]
+    row = next(line for line in peers_report(now).splitlines() if ANNA in line)
+    assert "Anna" in row
     words = "4AphPb is down; 9CqrSt took over"
     event = EventView(
         seq=1,
@@ -96,14 +94,12 @@ def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
 
 
 def test_the_leaderboard_marks_what_one_alone_says() -> None:
-    lines = list(leaderboard_lines(BOARD, ME))
+    lines = leaderboard_report(BOARD, ME).splitlines()
     assert lines[1].split()[:4] == ["1", "4AphPb", "Anna", "420"]
     assert "2 others" in lines[1]
-    assert "(you)" in lines[2]
-    assert "30*" in lines[3]
-    assert any(line.startswith("*") for line in lines)
-    (empty,) = leaderboard_lines([], ME)
-    assert "nobody's work is vouched for yet" in empty
+    assert lines[2].split()[2] == "you"
+    assert lines[3].endswith("1: too few")
+    assert "Nobody's work is vouched for yet" in leaderboard_report([], ME)
 
 
 def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
