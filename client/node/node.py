@@ -209,10 +209,6 @@ def _note_begin(folders: Folders, target: Target) -> None:
     RunRecord(folders.data).begin(swarm, name)
 
 
-class _Stopped(Exception):
-    """The user stopped the node before it had found its swarm."""
-
-
 async def _with_stop(
     find: Callable[..., object], stop: trio.Event, *arguments: object
 ) -> SwarmFile | None:
