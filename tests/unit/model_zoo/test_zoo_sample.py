@@ -43,7 +43,7 @@ def test_no_token_beyond_a_byte_is_drawn() -> None:
     spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=1000)
     model = build_whole(spec, seed=0)
     with torch.no_grad():
-        model.get_parameter("head.proj.weight")[256:] = 100.0
+        model.get_parameter("lm_head.weight")[256:] = 100.0
     assert generate(model, "a", 5) is not None
 
 
@@ -81,7 +81,7 @@ def test_text_comes_as_it_is_drawn() -> None:
 def test_top_p_leaves_the_tokens_that_reach_it() -> None:
     model = build_whole(SPEC, seed=0)
     with torch.no_grad():
-        model.get_parameter("head.proj.weight").mul_(20)
+        model.get_parameter("lm_head.weight").mul_(20)
         probabilities = model(torch.tensor([[97]]))[0, -1].softmax(dim=0)
     likely = probabilities.sort(descending=True)
     needed = int((likely.values.cumsum(dim=0) < 0.5).sum()) + 1

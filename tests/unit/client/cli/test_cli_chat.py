@@ -58,8 +58,8 @@ def spied(model: Stage) -> list[list[int]]:
 
 def always(model: Stage, token: int) -> None:
     with torch.no_grad():
-        model.get_parameter("head.norm.weight").zero_()
-        model.get_parameter("head.proj.weight").zero_()
+        model.get_parameter("model.norm.weight").zero_()
+        model.get_parameter("lm_head.weight").zero_()
 
     def likeliest(_: object, __: object, logits: torch.Tensor) -> torch.Tensor:
         logits[..., token] += 100.0
