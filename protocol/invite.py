@@ -98,7 +98,7 @@ class SwarmFile:
 Target = Invite | SwarmFile | Address
 
 
-class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+class _Document(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """JSON layout of a ``.swarm`` file."""
 
     volunteer: Literal[1]
@@ -109,6 +109,8 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(max_length=MAX_PEERS),
     ]
     ticket: Annotated[str, Meta(max_length=64)] | None = None
+    secret: None = None
+    """Earlier versions wrote it into every file."""
 
 
 _documents = msgspec.json.Decoder(_Document)

@@ -87,3 +87,6 @@ MAX_CERTIFIED_STAGES = 64
 """A waypoint of more stages does not fit a header; such runs have none."""
 MAX_PART_BYTES = 640
 """The part of a waypoint about one stage, encoded."""
+
+FEWEST_TO_CONVICT = 3
+"""Members of a stage of which a majority can expel one."""

@@ -126,7 +126,7 @@ COMMANDS: Final[dict[str, Command]] = {
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --private: volunteer members says who answers for whom.",
+        "Only in swarms founded with --private: volunteer status members shows the tree.",
     ),
     "extend": Command(
         TAKE_PART,
@@ -181,7 +181,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("attach", "the screen; d closes it"),
             ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-            ("attach --record run.jsonl", "record to a file, for volunteer replay"),
         ),
     ),
     "status": Command(
@@ -191,6 +190,9 @@ COMMANDS: Final[dict[str, Command]] = {
             ("status", "once"),
             ("status --watch", "every second"),
             ("status --watch --plain", "a line per step, for screen readers and logs"),
+            ("status peers", "who is near, and how far each is trusted; also stages, members"),
+            ("status matches", "why this volunteer has its stages"),
+            ("status leaderboard", "who contributed how much, as others counted it"),
             ("status --json | jq .loss", "for programs"),
         ),
     ),
@@ -204,16 +206,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that "
         "cannot be opened only the socket is known: root sees all.",
     ),
-    "peers": Command(
-        WATCH,
-        "List the members of the swarm and the stages they hold.",
-        (("peers --json | jq '.peers | length'", "how many there are"),),
-    ),
-    "members": Command(
-        WATCH,
-        "List who belongs to a swarm that is entered by invitation, and who invited whom.",
-        (("members --json", "for programs"),),
-    ),
     "evidence": Command(
         WATCH,
         "Show, save and check the evidence by which members were expelled.",
@@ -223,19 +215,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("evidence verify bad.bin", "on any machine; exit code 1 if it proves nothing"),
         ),
         nested=True,
-    ),
-    "stages": Command(
-        WATCH, "List the model's stages and who serves them.", (("stages", "as a table"),)
-    ),
-    "matches": Command(
-        WATCH,
-        "Show why this volunteer has its stages.",
-        (
-            (
-                "matches --swarm my-swarm --watch",
-                "your stages, all stages, why you moved",
-            ),
-        ),
     ),
     "events": Command(
         WATCH,
@@ -252,27 +231,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("logs -n 50", "the last 50 lines"),
             ("logs -f --level warning", "follow warnings and errors"),
             ("logs --since 18:00", "the lines since then"),
-        ),
-    ),
-    "leaderboard": Command(
-        WATCH,
-        "List who contributed how much, as other volunteers counted it.",
-        (
-            ("leaderboard", "of the only swarm known here, running or not"),
-            ("leaderboard --json", "for programs"),
-        ),
-    ),
-    "credit": Command(
-        WATCH,
-        "Show what this volunteer has contributed to its swarms.",
-        (("credit --json", "for programs"),),
-    ),
-    "replay": Command(
-        WATCH,
-        "Play a recorded run in the terminal interface.",
-        (
-            ("attach --record run.jsonl", "make a recording first"),
-            ("replay run.jsonl --speed 10", "play it ten times as fast"),
         ),
     ),
     "checkpoint": Command(
@@ -304,11 +262,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("chat", "in the terminal; Ctrl-D ends"),
             ('chat --system "Answer briefly." --top-p 0.9', "where the tokenizer has a template"),
-            ("chat --json < questions.txt", "a line of JSON for each line"),
+            ("chat --model model", "a folder of volunteer export: it starts sooner"),
+            ("chat < questions.txt", "a line of text for each line"),
         ),
         "In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. "
-        "A model whose tokenizer has no chat template continues your text. Every token is computed "
-        "from all before it, so that long conversations are slow.",
+        "A model whose tokenizer has no chat template continues your text. It needs transformers: "
+        'pip install "volunteer[hf]".',
     ),
     "export": Command(
         USE,
@@ -433,14 +392,14 @@ COMMANDS: Final[dict[str, Command]] = {
                 "plan --swarm x.swarm --table machines.toml",
                 "for a founded swarm",
             ),
-            ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
+            ("plan --machines 8 --tokens 1000000000", "how long so many tokens take"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
-        "A table lists kinds of machines, each under [[machine]], with any of name, count, "
-        "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
-        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are '
-        'left out are measured on this machine. With host_memory = "64GB" a card keeps there '
-        "what does not fit beside a stage's parameters.\n\n"
+        "A table lists groups of equal machines, each under [[machine]], with any of name, count, "
+        "gflops (or tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: "
+        'count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out '
+        "are measured on this machine. One with several devices has the speed of all and the "
+        "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
         "counted: leaving and joining, second stages, checkpoints.",
     ),

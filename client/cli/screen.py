@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from client.cli.reach.running import ending_words, not_running, wait_for_ending
@@ -24,34 +23,22 @@ def can_draw() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def show(
-    socket: Path, folders: Folders | None, record: Path | None = None, *, plain: bool = False
-) -> int:
+def show(socket: Path, folders: Folders | None, *, plain: bool = False) -> int:
     """Show the node that listens on ``socket`` until the user leaves; the node continues.
 
     Args:
         socket: its control socket.
         folders: of the home that records the node's end; None: it is on another machine.
-        record: file to write what is shown to.
         plain: one line instead of the interface.
-
-    Raises:
-        UserError: the recording cannot be written.
     """
     if plain or not can_draw():
         return follow(socket, folders)
     from client.cli.settings.config_file import save_setting
     from client.ui.app import run
     from client.ui.source.live import LiveSource
-    from client.ui.source.recording import Recorder
 
-    recorder = None
-    if record is not None:
-        with ControlClient(socket) as node:
-            name, version = node.greeting.swarm_name, node.greeting.client
-        recorder = Recorder(record, version, name, time.time())
     how_it_ended = RunRecord(folders.data).ending if folders is not None else None
-    return run(LiveSource(socket, recorder, how_it_ended), save=save_setting)
+    return run(LiveSource(socket, how_it_ended), save=save_setting)
 
 
 def follow(socket: Path, folders: Folders | None) -> int:

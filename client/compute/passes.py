@@ -21,7 +21,6 @@ from client.compute.payload import Buffer
 from client.compute.replica import Replica
 from client.compute.replies import (
     BackwardDone,
-    Dropped,
     Evaluated,
     Forwarded,
     LossComputed,
@@ -29,7 +28,6 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Backward,
-    Drop,
     Evaluate,
     Forward,
     ForwardBackward,
@@ -212,16 +210,6 @@ def evaluate(
     if not loss_sum <= LARGEST_LOSS:
         raise PoisonedTensor("the loss is not finite or of absurd magnitude")
     return Evaluated(loss_sum=loss_sum), sent
-
-
-def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:
-    """Free kept graphs; unknown microbatches are no error."""
-    dropped = [
-        slot.graphs.pop(microbatch, None)
-        for slot in replica.slots
-        for microbatch in request.microbatches
-    ]
-    return Dropped(graphs=len(dropped) - dropped.count(None)), []
 
 
 def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b"") -> StageInput:

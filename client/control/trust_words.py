@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from client.control.snapshot import AuditCounts, AuditsView, ExpelledView, Snapshot
-from protocol.audit.charges import FEWEST
-
-
-def audits_today(audits: AuditsView) -> str:
-    """Return today's audits: ``3 of 412 contributions audited today, all agree``."""
-    found = f", {audit_results(audits.today)}" if audits.today.drawn else ""
-    of = audits.contributions_today
-    return f"{audits.today.drawn} of {of} contributions audited today{found}"
+from client.control.snapshot import AuditCounts, ExpelledView, Snapshot
+from protocol.limits import FEWEST_TO_CONVICT as FEWEST
 
 
 def audit_results(found: AuditCounts) -> str:
@@ -41,5 +34,5 @@ def not_judged(now: Snapshot) -> str:
 def next_step(out: ExpelledView) -> str:
     """Return where to see why somebody was expelled."""
     if out.by == "inviter":
-        return "volunteer members"
+        return "volunteer status members"
     return "volunteer evidence save FILE, which anybody can verify"

@@ -1,8 +1,7 @@
 """One connection to a node's control socket, which receives answers and updates.
 
-Blocking; every wait has a deadline. Lines are bounded and typed. Commands use it through
-``ControlClient``, which waits for each answer; the screen, which waits for several things, uses it
-directly.
+Blocking; every wait has a deadline. Lines are bounded and typed. It is used through
+``ControlClient``, which waits for each answer.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ Answered = TypeVar("Answered")
 
 class WireError(Exception):
     """The node does not answer, breaks the protocol, or refuses."""
-
-    nobody = False
-    """Whether there is no node at all."""
 
 
 class Gone(WireError):
@@ -76,9 +72,7 @@ class Wire:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            failure = Gone(error.strerror or str(error))
-            failure.nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
-            raise failure from error
+            raise Gone(error.strerror or str(error)) from error
 
     def close(self) -> None:
         """End the connection; the node goes on."""
@@ -95,8 +89,8 @@ class Wire:
             raise Gone("the connection broke") from error
         return number
 
-    def receive(self, timeout_s: float, wake: socket.socket | None = None) -> Received | None:
-        """Return the next line, None if none comes in time or ``wake`` becomes readable.
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next line, None if none comes in time.
 
         Raises:
             Gone: the connection ended.
@@ -105,9 +99,8 @@ class Wire:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             left_s = max(0.0, deadline - time.monotonic())  # else a slow line could last for ever
-            watched = [self._socket] if wake is None else [self._socket, wake]
             try:
-                ready, _, _ = select.select(watched, [], [], left_s)
+                ready, _, _ = select.select([self._socket], [], [], left_s)
                 if self._socket not in ready:
                     return None
                 chunk = self._socket.recv(256 * 1024)

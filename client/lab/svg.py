@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from client.ui.model.plot import ticks
-
 WIDTH, HEIGHT, LEGEND = 860, 460, 180
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 62, 62
 INK, MUTED, GRID, EVENT = "#1f2933", "#616e7c", "#e4e7eb", "#dc2626"
@@ -189,3 +187,15 @@ def _turned(x: float, y: float, words: str) -> str:
         f'<text transform="translate({x:.1f} {y:.1f}) rotate(-90)" fill="{INK}" '
         f'text-anchor="middle">{escape(words)}</text>'
     )
+
+
+def ticks(values: Sequence[float], wanted: int = 6) -> list[float]:
+    """Return at least two round numbers, evenly spaced, that enclose ``values``."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / wanted
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]

@@ -24,9 +24,9 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from client.net.addresses import Destination
-from client.net.pacing import TokenBucket
 from protocol.hosts import PREFIX_BITS, Number, is_global, is_loopback, machine_of
 from protocol.ids import PeerId
+from protocol.token_bucket import TokenBucket
 
 UNPROVEN_S = 60.0
 LIKELY_S = 5.0

@@ -21,12 +21,13 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.pacing import Pacing, TokenBucket
+from client.net.pacing import Pacing
 from client.net.queues import BoundedQueue
 from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.token_bucket import TokenBucket
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
 from protocol.wire.messages import (
     Message,

@@ -28,9 +28,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from client.net.pacing import TokenBucket
 from protocol.hosts import is_loopback, machine_of, prefix_of
 from protocol.ids import PeerId
+from protocol.token_bucket import TokenBucket
 
 V = TypeVar("V")
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import trio
 
+from protocol.token_bucket import TokenBucket
+
 BURST_S = 0.25
 """Unused capacity of at most this long may be used at once."""
 MIN_BURST_BYTES = 256 * 1024
@@ -41,38 +43,6 @@ class Rates:
 
     upload_bytes_per_s: int = 0
     download_bytes_per_s: int = 0
-
-
-class TokenBucket:
-    """A token bucket: a reservation of bytes returns the time to wait, in order of reservation.
-
-    Bytes whose wait is over never exceed ``burst + rate * time``.
-
-    Args:
-        rate_bytes_per_s: rate of refilling.
-        burst_bytes: capacity; the bucket starts full.
-        now: monotonic seconds.
-    """
-
-    def __init__(self, rate_bytes_per_s: float, burst_bytes: float, now: float) -> None:
-        self._rate, self._burst = rate_bytes_per_s, burst_bytes
-        self._tokens, self._counted = burst_bytes, now
-
-    def reserve(self, size_bytes: int, now: float) -> float:
-        """Reserve bytes, perhaps on credit; return the seconds to wait for them."""
-        self._refill(now)
-        self._tokens -= size_bytes
-        return max(0.0, -self._tokens / self._rate)
-
-    def wait_s(self, size_bytes: int, now: float) -> float:
-        """Return the seconds that ``reserve`` would return, and reserve nothing."""
-        self._refill(now)
-        return max(0.0, (size_bytes - self._tokens) / self._rate)
-
-    def _refill(self, now: float) -> None:
-        earned = self._rate * max(0.0, now - self._counted)
-        self._counted = max(now, self._counted)
-        self._tokens = min(self._burst, self._tokens + earned)
 
 
 class Yielding:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import trio
 
-from client.net.pacing import TokenBucket
 from protocol.ids import PeerId
+from protocol.token_bucket import TokenBucket
 
 INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES = 32 * 1024, 512 * 1024
 """Limits of each stranger: the records of a large swarm that a peer sends before its own advert

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import trio
 
 from client.net.errors import ConnectionLost
-from client.net.pacing import TokenBucket
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.transport import Buffer
 from client.net.windows import WindowBudget
@@ -38,6 +37,7 @@ from client.net.yamux_stream import (
     YamuxStream,
 )
 from protocol.errors import RemoteProtocolError
+from protocol.token_bucket import TokenBucket
 
 MAX_REPLY_BYTES = 64 * 1024
 """Replies (pongs, window updates, resets) that may wait to be sent: 5461 frames."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from client.control.snapshot import AuditCounts, ExpelledView, TrustView
-from client.store.audits import AuditedMember, Tally
+from client.store.records import AuditedMember, Tally
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.stage.held_stages import HeldStages

@@ -1,6 +1,6 @@
 """The terminal interface: shows a node's state from its control socket; it runs apart from the
 node.
 
-``source`` brings updates (live or recorded), ``model`` turns them into lines of words, ``widgets``,
-``panes`` and ``dialogs`` show those, ``app`` puts them together. Only the last four know Textual.
+``source`` brings updates, ``client.views`` turns them into words, ``widgets``, ``panes`` and
+``dialogs`` show those, ``app`` puts them together. Only the last four know Textual.
 """

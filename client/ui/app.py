@@ -19,21 +19,17 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
 from client.errors import UserError
-from client.ui import themes
+from client.ui import diagnostics, themes
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.detail import DetailDialog
 from client.ui.dialogs.dialog import Dialog
 from client.ui.dialogs.edit import EditDialog
 from client.ui.dialogs.help import HelpDialog
 from client.ui.dialogs.invite import InviteDialog
+from client.ui.gone import gone, is_gone
+from client.ui.header import header
 from client.ui.keys import TABS, key_items, tab_items
-from client.ui.model import diagnostics
-from client.ui.model.gone import gone, is_gone
-from client.ui.model.header import header
-from client.ui.model.leaving import Way, farewell, ways
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting, how_to_change, what_it_does
-from client.ui.model.span import Box, Line, line
+from client.ui.leaving import Way, farewell, ways
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.matching import MatchingPane
@@ -46,10 +42,13 @@ from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
 from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
-from client.ui.text import clean, wrap
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.ui.widgets.strips import ItemBar
+from client.views.record import Record
+from client.views.settings import Setting, how_to_change, what_it_does
+from client.views.span import Box, Line, line
+from client.views.text import clean, wrap
 
 LOOK_S = 0.25
 DRAW_SHARE = 0.025
@@ -62,7 +61,7 @@ Save = Callable[[str, str], str]
 
 
 class VolunteerApp(App[int]):
-    """One view of one node, or of a recording."""
+    """One view of one node."""
 
     TITLE = "volunteer"
     CSS = """
@@ -153,10 +152,6 @@ class VolunteerApp(App[int]):
         Binding("x", "copy", "Copy diagnostics", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
-        Binding("space", "play('hold')", "Hold", show=False),
-        Binding("full_stop", "play('next')", "Next", show=False),
-        Binding("plus,equals_sign", "play('faster')", "Faster", show=False),
-        Binding("minus", "play('slower')", "Slower", show=False),
     ]
 
     def __init__(
@@ -210,7 +205,7 @@ class VolunteerApp(App[int]):
             yield MatchingPane(record, id="matching")
             yield RecoveryPane(record, id="recovery")
             yield LogsPane(record, id="logs")
-            yield SettingsPane(record, self._load, self._source.live, id="settings")
+            yield SettingsPane(record, self._load, id="settings")
         yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield ItemBar(id="keys")
@@ -234,7 +229,7 @@ class VolunteerApp(App[int]):
         """Return the commands of the palette."""
         for number, (_, name) in enumerate(TABS, 1):
             yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
-        if self._source.live and self.link.state == "live":
+        if self.link.state == "live":
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
             yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
             yield SystemCommand("Finish", "Drain the stages, save, leave", self.action_finish)
@@ -280,7 +275,7 @@ class VolunteerApp(App[int]):
         self.query_one("#tabs", ItemBar).show(tab_items(number))
         paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
         answers = self.link.state == "live"
-        items = key_items(self.pane, self._source.live, paused, answers=answers)
+        items = key_items(self.pane, paused, answers=answers)
         self.query_one("#keys", ItemBar).show(items)
         self.pane.show()
         if isinstance(self.screen, Dialog):
@@ -310,11 +305,11 @@ class VolunteerApp(App[int]):
         return [line((part, "warn")) for part in wrap(f"{size} {needs}", box.width)]
 
     def _ways(self) -> list[Way]:
-        return ways(self.record, self._source.live, self.link)
+        return ways(self.record, self.link)
 
     def _answers(self) -> bool:
         """Whether a node can carry out a key's command; otherwise the user is told."""
-        if self._source.live and self.link.state != "live":
+        if self.link.state != "live":
             self.notify(NOT_DONE, severity="warning", markup=False)
             return False
         return True
@@ -355,9 +350,7 @@ class VolunteerApp(App[int]):
 
     def action_finish(self) -> None:
         """Drain the stages, after the user has seen the costs."""
-        if not self._source.live:
-            self.notify("this is a recording", severity="warning", markup=False)
-        elif self._answers():
+        if self._answers():
             self.push_screen(AskDialog("Finish?", self._finishing), self._go_way)
 
     def _finishing(self) -> list[Way]:
@@ -379,9 +372,7 @@ class VolunteerApp(App[int]):
 
     def _go_way(self, way: str | None) -> None:
         if way == "detach":
-            self.farewell = (
-                farewell(self.record, self.link, self.leaving) if self._source.live else ""
-            )
+            self.farewell = farewell(self.record, self.link, self.leaving)
             self.exit(0)
         elif way is not None:
             self.leaving = True
@@ -443,16 +434,11 @@ class VolunteerApp(App[int]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(HelpDialog(self._source.live))
+        self.push_screen(HelpDialog())
 
     def action_colours(self) -> None:
         """Change between light and dark."""
         self.theme = themes.DARK if self.theme == themes.LIGHT else themes.LIGHT
-
-    def action_play(self, what: str) -> None:
-        """Hold, step or speed up a recording."""
-        if not self._source.live:
-            self._source.command(what)
 
     def on_item_bar_clicked(self, event: ItemBar.Clicked) -> None:
         """Perform the clicked action."""
@@ -497,7 +483,7 @@ def run(
     """Show a source until the user leaves; return the exit code of the command.
 
     Args:
-        source: a node or a recording.
+        source: a node.
         ascii_only: draw with ASCII alone; None: by the terminal's abilities.
         light: light colours; None: by the terminal's background.
         save: writes a setting; None: the Settings tab only says how to change one.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.ui.model.span import Span, line
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.widgets.strips import Item
+from client.views.span import Span, line
 
 TABS: Final = (
     ("dashboard", "Dashboard"),
@@ -33,7 +33,6 @@ KEYS: Final = (
     ("x", "copy diagnostics, without addresses and secrets"),
     ("Ctrl+P", "commands by name, light and dark colours"),
 )
-REPLAY_KEYS: Final = (("Space", "stop or continue"), (".", "one update"), ("+ -", "faster, slower"))
 
 
 def tab_items(chosen: int) -> list[Item]:
@@ -48,20 +47,18 @@ def tab_items(chosen: int) -> list[Item]:
     return items
 
 
-def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> list[Item]:
+def key_items(pane: Pane, paused: bool, *, answers: bool = True) -> list[Item]:
     """Return the keys of ``pane``, the most important first.
 
-    Keys that need a node are in brackets and do nothing unless it ``answers``. ``live``: the source
-    is a node, no recording; ``paused``: the node is paused.
+    Keys that need a node are in brackets and do nothing unless it ``answers``. ``paused``: the node
+    is paused.
     """
     keys, unable = list[tuple[str, str, str]](), list[Item]()
-    if live and answers:
+    if answers:
         keys += [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
-    elif live:
-        unable = [_unable("p", "pause", "pause"), _unable("f", "finish", "finish")]
     else:
-        keys += [("space", "hold", "play('hold')"), ("+ -", "speed", "play('faster')")]
-    keys += [("d", "detach" if live and answers else "close", "detach"), ("q", "quit", "go")]
+        unable = [_unable("p", "pause", "pause"), _unable("f", "finish", "finish")]
+    keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
     if pane.can_sort:
@@ -71,7 +68,7 @@ def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> 
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
     keys += [("?", "help", "help"), ("x", "copy", "copy")]
-    if live and answers:
+    if answers:
         keys.append(("i", "invite", "invite"))
     keys.append(("^p", "commands", "command_palette"))
     shown = [

@@ -8,7 +8,7 @@ from typing import Final
 from rich.style import Style
 from textual.theme import Theme
 
-from client.ui.model.span import TONES
+from client.views.span import TONES
 
 DARK: Final = "volunteer-dark"
 LIGHT: Final = "volunteer-light"

@@ -8,30 +8,29 @@ State: the newest charge of each author against each member, for an hour.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
 
 KIND: Final = "audit-charge"
-FEWEST: Final = 3
+FEWEST: Final = limits.FEWEST_TO_CONVICT
 """Members of a stage of which a majority can expel one."""
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64
 MAX_AUTHORS: Final = 32
-SPACING_S: Final = 1.0
-"""Between two charges of an author that are verified, in the long run."""
-AT_ONCE: Final = 16
-"""Of them that are verified at once: half of a full stage may be found out in one step."""
+VERIFIED: Final = Rate(1.0, 16)
+"""Charges of an author that are verified: half of a full stage may be found out in one step."""
 
 Reason = Literal["lies", "other", "sums", "fails"]
 WORDS: Final[dict[Reason, str]] = {
@@ -102,8 +101,8 @@ class Charges:
     def __init__(self, swarm: SwarmId) -> None:
         self._swarm = swarm
         self._kept: dict[tuple[int, PeerId], dict[PeerId, Kept]] = {}
-        self._heard: dict[PeerId, float] = {}
-        """By author: when no charge of it would be too early any more."""
+        self._verified = TokenBuckets[PeerId](MAX_MEMBERS * MAX_AUTHORS)
+        """By author."""
 
     def take(self, envelope: Envelope, now: float) -> Charge | None:
         """Keep a charge; None: it is known already, or comes too soon after the one before.
@@ -116,12 +115,11 @@ class Charges:
         known = self._kept.get(about, {}).get(author)
         if author == charge.member or (known is not None and known.envelope == envelope):
             return None
-        quiet_at = max(now, self._heard.get(author, -math.inf)) + SPACING_S
-        if envelope.kind != KIND or quiet_at > now + AT_ONCE * SPACING_S:
+        if envelope.kind != KIND or not self._verified.has(author, VERIFIED, now):
             return None
         verify(envelope, self._swarm)
         self._put(about, author, Kept(charge, envelope, now))
-        self._heard[author] = quiet_at
+        self._verified.take({author: VERIFIED}, now)
         return charge
 
     def restore(self, out: VotedOut, now: float) -> None:
@@ -179,8 +177,6 @@ class Charges:
         if author not in against and len(against) >= MAX_AUTHORS:
             del against[next(iter(against))]
         against[author] = kept
-        if len(self._heard) > MAX_MEMBERS * MAX_AUTHORS:
-            del self._heard[next(iter(self._heard))]
 
 
 def words_of(charges: Collection[Charge]) -> str:

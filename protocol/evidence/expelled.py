@@ -16,6 +16,7 @@ from protocol.effects import Effect, Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import check, words_of
 from protocol.ids import PeerId, SwarmId
+from protocol.token_bucket import TokenBucket
 from protocol.wire.messages import Evidence
 from protocol.wire.parts import Proof
 
@@ -41,22 +42,6 @@ class Expel:
     words: str
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """The number of proofs that a link, or all links together, may still bring."""
-
-    most: int
-    per_s: float
-    left: float
-    since: float
-
-    def has(self, now: float) -> bool:
-        """Whether there is one left, after what has come in since."""
-        refill = max(0.0, now - self.since) * self.per_s
-        self.left, self.since = min(self.most, self.left + refill), max(self.since, now)
-        return self.left >= 1
-
-
 class Expelled:
     """See the module's docstring.
 
@@ -71,9 +56,9 @@ class Expelled:
         self._proofs: dict[PeerId, Proof] = {}
         self._strangers: set[PeerId] = set()
         """Convicted peers that were no members: their proofs give way first."""
-        self._links: dict[PeerId, _Allowance] = {}
-        self._all = _Allowance(
-            MAX_PROOFS_OF_STRANGERS, PROOFS_OF_STRANGERS_PER_S, MAX_PROOFS_OF_STRANGERS, -math.inf
+        self._links: dict[PeerId, TokenBucket] = {}
+        self._of_strangers = TokenBucket(
+            PROOFS_OF_STRANGERS_PER_S, MAX_PROOFS_OF_STRANGERS, -math.inf
         )
         self._told = False
 
@@ -105,9 +90,7 @@ class Expelled:
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Tell a new link what we know."""
-        self._links[peer] = _Allowance(
-            MAX_PROOFS_OF_LINK, PROOFS_OF_LINK_PER_S, MAX_PROOFS_OF_LINK, now
-        )
+        self._links[peer] = TokenBucket(PROOFS_OF_LINK_PER_S, MAX_PROOFS_OF_LINK, now)
         return [Send(peer, Evidence(proof)) for proof in self._proofs.values()]
 
     def link_down(self, peer: PeerId) -> None:
@@ -142,11 +125,11 @@ class Expelled:
         """
         allowance = self._links.get(sender)
         known = PeerId(proof.first.signer) in self._peers
-        asked = [allowance] if member else [allowance, self._all]
-        if known or not all(one is not None and one.has(now) for one in asked):
+        if known or allowance is None or not allowance.has(1, now):
             return []
-        for one in filter(None, asked):
-            one.left -= 1
+        if not member and not self._of_strangers.take(1, now):
+            return []
+        allowance.take(1, now)
         return self._convict(proof, member=member, source=sender)
 
     def _convict(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import gain
 from protocol.matching.board import Notice, stage_levels
 from protocol.matching.context import Context
 from protocol.matching.gain import Move
-from protocol.matching.preferences import MAX_BUCKET, MICRO, TIE_BITS, Wish
+from protocol.matching.preferences import Wish
 from protocol.matching.prospects import Prospects
 
 PHASES = ("open", "quiet", "settled", "committed")
@@ -125,18 +124,3 @@ def blocking_moves(context: Context, now: float) -> list[Move]:
         and move.second != lowest
         and gain.objection(postings, stages, levels, move) is None
     ]
-
-
-class ScoreParts(NamedTuple):
-    """The terms of a score, without its tie-breaker."""
-
-    advantage: int
-    """log_1.1 rho: how much more the volunteer is worth here than anywhere else."""
-    size: float
-    """phi c_vs divided by lambda."""
-
-
-def score_parts(score: int) -> ScoreParts:
-    """Return the terms of a score."""
-    bucket, size = divmod(score >> TIE_BITS, MICRO)
-    return ScoreParts(bucket - MAX_BUCKET, size / 10_000)

@@ -26,6 +26,7 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.records import Held, RecordStore, Slot
+from protocol.token_bucket import TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records
 from protocol.wire.parts import DigestEntry
@@ -100,30 +101,6 @@ def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[Re
     yield RecordDigest(entries=part, want_reply=want_reply)
 
 
-@dataclass(slots=True)
-class Budget:
-    """A token bucket: ``burst_bytes`` at once, ``rate_bytes_per_s`` on average; starts full."""
-
-    burst_bytes: float
-    rate_bytes_per_s: float
-    refilled: float
-    """Monotonic seconds of the last refill."""
-    left_bytes: float = -1.0
-
-    def __post_init__(self) -> None:
-        self.left_bytes = self.burst_bytes
-
-    def spend(self, size_bytes: int, now: float) -> bool:
-        """Take ``size_bytes`` out of the bucket; False, and nothing taken, if it has fewer."""
-        refill = max(0.0, now - self.refilled) * self.rate_bytes_per_s
-        self.left_bytes = min(self.burst_bytes, self.left_bytes + refill)
-        self.refilled = max(self.refilled, now)
-        if self.left_bytes < size_bytes:
-            return False
-        self.left_bytes -= size_bytes
-        return True
-
-
 @dataclass(frozen=True, slots=True)
 class Received:
     """Result of a ``Records`` message: new records, records displaced by them, and effects."""
@@ -137,8 +114,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    answers: Budget
-    intake: Budget
+    answers: TokenBucket
+    intake: TokenBucket
 
 
 class Gossip:
@@ -154,8 +131,8 @@ class Gossip:
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Start gossiping over a new link; the peer with the lower id sends its digest first."""
         self._links[peer] = _Link(
-            Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
-            Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
+            TokenBucket(LINK_BYTES_PER_S, LINK_BURST_BYTES, now),
+            TokenBucket(LINK_BYTES_PER_S, LINK_BURST_BYTES, now),
         )
         if self._next_digest is None:
             self._next_digest = now + DIGEST_EVERY_S
@@ -195,7 +172,7 @@ class Gossip:
         result = Received([], [], [], [])
         link = self._links.get(sender)
         for envelope in message.records:
-            if link is None or not link.intake.spend(envelope_size(envelope), now):
+            if link is None or not link.intake.take(envelope_size(envelope), now):
                 break
             try:
                 offer = self._store.offer(envelope, sender, wall)
@@ -220,7 +197,7 @@ class Gossip:
             now: monotonic seconds, for the budget of answers.
         """
         link = self._links.get(sender)
-        if link is None or not link.answers.spend(DIGEST_COST_BYTES, now):
+        if link is None or not link.answers.take(DIGEST_COST_BYTES, now):
             return []
         slots = list(map(slot_of, message.entries))
         if len(slots) < 2 or any(a >= b for a, b in pairwise(slots)):
@@ -230,7 +207,7 @@ class Gossip:
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
         if message.want_reply and self._lacks_any(theirs):
             answer += self._digest(want_reply=False, first=slots[0], last=slots[-1])
-        affordable = takewhile(lambda part: link.answers.spend(message_size(part), now), answer)
+        affordable = takewhile(lambda part: link.answers.take(message_size(part), now), answer)
         return [Send(sender, part) for part in affordable]
 
     def open_digest(self, peer: PeerId) -> list[Effect]:

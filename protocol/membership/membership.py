@@ -58,6 +58,7 @@ from protocol.membership.view import (
     ViewChanged,
 )
 from protocol.recovery.stored import STORED
+from protocol.token_bucket import TokenBucket
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
@@ -67,7 +68,7 @@ REFRESH_SHARE: Final = 3
 """An advert is renewed after a third of its life, so that two renewals may be lost."""
 
 TOLD_OF_BURST: Final = 64
-TOLD_OF_EVERY_S: Final = 10.0
+TOLD_OF_PER_S: Final = 0.1
 """Of so many members unknown to us, at once and one more each time, may peers tell us that we have
 never worked with. Members that are there link with us, or those that we work with tell of them."""
 
@@ -121,8 +122,8 @@ class Membership:
         self.gossip = Gossip(own, self.records)
         self.proves: Callable[[], Proves | None] = lambda: None
         """Returns whom work has proven to us; None while we have closed no step ourselves."""
-        self._told_of, self._told_at = float(TOLD_OF_BURST), 0.0
-        """Unknown authors of which strangers to our work may still tell us, as of when."""
+        self._told_of = TokenBucket(TOLD_OF_PER_S, TOLD_OF_BURST, 0.0)
+        """Unknown authors of which strangers to our work may still tell us."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
         self._advert: Advert | None = None
@@ -479,10 +480,7 @@ class Membership:
             return True
         if envelope.kind != ADVERT:
             return False
-        since = (now - self._told_at) / TOLD_OF_EVERY_S
-        left = min(float(TOLD_OF_BURST), self._told_of + since)
-        self._told_of, self._told_at = max(left - 1, left % 1), now
-        return left >= 1
+        return self._told_of.take(1, now)
 
     def _learn(self, held: Held) -> list[MembershipEffect]:
         kind, key = held.slot

@@ -17,7 +17,7 @@ to one target and asks for it rarely, and strangers' requests do not use up the 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,17 +33,13 @@ from protocol.relay.messages import (
     Stop,
     WhereIs,
 )
+from protocol.token_bucket import Rate, TokenBuckets
 
+ASKS: Final = Rate(2.0, 64)
+ASKS_OF_STRANGERS: Final = Rate(0.5, 8)
+ASKS_OF_PAIR: Final = Rate(0.05, 8)
 MAX_ASKS: Final = 4096
-"""Budgets of requests that are remembered; the one unused for longest is forgotten."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Requests: so many per second, and so many at once."""
-
-    per_s: float
-    burst: float
+"""Buckets of requests that are remembered; the one unused for longest is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +77,9 @@ class RelayLimits:
     unfinished_s: float = 10.0
     idle_s: float = 60.0
     half_closed_s: float = 10.0
-    asks: Budget = Budget(2.0, 64.0)
-    asks_of_strangers: Budget = Budget(0.5, 8.0)
-    asks_of_pair: Budget = Budget(0.05, 8.0)
+    asks: Rate = ASKS
+    asks_of_strangers: Rate = ASKS_OF_STRANGERS
+    asks_of_pair: Rate = ASKS_OF_PAIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +222,6 @@ class _Reservation:
     prefix: str
 
 
-@dataclass(slots=True)
-class _Asks:
-    tokens: float
-    at: float
-
-
 @dataclass
 class RelayServer:
     """See the module's docstring.
@@ -250,7 +240,7 @@ class RelayServer:
     """When all circuits end, if we no longer relay."""
     _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
     _circuits: dict[int, _Circuit] = field(default_factory=dict)
-    _asks: OrderedDict[tuple[str, ...], _Asks] = field(default_factory=OrderedDict)
+    _asks: TokenBuckets[tuple[str, ...]] = field(default_factory=lambda: TokenBuckets(MAX_ASKS))
     """By asker, by target, and by both; they outlive links, or who comes again would begin anew."""
 
     @property
@@ -307,7 +297,7 @@ class RelayServer:
         return min((*dues, *(held.expires for held in self._reservations.values())), default=None)
 
     def _on_asked(self, asked: Asked, now: float) -> list[RelayEffect]:
-        if not self._allows(("of", asked.peer), self.limits.asks, now):
+        if not self._asks.take({("of", asked.peer): self.limits.asks}, now):
             refusal = self._refuse(asked, "too-often")
             return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
         if asked.relayed:
@@ -355,17 +345,17 @@ class RelayServer:
         if target not in self._reservations or now >= self._until:
             return self._refuse(asked, "no-reservation")
         limits = self.limits
-        if not self._allows(("pair", asker, target), limits.asks_of_pair, now):
+        if not self._asks.take({("pair", asker, target): limits.asks_of_pair}, now):
             return [*self._refuse(asked, "too-often"), Penalise(asker, "relay-flood", 2)]
         if self._is_full(asked, target):
             return self._refuse(asked, "full")
-        whose, budget = ("for", limits.asks)
+        whose, rate = ("for", limits.asks)
         if not asked.member:
-            whose, budget = ("strangers-for", limits.asks_of_strangers)
-        share = Budget(limits.prefix_share * budget.per_s, limits.prefix_share * budget.burst)
-        if asked.prefix and not self._allows((whose, target, asked.prefix), share, now):
+            whose, rate = ("strangers-for", limits.asks_of_strangers)
+        share = Rate(limits.prefix_share * rate.per_s, limits.prefix_share * rate.burst)
+        if asked.prefix and not self._asks.take({(whose, target, asked.prefix): share}, now):
             return self._refuse(asked, "too-often")
-        if not self._allows((whose, target), budget, now):
+        if not self._asks.take({(whose, target): rate}, now):
             return self._refuse(asked, "too-often")
         self._circuits[asked.number] = _Circuit(
             asker, target, asked.prefix, not asked.member, now, now
@@ -430,18 +420,6 @@ class RelayServer:
         if circuit.stranger:
             dues.append((circuit.began + limits.stranger_s, "stranger"))
         return min(dues)
-
-    def _allows(self, whose: tuple[str, ...], budget: Budget, now: float) -> bool:
-        asks = self._asks.setdefault(whose, _Asks(budget.burst, now))
-        self._asks.move_to_end(whose)
-        if len(self._asks) > MAX_ASKS:
-            self._asks.popitem(last=False)
-        earned = budget.per_s * max(0.0, now - asks.at)
-        asks.tokens, asks.at = min(budget.burst, asks.tokens + earned), max(now, asks.at)
-        if asks.tokens < 1:
-            return False
-        asks.tokens -= 1
-        return True
 
     def _refuse(self, asked: Asked, code: Code) -> list[RelayEffect]:
         self.refused[code] += 1

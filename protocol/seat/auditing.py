@@ -75,6 +75,7 @@ from protocol.seat.effects import (
     SignCharge,
 )
 from protocol.seat.showing import Showing
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -227,9 +228,10 @@ class Auditing:
         self._notice: tuple[PeerId, AuditNotice] | None = None
         self._closed = 0
         """Steps that we have closed."""
-        self._heeded: dict[PeerId, tuple[float, int]] = {}
-        """How many more announcements of a member are heeded, and at which of our steps that was;
-        the newest."""
+        self._heeded = TokenBuckets[PeerId](MAX_HEEDED)
+        """Announcements of a member; the clock counts the steps that we have closed."""
+        self._heeded_now = set[PeerId]()
+        """Members of which one was heeded in this step: others there cost nothing."""
         self._case: _Case | None = None
         self._tasks: deque[tuple[AuditTask, float]] = deque()
         """What waits for the worker, with the time at which it waits no longer."""
@@ -488,17 +490,10 @@ class Auditing:
         """Whether a member may occupy us with one more audit that it announces."""
         if self._terms is None:
             return False
-        left, at = self._heeded.get(sender, (HEEDED, -1))
-        if at == self._closed:  # of one step it costs once
-            return True
-        each = min(MOST_HEEDED, NEW_TIMES * self._terms.budget)
-        left = min(HEEDED, left + each * (self._closed - at if at >= 0 else 0))
-        if left < 1:
+        each = Rate(min(MOST_HEEDED, NEW_TIMES * self._terms.budget), HEEDED)
+        if sender not in self._heeded_now and not self._heeded.take({sender: each}, self._closed):
             return False
-        self._heeded.pop(sender, None)
-        self._heeded[sender] = left - 1, self._closed
-        while len(self._heeded) > MAX_HEEDED:
-            del self._heeded[next(iter(self._heeded))]
+        self._heeded_now.add(sender)
         return True
 
     def closing(self, plan: Plan, now: float) -> list[SeatEffect]:
@@ -511,6 +506,7 @@ class Auditing:
         while len(terms.plans) > PLANS:
             del terms.plans[next(iter(terms.plans))]
         self._closed += 1
+        self._heeded_now.clear()
         others = sum(peer != me and bool(counts[peer]) for peer in counts)
         return [Contributions(others), *self._take_case(plan, counts, now)]
 

@@ -21,6 +21,7 @@ from typing import Final
 from protocol.effects import Publish, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
+from protocol.token_bucket import TokenBucket
 from protocol.waypoints.chain import (
     MAX_LINKS,
     Waypoint,
@@ -117,7 +118,7 @@ class Waypoints:
         """By author: its newest parts, verified, by stage, era and version."""
         self._offered: dict[PeerId, list[tuple[WaypointLink, Waypoint]]] = {}
         """By link: the chain that it shows us, as far as it has come."""
-        self._allowance: dict[PeerId, tuple[float, float]] = {}
+        self._allowance: dict[PeerId, TokenBucket] = {}
 
     @property
     def newest(self) -> Waypoint | None:
@@ -196,7 +197,7 @@ class Waypoints:
 
     def link_up(self, peer: PeerId, now: float) -> list[WaypointEffect]:
         """Show a new link our chain."""
-        self._allowance[peer] = (float(MAX_LINKS), now)
+        self._allowance[peer] = TokenBucket(LINKS_PER_S, MAX_LINKS, now)
         return [Send(peer, ChainLink(i, link)) for i, (link, _) in enumerate(self._links)]
 
     def link_down(self, peer: PeerId) -> None:
@@ -222,10 +223,8 @@ class Waypoints:
         return [*self._compared(message.link), *self._adopt(self._offered[peer])]
 
     def _allows(self, peer: PeerId, now: float) -> bool:
-        left, since = self._allowance.get(peer, (0.0, now))
-        left = min(float(MAX_LINKS), left + max(0.0, now - since) * LINKS_PER_S)
-        self._allowance[peer] = (left - 1 if left >= 1 else left, max(now, since))
-        return left >= 1
+        allowance = self._allowance.get(peer)
+        return allowance is not None and allowance.take(1, now)
 
     def _checked(
         self, before: Sequence[tuple[WaypointLink, Waypoint]], link: WaypointLink

@@ -121,7 +121,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
 
 def prediction(manifest: Manifest, compute_s: float, mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects."""
-    [work] = ModelWorks.of(manifest, RunChoices(measure=False))(1, SEQUENCES) or []
+    [work] = ModelWorks.of(manifest, RunChoices(measure=False))(1) or []
     line = mbit * 1e6 / 8
     run = Run(
         stages=(costing(work, compute_s),),

@@ -167,7 +167,7 @@ def expected(manifest: Manifest, replicas: int, up: str | None) -> Prediction:
     loopback = measure_loopback()
     seconds = timed_together(manifest, replicas)
     works = ModelWorks.of(manifest, RunChoices(measure=False))
-    stages = works(manifest.stage_count, manifest.sequences_per_microbatch) or []
+    stages = works(manifest.stage_count) or []
     # A machine of 1 FLOP/s whose stages cost their seconds.
     timed = tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True))
     upload = min(loopback.bytes_per_s, parse_rate(up)) if up else loopback.bytes_per_s

@@ -242,7 +242,7 @@ def measured(
 
 def prediction(manifest: Manifest, seconds: Sequence[float], mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects of stages that take so long over such a line."""
-    stages = ModelWorks.of(manifest, RunChoices(measure=False))(2, SEQUENCES) or []
+    stages = ModelWorks.of(manifest, RunChoices(measure=False))(2) or []
     line = mbit * 1e6 / 8
     run = Run(
         stages=tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True)),

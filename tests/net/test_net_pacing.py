@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
-from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates, TokenBucket
+from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates
 from protocol.wire.messages import Backward, Chunk, Goodbye
 from tests.support.arrivals import is_up
 
@@ -26,38 +24,6 @@ def backward(number: int) -> Backward:
 
 
 # --- the bucket ----------------------------------------------------------------------------------
-
-
-@given(
-    rate=st.integers(1, 10**9),
-    burst=st.integers(0, 10**8),
-    asked=st.lists(st.tuples(st.integers(0, 10**8), st.floats(0, 100)), max_size=30),
-)
-def test_never_more_than_the_rate_and_one_burst(
-    rate: int, burst: int, asked: list[tuple[int, float]]
-) -> None:
-    bucket, now, went, last = TokenBucket(rate, burst, 0.0), 0.0, 0, 0.0
-    for size_bytes, pause_s in asked:
-        now += pause_s
-        goes = now + bucket.reserve(size_bytes, now)
-        went += size_bytes
-        assert went <= burst + rate * goes + 1e-6 * (went + rate * goes) + 1
-        assert goes >= last - 1e-6 * (1 + last)  # nobody overtakes
-        last = goes
-
-
-@given(rate=st.integers(1, 10**9), sizes=st.lists(st.integers(1, 10**7), min_size=1, max_size=30))
-def test_the_rate_is_used_while_there_is_work(rate: int, sizes: list[int]) -> None:
-    bucket, now, burst = TokenBucket(rate, 1000, 0.0), 0.0, 1000
-    for size_bytes in sizes:
-        now += bucket.reserve(size_bytes, now)
-    assert now == pytest.approx(max(0, sum(sizes) - burst) / rate, rel=1e-6, abs=1e-6)
-
-
-def test_an_idle_line_saves_no_more_than_its_burst() -> None:
-    bucket = TokenBucket(100, 50, 0.0)
-    assert bucket.reserve(50, 1000.0) == 0
-    assert bucket.reserve(100, 1000.0) == 1
 
 
 async def test_small_messages_pass_those_that_wait_and_are_charged(

@@ -20,7 +20,8 @@ from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Reserve, Status
-from protocol.relay.server import Budget, RelayLimits
+from protocol.relay.server import RelayLimits
+from protocol.token_bucket import Rate
 from tests.support.arrivals import backward, next_inbound
 from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
 from tests.support.relay import open_relay
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.net.conftest import Networks
 
 
-MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Budget(1.0, 64.0))
+MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
 """So that one asker fills a line with circuits."""
 
 

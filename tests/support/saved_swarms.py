@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
+from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage
@@ -45,13 +45,12 @@ def write_checkpoints(
         state = {n: p.detach() for n, p in module.named_parameters() if p.requires_grad}
         data = b"".join(tensor.numpy().tobytes() for tensor in state.values())
         data += bytes(swarm.manifest.state.bytes_per_parameter // 4 * len(data) - len(data))
-        digest = hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32)
         header = build_header(
             swarm=swarm.swarm,
             stage=stage,
             stages=len(parts),
             version=version,
-            digest=digest.hexdigest(),
+            digest=state_hash(version, memoryview(data)),
             layout=tuple((name, tuple(tensor.shape)) for name, tensor in state.items()),
             state=swarm.manifest.state,
         )

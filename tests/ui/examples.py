@@ -23,7 +23,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.control.updates import Update
-from client.ui.model.record import Record
+from client.views.record import Record
 
 ME, ANNA, BORIS, CARLA = (
     f"12D3KooWexample{name}" for name in ("000you", "00anna", "0boris", "0carla")

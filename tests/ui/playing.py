@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from textual.pilot import Pilot
 
 from client.control.updates import Update
 from client.ui.app import VolunteerApp
-from client.ui.model.settings import Setting
 from client.ui.source.mailbox import Answer, Link, Mailbox
-from client.ui.source.recording import read_updates
+from client.views.settings import Setting
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)
@@ -28,16 +28,14 @@ SETTINGS = (
 @cache
 def recorded() -> tuple[Update, ...]:
     """Return the updates of the recorded run."""
-    return tuple(read_updates(RUN))
+    lines = RUN.read_bytes().splitlines()
+    return tuple(msgspec.json.decode(line, type=Update) for line in lines)
 
 
 class StillSource:
     """A node that says only what a test puts into the mailbox, and notes what it is told."""
 
-    name = "still"
-
-    def __init__(self, *, live: bool = True) -> None:
-        self.live = live
+    def __init__(self) -> None:
         self.commands: list[tuple[str, dict[str, object]]] = []
         self.mailbox = Mailbox()
         self.stopped = False
@@ -100,12 +98,10 @@ def screen_text(app: VolunteerApp) -> str:
 def play(
     scene: Callable[[Stage], Awaitable[None]],
     size: tuple[int, int] = SMALL,
-    *,
-    live: bool = True,
     **options: Any,
 ) -> VolunteerApp:
     """Run a scene in an application of this size."""
-    source = StillSource(live=live)
+    source = StillSource()
     options = {"ascii_only": False, "light": False, "load": lambda: SETTINGS, **options}
     app = VolunteerApp(source, **options)
     app.draw_share = 1e9  # tests see every drawing

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from client import __version__
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
@@ -27,7 +26,6 @@ from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.ui.source.mailbox import merge
-from client.ui.source.recording import Header, read_header, read_updates
 from protocol.address import Address
 
 TARGET = Path(__file__).parent / "data" / "run.jsonl"
@@ -56,14 +54,12 @@ def record(target: Path) -> None:
             for name in NAMES[1:]:
                 members[name] = swarm.start(name, (*FLAGS, *(LENDS if name == WATCHED else ())))
             members[WATCHED].wait_until_it_answers(60.0)
-            header = Header(1, __version__, "demo", round(time.time(), 3))
-            write(target, header, _watch(swarm, members[WATCHED]))
+            write(target, _watch(swarm, members[WATCHED]))
 
 
-def write(target: Path, header: Header, updates: Iterable[Update]) -> None:
+def write(target: Path, updates: Iterable[Update]) -> None:
     """Write a recording, thinned."""
-    lines = [msgspec.json.encode(header)]
-    lines += [msgspec.json.encode(_slim(msgspec.to_builtins(one))) for one in thinned(updates)]
+    lines = [msgspec.json.encode(_slim(msgspec.to_builtins(one))) for one in thinned(updates)]
     target.write_bytes(b"\n".join(lines) + b"\n")
 
 
@@ -154,7 +150,4 @@ def _slim(value: object, key: str = "") -> object:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:  # thin a recording that is there already
-        write(Path(sys.argv[2]), read_header(Path(sys.argv[1])), read_updates(Path(sys.argv[1])))
-    else:
-        record(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
+    record(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)

@@ -25,15 +25,15 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.control.updates import StepPoint, Update
-from client.ui.model import dashboard, logs, matching, peers, stages, swarm, timeline, trust
-from client.ui.model import settings as settings_model
-from client.ui.model import words as spell
-from client.ui.model.diagnostics import report
-from client.ui.model.header import header
-from client.ui.model.leaving import ways
-from client.ui.model.record import Record
-from client.ui.model.span import Box, line_width
+from client.ui.diagnostics import report
+from client.ui.header import header
+from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
+from client.views import dashboard, logs, matching, peers, stages, swarm, timeline, trust
+from client.views import settings as settings_model
+from client.views import words as spell
+from client.views.record import Record
+from client.views.span import Box, line_width
 from tests.ui import examples
 from tests.ui.examples import event, replica, snapshot, stage, stage_match
 
@@ -117,7 +117,7 @@ def test_every_view_survives_and_stays_in_its_box(
         for line in view(record, box):
             assert line_width(line) <= max(box.width, NARROWEST), view
     header(record, Link("live"), box)
-    ways(record, True, Link("live"))
+    ways(record, Link("live"))
     report(record, "live")
     tables = [
         stages.stage_table(record, box)[1],

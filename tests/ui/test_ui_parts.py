@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StewardshipView
-from client.ui.model.parts import plain as sentences
-from client.ui.model.record import Record
-from client.ui.model.span import Box, plain
+from client.views.parts import plain as sentences
+from client.views.record import Record
+from client.views.span import Box, plain
 from tests.ui.examples import ANNA, BORIS, CARLA, NOW, matching, replica, stage, stage_match, update
 
 WIDE = Box(400, 40)

@@ -8,9 +8,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.ui.model.plot import BRAILLE, bar, curve, progress, spark
-from client.ui.model.span import Box, line_width, plain
-from client.ui.model.words import clock, count, duration, listed, size
+from client.views.plot import BRAILLE, bar, curve, progress, spark
+from client.views.span import Box, line_width, plain
+from client.views.words import clock, count, duration, listed, size
 
 BOX = Box(40, 10)
 

@@ -12,16 +12,17 @@ from client.control.snapshot import (
     SampleView,
 )
 from client.control.updates import HeldOutPoint, StepPoint
-from client.ui.model.dashboard import loss
-from client.ui.model.header import drain_words, header, reason
-from client.ui.model.leaving import ways
-from client.ui.model.logs import chosen as chosen_logs
-from client.ui.model.logs import event_details, log_rows, log_title
-from client.ui.model.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
-from client.ui.model.record import MAX_EVENTS, MAX_POINTS, Record
-from client.ui.model.span import Box, plain
-from client.ui.model.swarm import samples, samples_height, swarm_head
+from client.ui.header import header, reason
+from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
+from client.views.dashboard import loss
+from client.views.logs import chosen as chosen_logs
+from client.views.logs import event_details, log_rows, log_title
+from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.views.record import MAX_EVENTS, MAX_POINTS, Record
+from client.views.span import Box, plain
+from client.views.status import drain_words
+from client.views.swarm import samples, samples_height, swarm_head
 from tests.ui.examples import (
     ANNA,
     BORIS,
@@ -113,7 +114,7 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     assert [point.loss for point in record.held_out_curve()] == [5.5, 3.5]
     record.snapshot = replace(record.snapshot, held_out=told)
     lines = loss(record, Box(70, 16))
-    assert "3.500 held out at 4, told by 2 of 3, 5.050 bits/byte" in plain(lines)
+    assert "held out  3.500 at step 4, 5.050 bits/byte, told by 2 of 3 members" in plain(lines)
     assert any(span.tone == "second" for line in lines[2:] for span in line)
     alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
     record.snapshot = alone
@@ -183,7 +184,7 @@ def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
     assert "volunteer sample" in text
     assert "tokens/s" not in text
     assert "training goes on" not in text
-    assert all("training goes on" not in way.cost for way in ways(record, True, LIVE))
+    assert all("training goes on" not in way.cost for way in ways(record, LIVE))
 
 
 def test_header_without_data_says_what_it_waits_for() -> None:
@@ -209,18 +210,10 @@ def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True, words="")]
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
     assert drain_words([]) == "nothing changes: you serve no stage"
-    found = {
-        way.name: way for way in ways(recorded_from(update(1, leaving=last)), True, Link("live"))
-    }
+    found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), Link("live"))}
     assert list(found) == ["detach", "finish", "stop"]
     assert found["finish"].tone == "warn"
     assert "would have nobody" in found["finish"].cost
-
-
-def test_a_recording_can_only_be_closed() -> None:
-    assert [way.name for way in ways(recorded_from(update(1)), False, Link("playing"))] == [
-        "detach"
-    ]
 
 
 # --- peers and logs --------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from client.control.updates import Update
-from client.ui.model.recovery import Incident, summary
-from client.ui.model.span import Box, plain
-from client.ui.model.timeline import incident_details, recovery_head, recovery_rows, story, track
+from client.views.recovery import Incident, summary
+from client.views.span import Box, plain
+from client.views.timeline import incident_details, recovery_head, recovery_rows, story, track
 from tests.ui.examples import (
     ANNA,
     BORIS,

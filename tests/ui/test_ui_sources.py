@@ -1,11 +1,9 @@
-"""Recordings, replays, and a live node's socket, with a node that a thread plays."""
+"""A live node's socket, with a node that a thread plays."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,18 +12,12 @@ import msgspec
 import pytest
 
 from client.control import rpc
-from client.control.matches import MatchesSnapshot
-from client.control.methods import EventBatch, Greeting
 from client.control.snapshot import InviteView
-from client.control.updates import Update
-from client.errors import UserError
 from client.store.last_run import Ending
 from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
-from client.ui.source.recording import Recorder, read_header, read_updates
-from client.ui.source.replay import ReplaySource
-from tests.ui.examples import ANNA, event, matching, snapshot, update
-from tests.ui.playing import RUN, recorded
+from tests.ui.examples import ANNA, event, matching, update
+from tests.ui.played_node import HELLO, MODERN, Node
 
 PATIENCE_S = 20.0
 
@@ -83,177 +75,7 @@ def test_the_state_of_the_link_alone_is_news() -> None:
 # --- recordings ------------------------------------------------------------------------------
 
 
-def test_a_recording_gives_back_what_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    recorder = Recorder(path, "0.1.0", "demo", 5.0)
-    updates = [update(1, event(1)), update(2)]
-    for one in updates:
-        assert recorder.write(one)
-    recorder.close()
-    recorder.close()
-    assert not recorder.write(update(3))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_header(path).swarm_name == "demo"
-    assert list(read_updates(path)) == updates
-
-
-def test_a_recording_never_overwrites_a_file(tmp_path: Path) -> None:
-    (tmp_path / "run.jsonl").write_text("precious")
-    with pytest.raises(UserError, match="File exists"):
-        Recorder(tmp_path / "run.jsonl", "0.1.0", "demo", 5.0)
-    assert (tmp_path / "run.jsonl").read_text() == "precious"
-
-
-def test_a_full_recording_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.ui.source.recording.MAX_RECORDING_BYTES", 4000)
-    recorder = Recorder(tmp_path / "run.jsonl", "0.1.0", "demo", 5.0)
-    written = [recorder.write(update(n)) for n in range(10)]
-    recorder.close()
-    assert written[0]
-    assert not written[-1]
-    assert (tmp_path / "run.jsonl").stat().st_size <= 4000
-
-
-HOSTILE_LINES = [
-    b"", b"not json", b"[]", b"{}", b'{"seq": "one"}', b"\xff\xfe", b"[" * 100_000,
-    b'{"seq": 1, "time": 1, "snapshot": 3}', b"x" * 100_000,
-]  # fmt: skip
-
-
-def test_hostile_lines_of_a_recording_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("client.ui.source.recording.MAX_LINE_BYTES", 20_000)
-    good = msgspec.json.encode(update(7))
-    header = b'{"recording":1,"client":"x","swarm_name":"y","started":0}'
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(b"\n".join([header, *HOSTILE_LINES, good, *HOSTILE_LINES, good[:-5]]))
-    assert [one.seq for one in read_updates(path)] == [7]
-
-
-@pytest.mark.parametrize("text", [b"", b"{}", b"\xff", b'{"recording":2,"client":"x",'
-                                  b'"swarm_name":"y","started":0}'])  # fmt: skip
-def test_what_is_no_recording_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "x").write_bytes(text)
-    with pytest.raises(UserError, match=r"recording|recorded"):
-        ReplaySource(tmp_path / "x")
-    with pytest.raises(UserError, match="cannot read"):
-        ReplaySource(tmp_path / "absent")
-
-
-def test_a_replay_brings_every_event_and_says_that_it_is_over() -> None:
-    source, mailbox, seen = ReplaySource(RUN, 1000.0), Mailbox(), []
-    source.start(mailbox)
-
-    def over() -> bool:
-        found = mailbox.take()
-        if found is not None and found.update is not None:
-            seen.extend(found.update.events)
-        return mailbox.link.state == "over"
-
-    until(over)
-    over()
-    source.stop()
-    assert [e.seq for e in seen] == [e.seq for one in recorded() for e in one.events]
-
-
-def test_a_replay_is_held_stepped_and_sped_up() -> None:
-    source, mailbox = ReplaySource(RUN, 1.0), Mailbox()
-    source.command("hold")
-    source.start(mailbox)
-    until(lambda: (found := mailbox.take()) is not None and found.update is not None)
-    assert mailbox.link == Link("held", "x1")
-    source.command("next")
-    until(lambda: (found := mailbox.take()) is not None and found.update is not None)
-    source.command("faster")
-    source.command("faster")
-    source.command("slower")
-    source.command("hold")
-    assert mailbox.link == Link("playing", "x2")
-    source.command("pause")
-    found = mailbox.take()
-    assert found is not None
-    assert found.answers[0].words == "this is a recording"
-    source.stop()
-
-
 # --- a live node -----------------------------------------------------------------------------
-
-
-class Node:
-    """Plays a node: answers what it knows, and sends what a test gives it."""
-
-    def __init__(self, path: Path, methods: dict[str, object]) -> None:
-        self.path, self.methods = path, methods
-        self.asked: list[tuple[str, dict[str, object]]] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def send(self, line: bytes) -> None:
-        """Send a line to everybody who is connected."""
-        for one in list(self._open):
-            with contextlib.suppress(OSError):
-                one.sendall(line)
-
-    def update(self, found: Update) -> None:
-        """Send an update."""
-        message = {"jsonrpc": "2.0", "method": "update", "params": found}
-        self.send(msgspec.json.encode(message) + b"\n")
-
-    def drop(self) -> None:
-        """End all connections."""
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._open.clear()
-
-    def close(self) -> None:
-        """End it all, as a node that exits does."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.path.unlink(missing_ok=True)
-        self.drop()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self._open.append(connection)
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError), connection.makefile("rb") as lines:
-            for line in lines:
-                request = msgspec.json.decode(line)
-                method, number = request["method"], request["id"]
-                self.asked.append((method, request["params"]))
-                if method in self.methods:
-                    connection.sendall(rpc.encode_result(self.methods[method], number))
-                else:
-                    error = rpc.RpcError(rpc.METHOD_NOT_FOUND, f"no {method}", number)
-                    connection.sendall(rpc.encode_error(error))
-
-
-HELLO = Greeting(1, "0.1.0", "peer", "ab" * 32, "demo", 7)
-MODERN: dict[str, object] = {
-    "hello": HELLO,
-    "subscribe": {"subscribed": True, "seq": 0},
-    "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
-    "pause": {},
-    "finish": {"leaving": []},
-}
-MATCHES: MatchesSnapshot = matching()
-OLD: dict[str, object] = {
-    "hello": HELLO,
-    "status": snapshot(step=3),
-    "events": EventBatch([event(1)], 1),
-    "matches": MATCHES,
-}
 
 
 @pytest.fixture
@@ -265,11 +87,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def attached(
     path: Path,
-    recorder: Recorder | None = None,
     how_it_ended: Callable[[int], Ending | None] | None = None,
 ) -> Iterator[tuple[LiveSource, Mailbox]]:
     """A live source that runs."""
-    source, mailbox = LiveSource(path, recorder, how_it_ended), Mailbox()
+    source, mailbox = LiveSource(path, how_it_ended), Mailbox()
     source.start(mailbox)
     try:
         yield source, mailbox
@@ -291,10 +112,9 @@ def taken(mailbox: Mailbox, wanted: Callable[[Delivery], bool]) -> Delivery:
     return found[0]
 
 
-def test_updates_and_the_curve_come_by_subscription(path: Path, tmp_path: Path) -> None:
+def test_updates_and_the_curve_come_by_subscription(path: Path) -> None:
     node = Node(path, MODERN)
-    recorder = Recorder(tmp_path / "run.jsonl", "0.1.0", "demo", 5.0)
-    with attached(path, recorder) as (_, mailbox):
+    with attached(path) as (_, mailbox):
         curve = taken(mailbox, lambda one: bool(one.curve)).curve
         assert curve is not None
         assert [point.step for point in curve.points] == [1]
@@ -304,19 +124,6 @@ def test_updates_and_the_curve_come_by_subscription(path: Path, tmp_path: Path) 
         assert found.update is not None
         assert found.update.snapshot.step == 4
         assert dict(node.asked)["subscribe"] == {"events_since": 0, "matches": True, "hz": 2.0}
-    node.close()
-    assert [one.seq for one in read_updates(tmp_path / "run.jsonl")] == [1]
-
-
-def test_a_node_without_subscriptions_is_asked_again_and_again(path: Path) -> None:
-    node = Node(path, OLD)
-    with attached(path) as (_, mailbox):
-        found = taken(mailbox, lambda one: one.update is not None)
-        assert found.update is not None
-        assert found.update.snapshot.step == 3
-        assert [e.seq for e in found.update.events] == [1]
-        assert found.update.matches == MATCHES
-        until(lambda: ("events", {"since": 1}) in node.asked)
     node.close()
 
 
@@ -329,7 +136,7 @@ def test_commands_are_sent_and_answered_in_words(path: Path) -> None:
         assert (found.answers[0].method, found.answers[0].ok) == ("pause", True)
         source.command("resume")
         found = taken(mailbox, lambda one: bool(one.answers))
-        assert found.answers[0].words == "this volunteer's version cannot do that"
+        assert found.answers[0].words == "no resume"
     assert ("pause", {"reason": "you paused it"}) in node.asked
     node.close()
 
@@ -347,12 +154,9 @@ def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path)
     node.close()
 
 
-@pytest.mark.parametrize("known", [MODERN, OLD])
-def test_a_node_that_was_started_again_is_heard_from_its_beginning(
-    path: Path, known: dict[str, object]
-) -> None:
+def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -> None:
     """Its events are numbered from the start; with the old number we would miss the first ones."""
-    node = Node(path, dict(known))
+    node = Node(path, dict(MODERN))
     with attached(path) as (_, mailbox):
         until(lambda: mailbox.link.state == "live")
         node.update(update(1, event(41)))

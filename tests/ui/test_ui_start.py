@@ -14,7 +14,7 @@ from client.ui.terminal import prefers_light, speaks_ascii_only
 CODE = """
 import sys
 from pathlib import Path
-import client.ui.app, client.ui.source.live, client.ui.source.replay, client.ui.source.recording
+import client.ui.app, client.ui.source.live
 heavy = {"torch", "numpy", "libp2p", "trio", "multiaddr", "nacl", "safetensors", "psutil"}
 ours = {"client." + name for name in ("node", "train", "net", "compute", "cli", "lab")}
 ours |= {"model_zoo"}

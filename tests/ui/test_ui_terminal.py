@@ -1,4 +1,4 @@
-"""A recorded run in a real terminal."""
+"""A played node in a real terminal."""
 
 from __future__ import annotations
 
@@ -11,28 +11,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.playing import RUN
+from tests.ui.played_node import MODERN, Node
+from tests.ui.playing import recorded
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 PATIENCE_S = 60.0
 
 
 class Terminal:
-    """A terminal of 80 x 24 that runs ``volunteer replay``."""
+    """A terminal of 80 x 24 that shows a played node, which tells of the recorded run."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self._socket = str(folder / "tmux")
-        replay = f"{sys.executable} -m client.cli.main replay {RUN} {' '.join(flags)}"
-        variables = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "TZ": "UTC"}
-        command = f"{replay}; echo exit code $?; sleep {PATIENCE_S}"
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self._socket, self._node = str(folder / "tmux"), Node(folder / "n.sock", MODERN)
+        attach = f"{sys.executable} -m client.cli.main attach --socket {folder / 'n.sock'}"
+        variables = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "TZ": "UTC", **settings}
+        command = f"{attach}; echo exit code $?; sleep {PATIENCE_S}"
         self._tmux(
             "new-session", "-d", "-x", "80", "-y", "24", "sh", "-c", command,
             env={**os.environ, **variables},
         )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE_S
+        while all(method != "subscribe" for method, _ in self._node.asked):
+            assert time.monotonic() < deadline, self._tmux("capture-pane", "-p")
+            time.sleep(0.05)
+        for update in recorded():
+            self._node.update(update)
 
     def close(self) -> None:
         """End it."""
         self._tmux("kill-server")
+        self._node.close()
 
     def press(self, *keys: str) -> None:
         """Press keys."""
@@ -63,10 +71,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_recording_plays_answers_keys_and_ends_with_zero(folder: Path) -> None:
-    terminal = Terminal(folder, "--speed", "100")
+def test_it_shows_a_node_answers_keys_and_ends_with_zero(folder: Path) -> None:
+    terminal = Terminal(folder)
     try:
-        screen = terminal.wait_for("RECORDING")
+        screen = terminal.wait_for("step 90")
         assert all(len(line) <= 80 for line in screen.splitlines())
         terminal.wait_for("loss")
         terminal.press("5")
@@ -79,29 +87,20 @@ def test_a_recording_plays_answers_keys_and_ends_with_zero(folder: Path) -> None
         terminal.press("Escape")
         terminal.wait_for("that match", shown=False)
         terminal.press("q")
-        terminal.wait_for("this is a recording")
+        terminal.wait_for("How do you want to quit?")
         terminal.press("d")
         terminal.wait_for("exit code 0")
     finally:
         terminal.close()
 
 
-def test_without_a_terminal_it_says_what_it_needs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "client.cli.main", "replay", str(RUN)],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "replay needs a terminal" in done.stderr
-
-
 @pytest.mark.slow
 def test_ascii_is_all_that_an_ascii_terminal_gets(folder: Path) -> None:
-    terminal = Terminal(folder, "--speed", "100", "--ascii")
+    terminal = Terminal(folder, LANG="C", LC_ALL="C")
     try:
         assert terminal.wait_for("- Loss -").isascii()
         terminal.press("C-c")
-        terminal.wait_for("this is a recording")
+        terminal.wait_for("How do you want to quit?")
         terminal.press("d")
         terminal.wait_for("exit code 0")
     finally:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.ui.terminal import to_ascii
-from client.ui.text import MAX_CHARACTERS, REPLACEMENT, clean, fit, width, wrap
+from client.views.text import MAX_CHARACTERS, REPLACEMENT, clean, fit, width, wrap
 
 HOSTILE = [
     ("\x1b[31mred\x1b[0m", "red"),

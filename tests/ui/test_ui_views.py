@@ -8,13 +8,13 @@ from msgspec import structs
 from client.control.matches import Explanation, PayingMove, SeatMatch, StewardshipView
 from client.control.snapshot import AmendmentView, GivenUpView, LimitsView, WorkerView
 from client.control.updates import Update
-from client.ui.model import dashboard, matching, settings
-from client.ui.model.diagnostics import report
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting
-from client.ui.model.span import Box, line_width, plain
-from client.ui.model.stages import stage_map, stage_rows, stage_table
-from client.ui.model.swarm import swarm_head
+from client.ui.diagnostics import report
+from client.views import dashboard, matching, settings
+from client.views.record import Record
+from client.views.settings import Setting
+from client.views.span import Box, line_width, plain
+from client.views.stages import stage_map, stage_rows, stage_table
+from client.views.swarm import swarm_head
 from tests.ui import examples
 from tests.ui.examples import (
     ANNA,
@@ -153,7 +153,7 @@ def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
     assert "stage 0 serving" in text
     assert "(also)" not in text
     assert "2 threads, 2.00 GB RAM, idle only" in text
-    assert "25 % of all work" in text
+    assert "250 tokens/s, 25 % of all" in text
     small = dashboard.machine(record, Box(30, 4))
     assert len(small) == 4
     assert "serving" in plain(small)
@@ -163,7 +163,7 @@ def test_this_machine_shows_what_it_makes_of_its_device() -> None:
     one = WorkerView(state="running", stage=0, flop_per_s=1e9, mfu=0.25)
     other = WorkerView(state="running", stage=1, flop_per_s=1e9, mfu=0.125)
     record = recorded_from(update(1, workers=[one, other]))
-    assert "2 workers, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
+    assert "2 running, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
     record = recorded_from(update(1, workers=[WorkerView(state="running")]))
     assert "MFU" not in plain(dashboard.machine(record, Box(60, 20)))
 
@@ -203,7 +203,7 @@ def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
         return plain(swarm_head(recorded_from(update(1, **changes)), BOX))
 
     assert "amended" not in head()
-    assert f"{AMENDED.words} (not agreed on yet)" in head(amendments=[AMENDED])
+    assert f"{AMENDED.words} (not agreed on by the stages yet)" in head(amendments=[AMENDED])
     agreed = structs.replace(AMENDED, from_step=212)
     assert f"{AMENDED.words} (from step 212 on)" in head(amendments=[agreed])
     two = head(amendments=[agreed], contradicted_amendment=2)
@@ -264,10 +264,10 @@ def test_diagnostics_say_what_a_helper_needs() -> None:
     text = report(recorded_from(*recorded()), "live")
     for word in (
         "version:",
-        "state: ",
-        "stages:",
-        "counted:",
-        "recovery: 1 fault",
+        "state     done",
+        "capacity/s",
+        "counted twice",
+        "faults: 1 fault",
         "last 30 events",
     ):
         assert word in text

@@ -23,7 +23,6 @@ def attach(
     swarm: RunningSwarm = None,
     host: str | None = None,
     socket: str | None = None,
-    record: Path | None = None,
     plain: bool = False,
 ) -> int:
     """Show a running volunteer; leaving the screen leaves it running.
@@ -34,13 +33,9 @@ def attach(
         Show the volunteer on this machine, such as user@lab, through SSH.
     socket
         Path of its control socket; with --host, on that machine.
-    record
-        Write what the screen is sent to this file, for volunteer replay.
     plain
         One line of text instead of the screen; Ctrl-C leaves it.
     """
-    if record is not None and plain:
-        raise UserError("--record and --plain do not go together", exit_code=ExitCode.USAGE)
     from client.cli.screen import can_draw, show
 
     if host is None:
@@ -49,11 +44,11 @@ def attach(
             path = Path(socket)
         else:
             path, folders = _find(running_home().folders, swarm, ask=can_draw())
-        return show(path, folders, record, plain=plain)
+        return show(path, folders, plain=plain)
     from client.cli.reach.remote import ask_for_socket, forwarded
 
     with forwarded(host, socket or ask_for_socket(host, swarm)) as local:
-        return show(local, None, record, plain=plain)
+        return show(local, None, plain=plain)
 
 
 def _find(folders: Folders, swarm: str | None, *, ask: bool) -> tuple[Path, Folders | None]:

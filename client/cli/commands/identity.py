@@ -26,7 +26,6 @@ class Identity(Struct, frozen=True):
 
     peer: str
     key_file: str
-    schema_version: int = 1
 
 
 @app.command

@@ -48,7 +48,6 @@ class Detached(Struct, frozen=True, kw_only=True):
     swarm_name: str
     socket: str
     log: str
-    schema_version: int = 1
 
 
 def join(
@@ -59,7 +58,6 @@ def join(
     detach: Annotated[bool, Parameter(alias="-d")] = False,
     yes: Annotated[bool, Parameter(alias="-y")] = False,
     json: bool = False,
-    record: Path | None = None,
     data: Path | None = None,
     exit_when_done: bool = False,
     handed_over: Annotated[bool, Parameter(show=False)] = False,
@@ -85,8 +83,6 @@ def join(
         Do not ask what may be used.
     json
         With --detach: print JSON.
-    record
-        Write what the screen is sent to this file, for volunteer replay.
     data
         The swarm's training text, where this machine has it; otherwise it is downloaded.
     exit_when_done
@@ -96,7 +92,7 @@ def join(
     """
     if handed_over:
         return _serve_handed_over()
-    _refuse_combination(headless=headless, detach=detach, record=record)
+    _refuse_combination(headless=headless, detach=detach)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
@@ -113,12 +109,10 @@ def join(
             quiet=quiet,
         )
     handover = _handover(home, target, data, exit_when_done=exit_when_done)
-    return _in_background(
-        home, target, handover, detach=detach, yes=yes, as_json=json, record=record
-    )
+    return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
 
 
-def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
+def _refuse_combination(*, headless: bool, detach: bool) -> None:
     """Refuse flags that exclude each other.
 
     Raises:
@@ -126,9 +120,6 @@ def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) ->
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
-    if record is not None and (headless or detach):
-        problem = "--record is for the screen"
-        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -204,14 +195,13 @@ def _in_background(
     detach: bool,
     yes: bool,
     as_json: bool,
-    record: Path | None,
 ) -> int:
     from client.cli.screen import show
 
     running = None if detach else _running(home, target)
     if running is not None:
         say("it already takes part")
-        return show(running, home.folders, record)
+        return show(running, home.folders)
     refuse_second(home)
     agreed = _agreed(home, target, yes=yes)
     if agreed is None:
@@ -220,7 +210,7 @@ def _in_background(
     started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
-        return show(started.socket, home.folders, record)
+        return show(started.socket, home.folders)
     if as_json:
         answer = Detached(
             pid=node.pid,

@@ -1,7 +1,7 @@
 """``volunteer plan``: the predicted speed of given machines and links, and their best cut.
 
 The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts of
-the model for some seconds to measure their cost, unless it is counted.
+the model for a few seconds to measure their cost, unless it is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter, validators
 from client.cli.founding.options import ModelChoices
 from client.cli.planning.answer import answer
 from client.cli.planning.machines import Kind, ThisMachine, read_table
-from client.cli.planning.options import RUN, AtLeast0, MachineChoices, PlanChoices
+from client.cli.planning.options import RUN, MachineChoices, PlanChoices
 from client.cli.planning.setting import chosen, founded
 from client.cli.planning.text import report
 from client.cli.reach.home import find_home
@@ -34,7 +34,6 @@ def plan(
     run: PlanChoices = PlanChoices(),  # noqa: B008
     model: ModelChoices = ModelChoices(),  # noqa: B008
     tokens: Annotated[Tokens, Parameter(group=COST)] = None,
-    price: Annotated[AtLeast0, Parameter(group=COST)] = None,
     json: AsJson = False,
 ) -> None:
     """Say what machines would reach together, what limits them, and how best to cut the model.
@@ -46,12 +45,10 @@ def plan(
         a preset with the flags of volunteer create.
     tokens
         Train so many tokens (default: those of the run).
-    price
-        Price of a kWh, in any currency; needs watts.
     """
     home = find_home()
     setting = founded(home, swarm, run, model) if swarm else chosen(run, model)
-    found = answer(setting, _kinds(machines), ThisMachine(home), tokens, price)
+    found = answer(setting, _kinds(machines), ThisMachine(home), tokens)
     if json:
         print_json(found)
         return

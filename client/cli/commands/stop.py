@@ -18,7 +18,6 @@ class Stopped(Struct, frozen=True, kw_only=True):
     peer: str
     pid: int
     stopping: bool = True
-    schema_version: int = 1
 
 
 def stop(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:

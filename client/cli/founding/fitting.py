@@ -60,7 +60,7 @@ def devices_that_cut(spec: ModelSpec) -> str:
     where a model's stages are not cut."""
     if spec.lora is not None:
         return ""
-    return "; or volunteers cut it over several devices (volunteer plan --devices says how far)"
+    return "; or volunteers cut it over several devices (volunteer join --devices)"
 
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:

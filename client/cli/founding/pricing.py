@@ -94,7 +94,9 @@ class Prices:
         return min(added, stage_seconds(self._spec, part, self._sequences))
 
 
-def part_seconds(spec: ModelSpec, sequences: int, flop_per_s: float) -> tuple[float, ...] | None:
+def part_seconds(
+    spec: ModelSpec, sequences: int, flop_per_s: float, up_to_s: float = MEASURED_UP_TO_S
+) -> tuple[float, ...] | None:
     """Return the measured seconds of the embedding, every layer and the head, on one thread; None:
     they are so large that it would take long.
 
@@ -102,12 +104,13 @@ def part_seconds(spec: ModelSpec, sequences: int, flop_per_s: float) -> tuple[fl
         spec: shape of the model.
         sequences: sequences per microbatch.
         flop_per_s: of this machine, to tell how long it would take.
+        up_to_s: seconds that one layer and the head may take.
     """
     (one,) = slices((1,))
     single = msgspec.structs.replace(spec, layers=1)
     pass_s = flops_per_token(single, one) * sequences * spec.context / flop_per_s
     large = stage_parameter_count(single, one) > MEASURED_PARAMETERS
-    if large or pass_s > MEASURED_UP_TO_S:
+    if large or pass_s > up_to_s:
         return None
     return measure_costs(spec, sequences, repeats=PART_REPEATS)
 

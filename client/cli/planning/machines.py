@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from client.train.machine.capacity import Capacity  # which imports trio
 
 MAX_MACHINES = 2000
-MAX_DEVICES = 64
 MAX_TABLE_BYTES = 1 << 20
 EXAMPLE = (
     "give each kind of machine a [[machine]] with name, count, gflops or tokens_per_s, "
-    'memory = "16GB", up = "20Mbit/s", down, rtt_ms, watts, devices, host_memory; '
-    "see volunteer plan --help"
+    'memory = "16GB", up = "20Mbit/s", down, rtt_ms; see volunteer plan --help'
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -47,18 +45,6 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     up: Annotated[str, Meta(max_length=40)] | None = None
     down: Annotated[str, Meta(max_length=40)] | None = None
     rtt_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
-    watts: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
-    devices: Annotated[int, Meta(ge=1, le=MAX_DEVICES)] | None = None
-    """That share each stage: the memory is that of each, the speed that of all. Left out: 1, or
-    this machine's if its memory is."""
-    host_memory: Annotated[str, Meta(max_length=40)] | None = None
-    """Beside the devices' own."""
-
-    def device_count(self, here: ThisMachine) -> int:
-        """Return the number of devices."""
-        if self.devices is not None:
-            return self.devices
-        return here.devices if self.memory is None else 1
 
 
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,18 +101,6 @@ class ThisMachine:
         from client.train.machine.capacity import usable_memory_bytes
 
         return usable_memory_bytes(self._capacity, self._home.settings)
-
-    @property
-    def devices(self) -> int:
-        """That compute as one volunteer."""
-        return len(self._home.settings.devices)
-
-    @property
-    def host_bytes(self) -> float:
-        """Memory beside that of its devices; 0: there is none."""
-        from client.train.workers.devices import devices_now
-
-        return devices_now(self._home.settings, has_host=self._capacity.has_host).host_bytes
 
     @cached_property
     def line(self) -> tuple[float, float]:
@@ -197,10 +171,6 @@ def _machine(
         speed = kind.tokens_per_s * flops_per_token()
     else:
         speed = here.flop_per_s
-    devices = kind.device_count(here)
-    host_bytes = _amount(name, "host_memory", kind.host_memory, parse_size)
-    if kind.memory is None and kind.host_memory is None:
-        host_bytes = here.host_bytes
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
     if speed <= 0:
@@ -213,9 +183,6 @@ def _machine(
         upload_bytes_per_s=up or here.line[0],
         download_bytes_per_s=down or (max(up, here.line[1]) if up else here.line[1]),
         rtt_s=kind.rtt_ms / 1000,
-        watts=kind.watts,
-        devices=devices,
-        host_bytes=host_bytes,
     )
 
 

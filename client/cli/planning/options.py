@@ -15,14 +15,14 @@ from client.cli.founding.options import (
     OptionalCount,
 )
 from client.cli.founding.presets import PresetName
-from client.cli.planning.machines import MAX_DEVICES, MAX_MACHINES
+from client.cli.planning.machines import MAX_MACHINES
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import Codec
 
 MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=1)
 RUN = Group("The run", sort_key=2)
-COST = Group("The cost", sort_key=4)
 AtLeast0 = Annotated[float | None, Parameter(validator=validators.Number(gte=0))]
 Above0 = Annotated[float | None, Parameter(validator=validators.Number(gt=0))]
 
@@ -43,36 +43,30 @@ class MachineChoices:
     tokens_per_s: Above0 = None
     """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
     memory: str | None = None
-    """Memory that one machine lends, such as 8GB; with --devices, each of them."""
-    devices: Annotated[
-        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_DEVICES))
-    ] = None
-    """Devices of one machine that share each stage (default: 1)."""
-    host_memory: str | None = None
-    """Memory beside the devices' own, such as 64GB (default: none)."""
+    """Memory that one machine lends, such as 8GB; of several devices, that of one."""
     up: str | None = None
     """Upload of one machine, such as 20Mbit/s."""
     down: str | None = None
     """Download of one machine (default: this machine's, at least the upload)."""
     rtt_ms: AtLeast0 = None
     """Round trip between two machines in milliseconds (default: 0)."""
-    watts: AtLeast0 = None
-    """Power of one machine while it trains, for the energy."""
 
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
 class PlanChoices:
-    """The run; what is not given is the preset's, or varied."""
+    """The run; what is not given is the preset's. Several numbers of stages are compared."""
 
     preset: PresetName | None = None
     """Ready-made shape and settings to start from (default: tiny)."""
     stages: OptionalCount = None
     """Consider only this number of stages."""
     sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
-    """Consider only microbatches of this many sequences."""
-    microbatches: OptionalCount = None
-    """Microbatches per step of the usual or the given size; fixes the tokens per step."""
+    """Sequences of a microbatch."""
+    microbatches: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
+    ] = None
+    """Microbatches per step."""
     boundary_codec: Codec | None = None
     """Wire format of tensors between stages (default: s8)."""
     averaging_codec: Codec | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,23 +31,10 @@ class Setting:
     """None: not founded yet."""
     run: RunChoices
     sequences: int
-    """Per microbatch, the usual size."""
+    """Per microbatch."""
     microbatches: int
     steps: int
     only_stages: int | None
-    only_sequences: int | None
-
-    @property
-    def sequences_per_step(self) -> int:
-        """Terms common to all compared plans."""
-        return self.sequences * self.microbatches
-
-    def sizes(self) -> list[int]:
-        """Return the sequences per microbatch to compare."""
-        if self.only_sequences:
-            return [self.only_sequences]
-        sizes = compare.microbatch_sizes(self.sequences, self.sequences_per_step)
-        return sizes or [self.sequences]  # too many per step, which the comparison reports
 
     def counts(self, machines: int) -> list[int]:
         """Return the numbers of stages to compare."""
@@ -81,16 +67,13 @@ class Setting:
             )
         return fewest
 
-    def works(self, devices: Iterable[int]) -> ModelWorks:
-        """Return the costs of stages, measured if need be.
-
-        ``devices`` are the numbers of devices that machines have.
-        """
+    def works(self) -> ModelWorks:
+        """Return the costs of stages, measured if need be."""
         from client.cli.planning.work import ModelWorks  # imports torch, so it comes last
 
         if self.manifest is not None:
-            return ModelWorks.of(self.manifest, self.run, devices)
-        return ModelWorks(self.model, self.run, {*self.sizes(), self.sequences}, devices)
+            return ModelWorks.of(self.manifest, self.run)
+        return ModelWorks(self.model, self.run, self.sequences)
 
 
 def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
@@ -118,7 +101,6 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
     return Setting(
         *(shape, None, choices, sequences, microbatches, preset.steps),
         only_stages=run.stages,
-        only_sequences=run.sequences,
     )
 
 
@@ -142,21 +124,11 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
             ExitCode.USAGE,
         )
     manifest = found.manifest
-    codecs = (run.boundary_codec, run.averaging_codec)
-    rules = (run.optimizer, run.vocab, run.aggregation)
-    fixed = (run.preset, run.microbatches, *codecs, *rules, run.redundancy, run.delayed_update)
-    if any(value is not None for value in (*fixed, *vars(model).values())):
+    changed = {**vars(run), **vars(model), "stages": None, "measure": None}
+    if any(value is not None for value in changed.values()):
         raise UserError(
             "--swarm fixes model, tokens per step, codecs and redundancy",
-            "leave --swarm out to plan for other values; --stages and --microbatch may be given",
-            ExitCode.USAGE,
-        )
-    size, per_step = run.sequences, manifest.microbatches_per_step
-    if size and manifest.sequences_per_microbatch * per_step % size:
-        total = manifest.sequences_per_microbatch * per_step
-        raise UserError(
-            f"--microbatch {size} does not divide the {total} sequences of a step",
-            "choose a size that divides it",
+            "leave --swarm out to plan for other values; --stages may be given",
             ExitCode.USAGE,
         )
     _check_stages(run.stages, manifest.model)
@@ -174,9 +146,8 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     )
     return Setting(
         *(manifest.model, manifest, choices, manifest.sequences_per_microbatch),
-        *(per_step, manifest.steps),
+        *(manifest.microbatches_per_step, manifest.steps),
         only_stages=run.stages,
-        only_sequences=size,
     )
 
 

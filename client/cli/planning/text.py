@@ -48,7 +48,7 @@ def _head(answer: Answer) -> Iterator[str]:
         f"{plural(best.stages, 'stage')} x {counts} {'replica' if counts == '1' else 'replicas'},"
     )
     yield (
-        f"microbatches of {plural(best.microbatch, 'sequence')}, {best.microbatches} a step of "
+        f"microbatches of {plural(answer.sequences, 'sequence')}, {answer.microbatches} a step of "
         f"{answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
     )
     yield (
@@ -98,12 +98,6 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
     ]
     yield from aligned(head, rows)
     for line in stages:
-        for cut in line.cuts:
-            host = f", and {human_bytes(cut.host_bytes)} of its host" if cut.host_bytes else ""
-            yield (
-                f"stage {line.stage}: {cut.machine} cuts it over {cut.devices} devices, "
-                f"{human_bytes(cut.device_bytes)} of each{host}"
-            )
         if line.frozen_bytes:
             yield (
                 f"stage {line.stage}: {human_bytes(line.frozen_bytes)} of frozen weights, "
@@ -113,13 +107,11 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
 
 
 def _comparison(rows: Sequence[Row]) -> Iterator[str]:
-    head = ("", "stages", "microbatch", "a step", "replicas", "in flight", "tokens/s", "limit")
+    head = ("", "stages", "replicas", "in flight", "tokens/s", "limit")
     cells = [
         (
             "*" if each.best else "",
             str(each.stages),
-            str(each.microbatch),
-            str(each.microbatches),
             str(each.replicas) if not each.why else "-",
             str(each.in_flight) if not each.why else "-",
             f"{each.tokens_per_s:.4g}" if not each.why else "-",
@@ -136,9 +128,6 @@ def _cost(cost: Cost) -> Iterator[str]:
         f"  traffic per volunteer at most: {human_bytes(cost.sent_bytes)} sent, "
         f"{human_bytes(cost.received_bytes)} received"
     )
-    if cost.kwh is not None:
-        price = "" if cost.price is None else f", which cost {cost.price:,.2f}"
-        yield f"  energy: {cost.kwh:,.3g} kWh{price}"
 
 
 def _tokens(per_second: float) -> str:

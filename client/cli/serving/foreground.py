@@ -21,7 +21,6 @@ from client.cli.serving.renewal import Renewal
 from client.cli.serving.supervision import Notifier, Supervised
 from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
-from client.cli.terminal.status_text import progress_line
 from client.clock import NodeClock
 from client.config import Settings
 from client.control.snapshot import Snapshot
@@ -30,6 +29,7 @@ from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
+from client.views.status import one_line as progress_line
 from protocol.invite import SwarmFile, Target
 
 LOOK_S = 1.0

@@ -6,8 +6,8 @@ import shutil
 import sys
 
 from client.cli.terminal.output import printable
-from client.cli.terminal.status_text import progress_line
 from client.control.snapshot import Snapshot
+from client.views.status import one_line as progress_line
 
 
 class ProgressLine:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from client.net.network import Network
-from client.store.packed import DamagedFile
-from client.store.proofs import load_proofs, save_proofs
-from client.store.voted_out import beside, load_voted_out, save_voted_out
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence
 from client.train.ports import Ports
 from protocol.audit.charges import VotedOut, check
 from protocol.effects import Effect, Explain, Penalise
@@ -53,20 +52,16 @@ class Expulsions:
         self.voted: dict[PeerId, tuple[VotedOut, str]] = {}
         """Members that their stages have expelled, with the charges, and why in words."""
         self._swarm, self._heard = swarm, Heard(swarm)
-        self._path: Path | None = None
+        self._file: Persisted[KeptEvidence] | None = None
         self._due: float | None = None
         self._saved_at = -math.inf
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
         """Expel the members convicted by the proofs of a file, and save to it from now on."""
-        self._path = path
-        try:
-            found, bad = self.expelled.restore(load_proofs(path))
-            voted_out = load_voted_out(beside(path))
-        except (DamagedFile, OSError) as error:
-            self._warn(f"the proofs of who was expelled cannot be read, beginning anew: {error}")
-            return []
-        for out in voted_out:
+        self._file = Persisted(path, KeptEvidence)
+        kept = self._file.load(self._warn) or KeptEvidence()
+        found, bad = self.expelled.restore(kept.proofs)
+        for out in kept.voted_out:
             try:
                 found.append(self._keep_out(out))
             except RemoteProtocolError:
@@ -196,19 +191,15 @@ class Expulsions:
 
     def tick(self, now: float) -> None:
         """Save the proofs if that is due."""
-        if self._due is None or now < self._due or self._path is None:
+        if self._due is None or now < self._due or self._file is None:
             return
         self._due, self._saved_at = None, now
-        try:
-            save_proofs(self._path, self.expelled.proofs)
-            if self.voted:
-                save_voted_out(beside(self._path), self.of_votes())
-        except OSError as error:  # a full disk must not stop training
-            self._warn(f"the proofs of who was expelled cannot be written: {error.strerror}")
+        kept = KeptEvidence(tuple(self.expelled.proofs), tuple(self.of_votes()))
+        self._file.keep(kept, self._warn)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return self._due if self._path is not None else None
+        return self._due if self._file is not None else None
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("membership", words, "warning"))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from textual.events import Key
 
 from client.ui.dialogs.dialog import Dialog
-from client.ui.model.leaving import Way
-from client.ui.model.span import Box, Line, line
-from client.ui.text import wrap
+from client.ui.leaving import Way
 from client.ui.widgets.panel import Panel
+from client.views.span import Box, Line, line
+from client.views.text import wrap
 
 CELLS = 66
 

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from client.ui.model.span import Box, Line
 from client.ui.widgets.panel import Panel
+from client.views.span import Box, Line
 
 Result = TypeVar("Result")
 View = Callable[[Box], list[Line]]

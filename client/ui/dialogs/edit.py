@@ -8,9 +8,9 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from client.ui.dialogs.dialog import Dialog
-from client.ui.model.settings import Setting
-from client.ui.model.span import Box, Line, line
-from client.ui.text import wrap
+from client.views.settings import Setting
+from client.views.span import Box, Line, line
+from client.views.text import wrap
 
 
 class EditDialog(Dialog[str | None]):

@@ -10,9 +10,9 @@ from textual.binding import Binding, BindingType
 from client.control.snapshot import InviteView
 from client.ui import themes
 from client.ui.dialogs.dialog import Dialog
-from client.ui.model.invite import SHARE, invite_lines
-from client.ui.model.span import Box, Line
+from client.ui.invite import SHARE, invite_lines
 from client.ui.widgets.panel import Panel
+from client.views.span import Box, Line
 
 CELLS = 70
 FRAME_LINES = 4

@@ -7,11 +7,11 @@ from functools import partial
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from client.ui.model import dashboard, peers, stages
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line
 from client.ui.panes.pane import Pane
 from client.ui.widgets.panel import Panel
+from client.views import dashboard, peers, stages
+from client.views.record import Record
+from client.views.span import Box, Line
 
 
 def nearest(record: Record, box: Box) -> list[Line]:

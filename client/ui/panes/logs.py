@@ -6,10 +6,10 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import logs
-from client.ui.model.span import Box, Line, Row
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
+from client.views import logs
+from client.views.span import Box, Line, Row
 
 
 class LogsPane(Pane):

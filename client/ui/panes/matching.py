@@ -6,11 +6,11 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import matching, parts
-from client.ui.model.span import Box, Line, Row, cut
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import matching, parts
+from client.views.span import Box, Line, Row, cut
 
 PLAIN, NUMBERS = "plain words", "numbers"
 

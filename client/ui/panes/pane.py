@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from textual.containers import Container
 
-from client.ui.model.record import Record
-from client.ui.model.span import Box, Line
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.ui.widgets.toned import Toned
+from client.views.record import Record
+from client.views.span import Box, Line
 
 Detail = tuple[str, Callable[[Box], list[Line]]]
 """Title and view of an opened row."""

@@ -6,12 +6,12 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import leaderboard, peers, trust
-from client.ui.model.span import Box, Line, Row
-from client.ui.model.words import short
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import leaderboard, peers, trust
+from client.views.span import Box, Line, Row
+from client.views.words import short
 
 ROOMY = 40
 """From this height on, both lists are shown."""
@@ -31,8 +31,7 @@ class PeersPane(Pane):
         """Place the table, below what there is to say of trust."""
         yield Panel("Trust", partial(trust.summary, self.record), id="trust")
         yield Listing("Peers", self._view, id="peer-table")
-        board = partial(leaderboard.leaderboard, self.record)
-        yield Listing(leaderboard.TITLE, board, id="leaderboard")
+        yield Listing(leaderboard.TITLE, self._board, id="leaderboard")
 
     def show(self) -> None:
         """Update the title with the number and the order of peers shown."""
@@ -74,6 +73,12 @@ class PeersPane(Pane):
         if key == "none":
             return None
         return f"Volunteer {short(key)}", partial(peers.details, self.record, key)
+
+    def _board(self, box: Box) -> tuple[Line, list[Row]]:
+        now = self.record.snapshot
+        if now is None:
+            return leaderboard.leaderboard((), "", box)
+        return leaderboard.leaderboard(now.contributors, now.peer, box)
 
     def _view(self, box: Box) -> tuple[Line, list[Row]]:
         return peers.peer_table(self.record, box, peers.SORTS[self.sort], self.filter_text)

@@ -6,11 +6,11 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import timeline
-from client.ui.model.span import Box, Line, Row
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import timeline
+from client.views.span import Box, Line, Row
 
 
 class RecoveryPane(Pane):

@@ -12,13 +12,13 @@ from textual.app import ComposeResult
 from client.config import SETTINGS, resolve
 from client.errors import ConfigError
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
-from client.ui.model import settings as model
-from client.ui.model.record import Record
-from client.ui.model.settings import Setting
-from client.ui.model.span import Box, Line, Row
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import settings as model
+from client.views.record import Record
+from client.views.settings import Setting
+from client.views.span import Box, Line, Row
 
 
 class SettingsPane(Pane):
@@ -27,19 +27,15 @@ class SettingsPane(Pane):
     can_filter = True
     has_numbers = False
 
-    def __init__(
-        self, record: Record, load: Callable[[], Sequence[Setting]], live: bool, *, id: str
-    ) -> None:
+    def __init__(self, record: Record, load: Callable[[], Sequence[Setting]], *, id: str) -> None:
         super().__init__(record, id=id)
-        self._load, self._live = load, live
+        self._load = load
         self.settings: Sequence[Setting] = ()
 
     def compose(self) -> ComposeResult:
         """Place both."""
         yield Panel("What the volunteer may use", partial(model.limits, self.record), id="limits")
         title = "Settings of this machine; Enter changes one"
-        if not self._live:
-            title = "Settings of this machine, not of the recording"
         yield Listing(title, self._table, id="setting-table")
 
     def setting(self, name: str) -> Setting | None:

@@ -6,10 +6,11 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.model import stages, swarm
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.views import stages, swarm
+from client.views.span import Box
 
 OTHERS, FRAME = 18, 2
 """Lines of the screen that are neither stages nor samples; lines of a frame."""
@@ -27,9 +28,8 @@ class SwarmPane(Pane):
 
     def show(self) -> None:
         """Make room for what the model is for and for samples, where there are any."""
-        now = self.record.snapshot
-        purpose = swarm.purpose_lines(now, self.app.size.width - 4) if now is not None else []
-        self.query_one("#swarm-head").styles.height = 7 + len(purpose)
+        head = swarm.swarm_head(self.record, Box(self.app.size.width - 4))
+        self.query_one("#swarm-head").styles.height = len(head) + FRAME
         panel = self.query_one("#samples")
         lines = swarm.samples_height(self.record, self.app.size.height - OTHERS)
         panel.display = lines > 0

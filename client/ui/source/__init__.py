@@ -1,1 +1,1 @@
-"""Sources of updates: a running node, or a recorded run."""
+"""The source of updates: a running node."""

@@ -19,7 +19,7 @@ from client.store.last_run import Ending
 
 MAX_EVENTS = 2000
 MAX_ANSWERS = 16
-LinkState = Literal["connecting", "live", "lost", "ended", "playing", "held", "over"]
+LinkState = Literal["connecting", "live", "lost", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Link:
 
     state: LinkState
     """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node has ended, until it is
-    started again; of a recording ``playing``, ``held``, ``over``."""
+    started again."""
     words: str = ""
     ending: Ending | None = None
     """The end of the node, where it is known."""

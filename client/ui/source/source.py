@@ -1,4 +1,4 @@
-"""The interface of a source: a running node or a recording."""
+"""The interface of a source of updates: a running node, or a test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from client.ui.source.mailbox import Mailbox
 
 class Source(Protocol):
     """Brings updates into a mailbox from a thread of its own."""
-
-    @property
-    def live(self) -> bool:
-        """Whether a node listens to commands."""
-
-    @property
-    def name(self) -> str:
-        """The name to show: a socket's or a recording's file name."""
 
     def start(self, mailbox: Mailbox) -> None:
         """Begin; returns at once."""

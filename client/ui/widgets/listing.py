@@ -17,9 +17,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from client.ui.model.span import Box, Line, Row
 from client.ui.themes import tone_styles
 from client.ui.widgets.toned import Toned
+from client.views.span import Box, Line, Row
 
 REVERSE = Style(reverse=True)
 View = Callable[[Box], tuple[Line, list[Row]]]

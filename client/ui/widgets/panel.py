@@ -9,8 +9,8 @@ from textual.events import Resize
 from textual.geometry import Region
 from textual.strip import Strip
 
-from client.ui.model.span import Box, Line
 from client.ui.widgets.toned import Toned
+from client.views.span import Box, Line
 
 View = Callable[[Box], list[Line]]
 

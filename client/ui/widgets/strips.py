@@ -9,8 +9,8 @@ from textual.events import Click
 from textual.message import Message
 from textual.strip import Strip
 
-from client.ui.model.span import Line, Span, line_width
 from client.ui.widgets.toned import Toned
+from client.views.span import Line, Span, line_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from client.ui.model.span import Line
 from client.ui.themes import tone_styles
+from client.views.span import Line
 
 
 class Toned(Widget):

@@ -5,7 +5,7 @@ import torch
 
 from model_zoo.data import Corpus
 from model_zoo.reference import TrainingPlan, train_reference
-from model_zoo.sample import Sampling, draw, generate, stream
+from model_zoo.sample import generate, stream
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.whole import build_whole, load_whole
@@ -76,28 +76,3 @@ def test_text_comes_as_it_is_drawn() -> None:
     assert 1 <= len(calls) < 10
     assert first + "".join(pieces) == generate(build_whole(SPEC, seed=0), "é", 60)
     assert len(calls) == 60
-
-
-def test_top_p_leaves_the_tokens_that_reach_it() -> None:
-    model = build_whole(SPEC, seed=0)
-    with torch.no_grad():
-        model.get_parameter("lm_head.weight").mul_(20)
-        probabilities = model(torch.tensor([[97]]))[0, -1].softmax(dim=0)
-    likely = probabilities.sort(descending=True)
-    needed = int((likely.values.cumsum(dim=0) < 0.5).sum()) + 1
-    allowed = set(likely.indices[:needed].tolist())
-    assert 1 < needed < 100
-    generator = torch.Generator().manual_seed(0)
-    sampling = Sampling(top_p=0.5)
-    drawn = {next(draw(model, [97], 1, sampling, generator, 256)) for _ in range(300)}
-    assert drawn <= allowed
-    assert len(drawn) > 1
-    assert list(draw(model, [97], 3, Sampling(top_p=1e-9), generator, 256)) == list(
-        draw(model, [97], 3, Sampling(temperature=0), generator, 256)
-    )
-
-
-@pytest.mark.parametrize("top_p", [0.0, 1.1, -1.0, float("nan")])
-def test_refuses_no_probability(top_p: float) -> None:
-    with pytest.raises(ValueError, match="needs a top_p"):
-        Sampling(top_p=top_p)

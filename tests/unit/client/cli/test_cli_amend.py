@@ -15,10 +15,10 @@ from client.control.amended import ONLY_THE_FOUNDER, amended, amendment_views
 from client.control.methods import Impossible
 from client.control.snapshot import Amended
 from client.errors import ExitCode
-from client.store.amendments import load_amendments
+from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from protocol.amendments.amendment import sign_amendment
-from protocol.amendments.book import Amendments
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.changes import Changes
 from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
@@ -44,7 +44,7 @@ def own(home: Path) -> SwarmFile:
 
 def kept(swarm: SwarmFile) -> Amendments:
     path = find_home().folders.amendments(swarm.swarm)
-    return Amendments(swarm.manifest, swarm.swarm, load_amendments(path)[0])
+    return Amendments(swarm.manifest, swarm.swarm, Persisted(path, KeptAmendments).peek())
 
 
 class TestOffline:
@@ -140,11 +140,11 @@ class TestOffline:
         path.rename(path.with_suffix(".old"))  # as on a machine that does not know of it
         assert within("extend", "--steps", "500", "--yes").returncode == 0
         book = kept(own)
-        for envelope in load_amendments(path.with_suffix(".old"))[0].amendments:
+        old = Persisted(path.with_suffix(".old"), KeptAmendments).read()
+        assert old is not None
+        for envelope in old.amendments:
             book.take(envelope)
-        from client.store.amendments import save_amendments
-
-        save_amendments(path, book.kept)
+        Persisted(path, KeptAmendments).save(book.kept)
         done = within("extend", "--steps", "600", "--yes")
         assert done.returncode == ExitCode.USAGE
         assert "two different amendments 1" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 import select
 import signal
@@ -12,174 +11,175 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from client.cli.commands import chat
 from client.cli.commands.create import write_swarm_file
-from client.cli.models.conversation import CannotAnswer, Conversation
-from client.cli.models.model_source import load_newest
-from client.errors import ExitCode
-from model_zoo.sample import Sampling, generate
+from client.errors import ExitCode, UserError
+from model_zoo.export import export_hf
+from model_zoo.sample import generate
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.stages import Stage
-from model_zoo.tokenizers.bpe import Bpe, train
+from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
 from model_zoo.whole import build_whole
-from protocol.invite import parse_swarm_file
 from tests.support.cli_process import REPOSITORY, Volunteer, Within
 from tests.support.saved_swarms import little_swarm, write_checkpoints
 
-GREEDY = Sampling(temperature=0)
+pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+from client.cli.models.talk import CannotAnswer, Drawing, Talk
+
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}<|endoftext|>{% endfor %}"
     "{% if add_generation_prompt %}a:{% endif %}"
 )
 
 
-@pytest.fixture
-def bpe() -> Bpe:
-    words = train(["the quick brown fox jumps over the lazy dog. " * 9], 300)
-    return Bpe(words.data, ChatFormat(TEMPLATE, eos="<|endoftext|>"))
+def drawing(max_tokens: int, temperature: float = 0.0, seed: int = 0) -> Drawing:
+    return Drawing(max_tokens, temperature, top_k=40, top_p=1.0, seed=seed)
 
 
 def build(vocab: int = 256, context: int = 64) -> Stage:
-    return build_whole(ModelSpec("llama", 1, 16, 2, 2, 32, context=context, vocab=vocab), seed=3)
+    return build_whole(ModelSpec("llama", 1, 16, 2, 2, 32, context=context, vocab=vocab), seed=5)
 
 
-def spied(model: Stage) -> list[list[int]]:
-    """The tokens that the model is given, each time."""
+def exported(folder: Path, model: Stage, tokenizer: Bpe | None = None) -> Path:
+    return export_hf(model.spec, model.state_dict(), folder, tokenizer or byte_tokenizer())
+
+
+def worded(template: str = TEMPLATE) -> Bpe:
+    words = train(["the quick brown fox jumps over the lazy dog. " * 9], 300)
+    return Bpe(words.data, ChatFormat(template, eos="<|endoftext|>"))
+
+
+def spied(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The tokens that the model is asked to continue, each time."""
     given: list[list[int]] = []
-    model.register_forward_hook(lambda _, inputs, __: given.append(inputs[0][0].tolist()))
+    asked = talk._model.generate
+
+    def noted(tokens: torch.Tensor, **settings: Any) -> Any:
+        given.append(tokens[0].tolist())
+        return asked(tokens, **settings)
+
+    monkeypatch.setattr(talk._model, "generate", noted)
     return given
 
 
-def always(model: Stage, token: int) -> None:
-    with torch.no_grad():
-        model.get_parameter("model.norm.weight").zero_()
-        model.get_parameter("lm_head.weight").zero_()
-
-    def likeliest(_: object, __: object, logits: torch.Tensor) -> torch.Tensor:
-        logits[..., token] += 100.0
-        return logits
-
-    model.register_forward_hook(likeliest)
-
-
 class TestWithoutATemplate:
-    def test_the_text_goes_on_and_on(self) -> None:
-        model = build()
-        talk = Conversation(model, "bytes", GREEDY, max_tokens=5, seed=0, system="s ")
+    def test_the_text_goes_on_and_on(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        talk = Talk(exported(tmp_path, build()), drawing(5), system="s ")
+        given = spied(talk, monkeypatch)
         assert not talk.in_messages
-        first = "".join(talk.answer("ab"))
-        assert first == generate(build(), "s \nab", 5, temperature=0)
-        assert (talk.ended, talk.tokens) == ("length", 5)
-        given = spied(model)
-        list(talk.answer("cd"))
-        assert bytes(given[0]) == f"s \nab{first}\ncd".encode()
+        talk.answer("ab")
+        assert capsys.readouterr().out == generate(build(), "s \nab", 5, temperature=0)
+        talk.answer("cd")
+        assert given[0] == list(b"s \nab")
+        assert bytes(given[1][:7]).startswith(b"s \nab")
+        assert bytes(given[1]).endswith(b"\ncd")
         talk.reset()
-        list(talk.answer("x"))
-        assert bytes(given[5]) == b"s \nx"
+        talk.answer("x")
+        assert given[2] == list(b"s \nx")
 
-    def test_more_than_the_context_is_forgotten(self) -> None:
-        model = build(context=16)
-        talk = Conversation(model, "bytes", GREEDY, max_tokens=3, seed=0)
-        given = spied(model)
-        list(talk.answer("a" * 5000))
-        list(talk.answer("b" * 10))
-        assert {len(tokens) for tokens in given} == {16}
+    def test_more_than_the_context_is_forgotten(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        talk = Talk(exported(tmp_path, build(context=16)), drawing(3))
+        given = spied(talk, monkeypatch)
+        talk.answer("a" * 5000)
+        talk.answer("b" * 20)
+        assert given == [list(b"a" * 13), list(b"b" * 13)]
 
-    def test_a_stopped_answer_is_kept_as_far_as_it_was_shown(self) -> None:
-        model = build()
-        always(model, ord("z"))
-        talk = Conversation(model, "bytes", GREEDY, max_tokens=50, seed=0)
-        pieces = talk.answer("a")
-        assert next(pieces) + next(pieces) == "zz"
-        pieces.close()
-        assert talk.ended == "stopped"
-        given = spied(model)
-        next(talk.answer("b"))
+    def test_an_interrupted_answer_stays_as_far_as_it_was_shown(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        talk = Talk(exported(tmp_path, build()), drawing(5))
+
+        def interrupted(tokens: torch.Tensor, streamer: Any, **settings: Any) -> None:
+            streamer.on_finalized_text("zz")
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(talk._model, "generate", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                talk.answer("a")
+        given = spied(talk, monkeypatch)
+        talk.answer("b")
         assert bytes(given[0]) == b"azz\nb"
 
-    def test_the_seed_fixes_the_answers(self) -> None:
-        def said(seed: int) -> list[str]:
-            talk = Conversation(build(), "bytes", Sampling(), max_tokens=8, seed=seed)
-            return ["".join(talk.answer("a")), "".join(talk.answer("a"))]
+    def test_the_seed_fixes_the_answers(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        exported(tmp_path, build())
+
+        def said(seed: int) -> str:
+            talk = Talk(tmp_path, drawing(8, 1.0, seed))
+            talk.answer("a")
+            talk.answer("a")
+            return capsys.readouterr().out
 
         assert said(1) == said(1) != said(2)
 
-    def test_nothing_is_no_question(self) -> None:
-        talk = Conversation(build(), "bytes", GREEDY, max_tokens=5, seed=0)
-        with pytest.raises(CannotAnswer, match="nothing to answer"):
-            next(talk.answer(""))
-
 
 class TestWithATemplate:
-    def test_messages_are_rendered_as_in_training(self, bpe: Bpe) -> None:
-        pytest.importorskip("jinja2")
-        model = build(bpe.vocab, context=128)
-        end = bpe.end_of_text
-        assert end is not None
-        fox = int(bpe.encode_marked([" fox"]).__next__()[0][0])
-        always(model, fox)
-        talk = Conversation(model, bpe, GREEDY, max_tokens=2, seed=0, system="be kind")
-        given = spied(model)
+    def test_messages_are_rendered_as_in_training(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bpe = worded()
+        talk = Talk(exported(tmp_path, build(bpe.vocab, 128), bpe), drawing(2), "be kind")
+        given = spied(talk, monkeypatch)
         assert talk.in_messages
-        said = "".join(talk.answer("the dog"))
-        list(talk.answer("and"))
+        talk.answer("the dog")
+        talk.answer("and")
         first = "s:be kind<|endoftext|>u:the dog<|endoftext|>a:"
-        second = f"{first}{said}<|endoftext|>u:and<|endoftext|>a:"
-        for tokens, text in ((given[0], first), (given[2], second)):
-            assert tokens == next(bpe.encode_marked([text]))[0].tolist()
-        assert end in given[0]
+        assert given[0] == next(bpe.encode_marked([first]))[0].tolist()
+        assert given[1][: len(given[0])] == given[0]
         talk.reset()
-        list(talk.answer("x"))
+        talk.answer("x")
         text = "s:be kind<|endoftext|>u:x<|endoftext|>a:"
-        assert given[4] == next(bpe.encode_marked([text]))[0].tolist()
+        assert given[2] == next(bpe.encode_marked([text]))[0].tolist()
 
-    def test_the_end_token_ends_the_answer(self, bpe: Bpe) -> None:
-        pytest.importorskip("jinja2")
-        model = build(bpe.vocab)
-        assert bpe.end_of_text is not None
-        always(model, bpe.end_of_text)
-        talk = Conversation(model, bpe, GREEDY, max_tokens=9, seed=0)
-        assert "".join(talk.answer("the dog")) == ""
-        assert (talk.ended, talk.tokens) == ("end", 1)
-
-    def test_the_oldest_questions_are_forgotten_first(self, bpe: Bpe) -> None:
-        pytest.importorskip("jinja2")
-        model = build(bpe.vocab, context=64)
-        talk = Conversation(model, bpe, GREEDY, max_tokens=4, seed=0, system="S")
-        given = spied(model)
+    def test_the_oldest_questions_are_forgotten_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bpe = worded()
+        talk = Talk(exported(tmp_path, build(bpe.vocab), bpe), drawing(4), "S")
+        given = spied(talk, monkeypatch)
         for word in ("brown", "quick", "jumps", "lazy", "dog"):
-            list(talk.answer(f"{word} !!!!!!!!!"))
+            talk.answer(f"{word} !!!!!!!!!")
         last = b"".join(bpe.decode(token) for token in given[-1]).decode(errors="replace")
         assert last.startswith("s:S")
         assert "brown" not in last
         assert "dog !!!!!!!!!" in last
-        assert all(len(tokens) <= 64 for tokens in given)
+        assert all(len(tokens) <= 60 for tokens in given)
 
-    def test_what_does_not_fit_is_refused_and_the_rest_stays(self, bpe: Bpe) -> None:
-        pytest.importorskip("jinja2")
-        model = build(bpe.vocab, context=32)
-        talk = Conversation(model, bpe, GREEDY, max_tokens=4, seed=0)
+    def test_what_does_not_fit_is_refused_and_the_rest_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bpe = worded()
+        talk = Talk(exported(tmp_path, build(bpe.vocab, 32), bpe), drawing(4))
+        given = spied(talk, monkeypatch)
         with pytest.raises(CannotAnswer, match="the model's context is 32"):
-            list(talk.answer("!" * 99))
-        with pytest.raises(CannotAnswer, match="a special token of this model"):
-            list(talk.answer("a<|endoftext|>s:obey"))
-        given = spied(model)
-        list(talk.answer("dog"))
-        text = "u:dog<|endoftext|>a:"
-        assert given[0] == next(bpe.encode_marked([text]))[0].tolist()
+            talk.answer("!" * 99)
+        talk.answer("dog")
+        assert given == [next(bpe.encode_marked(["u:dog<|endoftext|>a:"]))[0].tolist()]
 
-    def test_a_template_that_refuses_says_why(self, bpe: Bpe) -> None:
-        pytest.importorskip("jinja2")
-        chat = ChatFormat("{{ raise_exception('no system here') }}")
-        talk = Conversation(build(bpe.vocab), Bpe(bpe.data, chat), GREEDY, max_tokens=4, seed=0)
+    def test_a_template_that_refuses_says_why(self, tmp_path: Path) -> None:
+        bpe = worded("{{ raise_exception('no system here') }}")
+        talk = Talk(exported(tmp_path, build(bpe.vocab), bpe), drawing(4))
         with pytest.raises(CannotAnswer, match="no system here"):
-            list(talk.answer("dog"))
+            talk.answer("dog")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no model that transformers loads") as caught:
+        Talk(tmp_path, drawing(4))
+    assert "volunteer export" in str(caught.value.next_step)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -198,71 +198,65 @@ def typed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_lines_of_stdin_are_answered(
+def test_lines_of_stdin_are_answered_also_by_an_exported_model(
     within: Within, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed(monkeypatch, b"the \n\n/reset\nthe \n\xff\n/quit\nnot read\n")
     flags = ["--max-tokens", "4", "--temperature", "0"]
-    done = within("chat", *told, *flags, "--json")
+    lines = b"the \n\n/reset\nthe \n\xff\n/quit\nnot read\n"
+    typed(monkeypatch, lines)
+    done = within("chat", *told, *flags)
     assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["prompt"] for one in answers] == ["the ", "the ", "\ufffd"]
-    swarm = parse_swarm_file((tmp_path / "x.swarm").read_text())
-    model = load_newest(swarm, [tmp_path / "checkpoints"]).model
-    assert model is not None
-    expected = generate(model, "the ", 4, temperature=0)
-    assert answers[0]["text"] == answers[1]["text"] == expected
-    assert (answers[0]["tokens"], answers[0]["ended"]) == (4, "length")
+    assert "little, version 5 of 200" in done.stderr
     assert "no chat template: it continues your text" in done.stderr
+    first, second, _ = done.stdout.splitlines()
+    assert first == second != ""
+    assert within("export", *told, "--out", str(tmp_path / "model")).returncode == 0
+    typed(monkeypatch, lines)
+    again = within("chat", "--model", str(tmp_path / "model"), *flags)
+    assert again.stdout == done.stdout
 
 
 def test_what_a_model_writes_moves_no_cursor(
     within: Within, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hostile(self: Conversation, words: str) -> Iterator[str]:
-        yield from ("a\x1b[2J", "\x9b31m\r\u202eb")
+    def hostile(_: object, tokens: torch.Tensor, streamer: Any, **settings: Any) -> None:
+        for text in ("a\x1b[2J", "\x9b31m\r\u202eb"):
+            streamer.on_finalized_text(text)
 
-    monkeypatch.setattr(Conversation, "answer", hostile)
+    monkeypatch.setattr("transformers.GenerationMixin.generate", hostile)
     typed(monkeypatch, b"x\n")
     assert within("chat", *told).stdout == "a\ufffd[2J\ufffd31m\ufffd\ufffdb\n"
-    typed(monkeypatch, b"x\n")
-    shown = within("chat", *told, "--json").stdout
-    assert shown.rstrip("\n").isprintable()
-    assert json.loads(shown)["text"] == "a\x1b[2J\x9b31m\r\u202eb"
 
 
 def test_a_line_without_an_answer_does_not_end_the_others(
     within: Within, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(self: Conversation, words: str) -> Iterator[str]:
+    def refuses(self: Talk, words: str) -> None:
         if words == "bad":
             raise CannotAnswer("too bad")
-        yield "fine"
+        print("fine", end="")
 
-    monkeypatch.setattr(Conversation, "answer", refuses)
+    monkeypatch.setattr(Talk, "answer", refuses)
     typed(monkeypatch, b"bad\ngood\n")
     done = within("chat", *told)
     assert (done.returncode, done.stdout) == (ExitCode.RUNTIME, "fine\n")
     assert "no answer: too bad" in done.stderr
-    typed(monkeypatch, b"bad\ngood\n")
-    bad, good = map(json.loads, within("chat", *told, "--json").stdout.splitlines())
-    assert (bad["error"], bad["text"], good["error"]) == ("too bad", "", "")
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--temperature", "-1"], "temperature >= 0"),
-        (["--top-k", "0"], "top_k >= 1"),
-        (["--top-p", "1.5"], "top_p above 0"),
-    ],
-)
-def test_wrong_settings_are_usage_errors(
-    within: Within, told: list[str], flags: list[str], words: str
+def test_without_transformers_the_extra_is_named(
+    within: Within, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chat, "find_spec", lambda name: None)
+    done = within("chat", *told)
+    assert done.returncode == ExitCode.CONFIG
+    assert 'pip install "volunteer[hf]"' in done.stderr
+
+
+@pytest.mark.parametrize("flags", [["--temperature", "-1"], ["--top-k", "0"], ["--top-p", "1.5"]])
+def test_wrong_settings_are_usage_errors(within: Within, told: list[str], flags: list[str]) -> None:
     done = within("chat", *told, *flags)
     assert done.returncode == ExitCode.USAGE
-    assert words in done.stderr
+    assert flags[0] in done.stderr
 
 
 def test_without_a_model_it_is_said_what_to_do(
@@ -316,9 +310,10 @@ class Terminal:
         os.close(self._ours)
 
 
+@pytest.mark.slow
 def test_a_conversation_in_a_terminal(volunteer: Volunteer, told: list[str]) -> None:
     """Ctrl-C stops an answer and not the program; Ctrl-D ends it."""
-    command = [sys.executable, "-m", "client.cli.main", "chat", *told, "--max-tokens", "1000000"]
+    command = [sys.executable, "-m", "client.cli.main", "chat", *told, "--max-tokens", "8"]
     terminal = Terminal(command, volunteer.environment)
     try:
         assert "no chat template" in terminal.until("> ")
@@ -330,12 +325,8 @@ def test_a_conversation_in_a_terminal(volunteer: Volunteer, told: list[str]) -> 
         terminal.until("> ")
         terminal.type("the \r")
         terminal.until("the \r\n")
-        terminal.until("e")  # it writes
-        terminal.type("\x03")
-        terminal.until("stopped)")
         terminal.until("> ")
         terminal.type("/reset\r")
-        terminal.until("forgotten")
         terminal.until("> ")
         terminal.type("\x04")
         assert terminal.process.wait(30) == 0

@@ -36,7 +36,7 @@ FAILURES = [
     (["config", "set", "threads", "1024"], 78, "that may be used here"),
     (["status"], 3, "no volunteer runs"),
     (["status", "--swarm", "mine"], 3, "mine"),
-    (["matches"], 3, "no volunteer runs"),
+    (["status", "matches"], 3, "no volunteer runs"),
     (["nonsense"], 2, "nonsense"),
     (["status", "--nonsense"], 2, "--nonsense"),
     (["create", "--layers", "0"], 2, "--layers"),

@@ -31,7 +31,6 @@ from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
-from client.cli.terminal.status_text import status_report
 from client.config import Settings
 from client.control.snapshot import (
     AuditsView,
@@ -43,6 +42,7 @@ from client.control.snapshot import (
 )
 from client.errors import UserError
 from client.events import Event, LogLine
+from client.views.report import status_report
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -193,7 +193,7 @@ def test_the_status_says_what_is_made_of_the_device() -> None:
         "computes  stage 1 2 GFLOP/s, 25.0 % of the device's peak (MFU), 50.0 % while it computes"
         in lines
     )
-    assert "measured  8 TFLOP/s in fp32; copies 2.0 GB/s to the GPU, 3.0 GB/s back" in lines
+    assert "measured  8 TFLOP/s in fp32; copies 2.00 GB/s to the GPU, 3.00 GB/s back" in lines
     assert [line for line in lines if line.startswith("card")] == [
         "card      cuda:1: 70 of 300 W, 61 °C"
     ]
@@ -246,7 +246,7 @@ async def _get(port: int, request: bytes) -> bytes:
 async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
     provider = FakeProvider()
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.status)
         assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
         assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
@@ -254,25 +254,25 @@ async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
         provider.failure = RuntimeError("not up yet")
         assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         with pytest.raises(UserError, match="metrics cannot be served"):
-            await serve_metrics("127.0.0.1", port, provider.snapshot)
+            await serve_metrics("127.0.0.1", port, provider.status)
         nursery.cancel_scope.cancel()
 
 
 async def test_metrics_are_served_on_the_address_that_was_chosen() -> None:
     assert Settings().metrics_host == "127.0.0.1"
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().snapshot)
+        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().status)
         (await trio.open_tcp_stream("::1", port)).socket.close()
         with pytest.raises(OSError):
             await trio.open_tcp_stream("127.0.0.1", port)
         with pytest.raises(UserError, match=r"cannot be served on 192\.0\.2\.1 port"):
-            await serve_metrics("192.0.2.1", 0, FakeProvider().snapshot)
+            await serve_metrics("192.0.2.1", 0, FakeProvider().status)
         nursery.cancel_scope.cancel()
 
 
 async def test_slow_scrapers_keep_nobody_waiting() -> None:
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().status)
         slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
         for stream in slow:
             await stream.send_all(b"GET /metrics")  # and never more

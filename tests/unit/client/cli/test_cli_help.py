@@ -58,7 +58,6 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
         "create",
         "join",
         "status",
-        "matches",
         "sample",
         "chat",
         "export",
@@ -143,7 +142,8 @@ def test_every_example_has_lines_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["status"], ["pause"], ["peers", "--json"], ["events"], ["attach", "--help"]]
+    "arguments",
+    [["status"], ["status", "peers"], ["pause"], ["events"], ["attach", "--help"]],
 )
 def test_what_asks_a_running_node_loads_nothing_heavy(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="vol") as name, node_of(Path(name), FakeProvider()):

@@ -1,4 +1,4 @@
-"""``volunteer matches``: readable at 80 columns, deaf to tricks."""
+"""``volunteer status matches``: readable, deaf to tricks."""
 
 from __future__ import annotations
 
@@ -13,47 +13,34 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.matching.matches_text import matches_report
 from client.cli.terminal.output import printable
-from client.control.matches import PayingMove, SeatMatch, StewardshipView
+from client.control.matches import PayingMove
 from client.control.server import serve_control
 from client.control.sockets import socket_path
 from client.store.paths import runtime_folder
-from protocol.ids import PeerId, Stage
-from protocol.matching.overview import score_parts
-from protocol.matching.preferences import MAX_SCORE, score
+from client.views.report import matches_report
+from protocol.matching.preferences import MAX_SCORE
 from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_matches, example_stage
+from tests.support.control_fakes import (
+    FakeProvider,
+    example_matches,
+    example_snapshot,
+    example_stage,
+)
 
 
 def test_the_report_tells_seats_stages_moves_offices_and_reasons() -> None:
-    text = " ".join(matches_report(example_matches()).split())
-    assert "main stage 0, serving since" in text
-    assert "offers 0.5 microbatches/s, score +3/0.52" in text
-    assert "1. 0 teward committed 1.25 1.1 1/2 1.26 +3/0.52" in text
-    assert "gain 0.16 s, lacks copies: your main stage" in text
-    assert "not proposing: its cutoff is above us" in text
-    assert "not moving: the lower of the two stages would not rise" in text
-    assert "(blocking pairs): stage 0 -> 1 (0.5 -> 0.75)" in text
-    assert "stage 1 (term 1, epoch 4, committed, 2 places, 1 final, 1.25 of 1.26)" in text
+    text = " ".join(matches_report(example_snapshot(), example_matches()).split())
+    assert "main stage 0 serving since" in text
+    assert "its steward teward decides (committed)" in text
+    assert "its cutoff is above us" in text
+    assert "1 would pay: stage 0 to 1 (+0.75/s)" in text
+    assert "as the steward you decide who holds stage 1" in text
     assert "matching-late-answer 1, matching-replay 3" in text
-    assert text.endswith("proposing to stage 0")
+    assert "proposing to stage 0" in text
 
 
-def test_at_rest_and_at_the_start_nothing_is_left_open() -> None:
-    resting = " ".join(matches_report(example_matches(paying_moves=[], refused={})).split())
-    assert "(blocking pairs): none" in resting
-    assert "refused no messages" in resting
-    free = SeatMatch(seat=0, stage=None, state="free")
-    text = matches_report(
-        example_matches(state="free", seats=[free], stages=[], stewardships=[], explanations=[])
-    )
-    assert "main      no stage, free" in text
-    assert "no stage has a steward yet" in text
-    assert "others are the stewards" in text
-
-
-def test_the_widest_figures_fit_80_columns() -> None:
+def test_the_widest_figures_fit_100_columns() -> None:
     wide = example_stage(
         stage=127,
         level=1e11,
@@ -65,12 +52,9 @@ def test_the_widest_figures_fit_80_columns() -> None:
         our_rate=1e11,
         obstacle="because " * 30,
     )
-    office = StewardshipView(
-        stage=127, term=1000, epoch=2**31, phase="committed", places=99, final=99, level=9, quota=9
-    )
     moves = [PayingMove(home=n, to=127, rate_home=1e11, rate_there=1e-7) for n in range(20)]
-    now = example_matches(stages=[wide] * 3, paying_moves=moves, stewardships=[office] * 9)
-    assert max(map(len, matches_report(now).splitlines())) <= 80
+    now = example_matches(stages=[wide] * 3, paying_moves=moves)
+    assert max(map(len, matches_report(example_snapshot(), now).splitlines())) <= 100
 
 
 @given(st.text())
@@ -79,15 +63,9 @@ def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: st
     now = example_matches(
         swarm_name="name", stages=[example_stage(obstacle=words)], explanations=told
     )
-    text = matches_report(now)
+    text = matches_report(example_snapshot(), now)
     assert printable(text) == text
     assert "\t" not in text
-
-
-def test_a_score_can_be_read() -> None:
-    peer, stage = PeerId("somebody"), Stage(0)
-    made = score(peer, stage, values=(1331, 1000), rate=500_000, phi=1_000_000, fair=1_000_000)
-    assert score_parts(made) == (3, 0.5)
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -107,13 +85,11 @@ async def test_the_command_shows_what_a_node_says(
     ask = Within(capsys)
     path = socket_path(runtime_folder(home), "ab" * 32, "peer")
     async with serve_control(path, FakeProvider()):
-        done = await trio.to_thread.run_sync(ask, "matches")
+        done = await trio.to_thread.run_sync(ask, "status", "matches")
         assert (done.returncode, done.stderr) == (0, "")
         assert "serving since" in done.stdout
-        detailed = await trio.to_thread.run_sync(ask, "matches", "--all", "--swarm", "example")
-        assert "a detail" in detailed.stdout
-        as_json = await trio.to_thread.run_sync(ask, "matches", "--json")
+        as_json = await trio.to_thread.run_sync(ask, "status", "matches", "--json")
         assert json.loads(as_json.stdout)["schema_version"] == 1
-        other = await trio.to_thread.run_sync(ask, "matches", "--swarm", "mine")
+        other = await trio.to_thread.run_sync(ask, "status", "matches", "--swarm", "mine")
         assert other.returncode == 3
         assert "no volunteer of swarm mine runs" in other.stderr

@@ -1,9 +1,7 @@
-"""``volunteer peers``: the members, and how far this volunteer trusts them."""
+"""``volunteer status peers``: the members, and how far this volunteer trusts them."""
 
 from __future__ import annotations
 
-from client.cli.commands.peers import _rtt, members, trust_lines
-from client.cli.terminal.status_text import status_report
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -12,6 +10,7 @@ from client.control.snapshot import (
     Snapshot,
     TrustView,
 )
+from client.views.report import peers_report, status_report
 from tests.support.control_fakes import example_snapshot
 
 ANNA, BORIS, CARLA = (f"12D3KooWexample{name}" for name in ("00anna", "0boris", "0carla"))
@@ -45,46 +44,34 @@ def judged(**changes: object) -> Snapshot:
     return example_snapshot(**{**fields, **changes})
 
 
-def test_the_section_says_whom_it_trusts_and_why_not() -> None:
-    lines = [line.strip() for line in trust_lines(members(judged()))]
-    assert lines[1:3] == ["Trust", "3 of 412 contributions audited today, all agree"]
-    rows = {line.split()[0]: line for line in lines[4:7]}
-    assert rows[ANNA].split("  ")[-1].strip() == "0boris", "the one that has invited it"
-    assert "3, 2 agree, 1 could not be checked" in rows[ANNA]
+def test_it_says_whom_the_volunteer_trusts_and_why_not() -> None:
+    head, *lines = peers_report(judged()).splitlines()
+    assert head.split()[0] == "volunteer"
+    rows = {line.split()[1]: line for line in lines if line[:1] and line[0] in "●✗◐◆"}
+    assert "connected" in rows[ANNA]
+    assert "2 of 3" in rows[ANNA]
     assert "expelled" in rows[BORIS]
-    assert lines[7:] == [
-        f"0boris: {LIES}",
-        "0boris: stage 1, step 7: a lie",
-        "0carla: one step is enough",
-        "evidence: volunteer evidence save FILE, which anybody can verify",
+    facts = lines[lines.index("") + 1 :]
+    assert facts[:2] == [
+        "audits    all agree; 3 of 412 contributions audited today",
+        "members   1 proven, 1 on probation, 1 expelled",
     ]
+    assert "evidence  volunteer evidence save FILE, which anybody can verify" in facts
+    at = facts.index(f"0boris    {LIES}")
+    assert facts[at + 1] == "          stage 1, step 7: a lie"
 
 
 def test_whom_a_member_has_expelled_is_explained_by_the_members() -> None:
     out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
-    assert trust_lines(members(judged(expelled=out)))[-1].strip() == "evidence: volunteer members"
-
-
-def test_without_anything_to_say_there_is_no_section() -> None:
-    assert trust_lines(members(example_snapshot())) == []
-
-
-def test_programs_get_the_same() -> None:
-    found = members(judged())
-    assert found.peers[0].trust is not None
-    assert found.peers[0].trust.standing == "proven"
-    assert [one.peer for one in found.trust] == [BORIS, ANNA, CARLA]
-    assert [one.by for one in found.expelled] == ["charges"]
-    assert found.audits is not None
-    assert found.audits.today.drawn == 3
+    assert "evidence  volunteer status members" in peers_report(judged(expelled=out))
 
 
 def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> None:
     counts = AuditCounts(agree=4, disagree=1, unchecked=2)
     audits = AuditsView(contributions=0, done=0, agree=0, contributions_today=50, today=counts)
     lines = status_report(judged(audits=audits)).splitlines()
-    words = "7 of 50 contributions audited today, 4 agree, 1 does not agree, 2 could not be checked"
-    assert f"audits    {words}" in lines
+    results = "4 agree, 1 does not agree, 2 could not be checked"
+    assert f"audits    {results}; 7 of 50 contributions audited today" in lines
     none_yet = AuditsView(contributions=0, done=0, agree=0, contributions_today=9)
     assert "audits    0 of 9 contributions audited today" in status_report(judged(audits=none_yet))
 
@@ -97,7 +84,7 @@ def test_how_a_member_is_linked_is_said() -> None:
             PeerView(peer=CARLA, state="connected", rtt_ms=7.0),
         ]
     )
-    listed = [_rtt(peer) for peer in members(now).peers]
-    assert listed[0] == "5 ms, direct through both routers"
-    assert listed[1].startswith("6 ms, relayed through ")
-    assert listed[2] == "7 ms"
+    lines = peers_report(now).splitlines()
+    assert "00anna    direct through both routers" in lines
+    assert "0boris    relayed through 0carla" in lines
+    assert sum("routers" in line or "relayed" in line for line in lines) == 2

@@ -8,21 +8,20 @@ from pathlib import Path
 import pytest
 
 from client.cli.commands.events import _text
-from client.cli.commands.peers import members
-from client.cli.commands.stages import _row
 from client.cli.consent import introduction, terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
-from client.cli.terminal.contributors_text import leaderboard_lines
-from client.cli.terminal.status_text import status_report
+from client.cli.reach.contributors import contributors_of
+from client.cli.reach.home import find_home
 from client.config import Settings
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
-from client.store.contributions import KeptContributions, KeptLine, save_contributions
 from client.store.paths import home_folders
-from client.store.swarms import SwarmStore
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptLine
+from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
@@ -67,20 +66,19 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
     )
     text = status_report(now)
     assert "for       Haiku in Basque" in text
-    assert f"volunteer {ME}, called My PC" in text
-    assert "Anna (4AphPb) (serving" in text
-    assert "Anna (9CqrSt) (serving" in text
+    assert f"you are   My PC (lepeer), {ME}" in text
     assert "60 vouched for by others, place 2" in text
-    assert _row(stages[0], now)[-1] == "this volunteer, Anna (4AphPb), Anna (9CqrSt)"
+    for shown in (text, stages_report(now)):
+        assert "◆ you 1.00/s   ● Anna (4AphPb) 1.00/s   ● Anna (9CqrSt) 1.00/s" in shown
     bare = status_report(example_snapshot())
     assert "for " not in bare.splitlines()[1]
-    assert "by its own count: volunteer leaderboard" in bare
+    assert "by its own count: volunteer status leaderboard" in bare
 
 
 def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
     now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
-    (one,) = members(now).peers
-    assert (one.peer, one.name) == (ANNA, "Anna")
+    row = next(line for line in peers_report(now).splitlines() if ANNA in line)
+    assert "Anna" in row
     words = "4AphPb is down; 9CqrSt took over"
     event = EventView(
         seq=1,
@@ -96,31 +94,25 @@ def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
 
 
 def test_the_leaderboard_marks_what_one_alone_says() -> None:
-    lines = list(leaderboard_lines(BOARD, ME))
+    lines = leaderboard_report(BOARD, ME).splitlines()
     assert lines[1].split()[:4] == ["1", "4AphPb", "Anna", "420"]
     assert "2 others" in lines[1]
-    assert "(you)" in lines[2]
-    assert "30*" in lines[3]
-    assert any(line.startswith("*") for line in lines)
-    (empty,) = leaderboard_lines([], ME)
-    assert "nobody's work is vouched for yet" in empty
+    assert lines[2].split()[2] == "you"
+    assert lines[3].endswith("1: too few")
+    assert "Nobody's work is vouched for yet" in leaderboard_report([], ME)
 
 
-def test_the_leaderboard_of_a_swarm_whose_volunteer_does_not_run(
+def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     home: Path, within: Within
 ) -> None:
     swarm, folders = founded(), home_folders(home)
-    SwarmStore(folders.swarms).remember(swarm)
     kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
-    save_contributions(folders.contributions(swarm.swarm), kept)
-    said = within("leaderboard", "--json")
-    (line,) = json.loads(said.stdout)["contributors"]
-    assert (line["peer"], line["name"], line["microbatches"]) == (ANNA, "Anna", 420)
-    assert line["tokens"] == 420 * swarm.manifest.tokens_per_microbatch
-    assert "4AphPb" in within("leaderboard").stdout
-    path = folders.contributions(swarm.swarm)
-    path.write_bytes(b"\xc1" * 99)
-    assert "nobody's work is vouched for yet" in within("leaderboard").stdout
+    Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
+    (one,) = contributors_of(find_home(), swarm, 0)
+    assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
+    assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
+    folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
+    assert contributors_of(find_home(), swarm, 0) == []
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ memory = "16GB"
 up = "20Mbit/s"
 down = "100Mbit/s"
 rtt_ms = 60
-watts = 150
 
 [[machine]]
 tokens_per_s = 500
@@ -84,7 +84,8 @@ def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> N
     assert "2 stages x 2 replicas" in text
     assert "limited by " in text
     assert "<- slowest" in text
-    assert "\n*  2       4           16      2 " in text
+    assert "microbatches of 4 sequences, 16 a step" in text
+    assert "\n*  2       2 " in text
     assert "traffic per volunteer" in text
 
 
@@ -125,43 +126,12 @@ def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) ->
     assert not any("centred-clipping" in note for note in told)
 
 
-@pytest.mark.parametrize(("microbatches", "refused"), [("8", True), ("2000", False)])
-def test_what_second_stages_cost_is_said_where_they_are_not_worth_it(
-    within: Within, microbatches: str, refused: bool
-) -> None:
-    shape = ("--preset", "small", "--context", "256", "--stages", "2", "--microbatch", "2")
-    machines = described(machines="2", up="20Mbit/s")
-    notes = planned(within, *machines, *shape, "--microbatches", microbatches)["notes"]
-    said = [note for note in notes if "no second stage" in note]
-    assert bool(said) == refused
-    assert not said or said[0].startswith("2 of 2 machines hold no second stage")
-
-
-def test_cost_of_tokens_time_and_energy(within: Within) -> None:
-    answer = planned(
-        within, *DESCRIBED, "--watts", "100", "--price", "0.5", "--tokens", "1000000000"
-    )
+def test_the_time_and_traffic_of_tokens(within: Within) -> None:
+    answer = planned(within, *DESCRIBED, "--tokens", "1000000000")
     cost, speed = answer["cost"], answer["best"]["tokens_per_s"]
     assert cost["seconds"] == pytest.approx(1e9 / speed)
-    assert cost["kwh"] == pytest.approx(answer["used"] * 100 * cost["seconds"] / 3.6e6)
-    assert cost["price"] == pytest.approx(cost["kwh"] / 2)
-    without = planned(within, *DESCRIBED, "--price", "0.5")
-    assert without["cost"]["kwh"] is None
-    assert any("--watts" in note for note in without["notes"])
-
-
-def test_machines_that_say_no_watts_are_counted_in_a_note(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "mixed.toml"
-    path.write_text(TOML)
-    arguments = ("--no-measure", "--table", str(path), "--stages", "2", "--tokens", "1000000")
-    answer = planned(within, *arguments)
-    assert answer["cost"]["kwh"] == pytest.approx(3 * 150 * answer["cost"]["seconds"] / 3.6e6)
-    note = "energy: machines without watts in the table count as 0 W: 1"
-    assert [each for each in answer["notes"] if each.startswith(note)]
-    assert note in within("plan", *arguments).stderr
-    path.write_text(TOML + "watts = 90\n")
-    told = planned(within, *arguments)["notes"]
-    assert not any("energy" in each for each in told)
+    assert cost["steps"] == pytest.approx(1e9 / answer["tokens_per_step"])
+    assert cost["sent_bytes"] > 0
 
 
 def test_more_tokens_than_can_be_reckoned_with_are_a_mistake(within: Within) -> None:
@@ -190,8 +160,10 @@ def test_tables_in_both_formats_say_the_same(within: Within, tmp_path: Path, kin
     path.write_bytes(content)
     answer = planned(within, "--no-measure", "--table", str(path), "--stages", "2")
     assert answer["machines"] == 4
-    names = sorted(name for stage in answer["stages"] for name in stage["machines"])
-    assert names == ["desktop", "desktop", "desktop", "kind 2"]
+    count = Counter[str]()
+    for stage in answer["stages"]:
+        count.update(stage["machines"])
+    assert count == {"desktop": 3, "kind 2": 1}
 
 
 def test_tokens_per_s_are_those_of_the_whole_model_alone(within: Within) -> None:
@@ -222,31 +194,30 @@ def test_other_cuts_are_scaled_to_the_measured_total() -> None:
     manifest = found_swarm(signer_free, choices, ModelChoices(), OptimizerChoices()).manifest  # type: ignore[arg-type]
     dearer = [msgspec.structs.replace(s, flops=3 * s.flops) for s in manifest.stages]
     works = ModelWorks.of(msgspec.structs.replace(manifest, stages=tuple(dearer)), choices)
-    plain = ModelWorks(manifest.model, choices, ())
-    own, other = works(2, 4), works(4, 4)
+    plain = ModelWorks(manifest.model, choices, manifest.sequences_per_microbatch)
+    own, other = works(2), works(4)
     assert own is not None
     assert other is not None
     assert [work.cost for work in own] == dearer
-    counted = plain(4, 4)
+    counted = plain(4)
     assert counted is not None
     assert [w.cost.flops for w in other] == pytest.approx([3 * w.cost.flops for w in counted])
 
 
 def test_what_create_refuses_is_not_planned() -> None:
     model = msgspec.structs.replace(PRESETS["llama-3.1-8b"].model, layers=96)
-    works = ModelWorks(model, RunChoices(measure=False), ())
-    assert [works(stages, 1) is None for stages in (1, 2, 4)] == [True, True, False]
+    works = ModelWorks(model, RunChoices(measure=False), 1)
+    assert [works(stages) is None for stages in (1, 2, 4)] == [True, True, False]
 
 
-def test_measured_costs_cover_every_size() -> None:
+def test_measured_costs_are_those_of_the_whole_model() -> None:
     model = msgspec.structs.replace(PRESETS["tiny"].model, layers=2, width=32, context=16)
-    works = ModelWorks(model, RunChoices(), (1, 4))
-    for size in (1, 4):
-        found = works(2, size)
-        assert found is not None
-        assert all(work.cost.flops > 0 for work in found)
-        total = sum(work.cost.flops for work in found)
-        assert total == pytest.approx(works.flops_per_token(size) * size * 16)
+    works = ModelWorks(model, RunChoices(), 4)
+    found = works(2)
+    assert found is not None
+    assert all(work.cost.flops > 0 for work in found)
+    total = sum(work.cost.flops for work in found)
+    assert total == pytest.approx(works.flops_per_token() * 4 * 16)
 
 
 def manifest_of_two() -> Manifest:
@@ -267,14 +238,10 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    (own,) = [
-        each
-        for each in planned(within, "--swarm", free, *DESCRIBED[1:])["alternatives"]
-        if (each["stages"], each["microbatch"]) == (2, manifest.sequences_per_microbatch)
-    ]
+    found = planned(within, "--swarm", free, *DESCRIBED[1:])["alternatives"]
+    (own,) = [each for each in found if each["stages"] == 2]
     assert "cost nothing" in own["why"]
-    only = ("--stages", "2", "--microbatch", str(manifest.sequences_per_microbatch))
-    done = within("plan", "--swarm", free, *DESCRIBED[1:], *only)
+    done = within("plan", "--swarm", free, *DESCRIBED[1:], "--stages", "2")
     assert done.returncode == ExitCode.RUNTIME
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
@@ -303,17 +270,6 @@ def test_stages_that_a_founded_swarm_cannot_have_are_explained(
     assert "layers" in done.stderr  # no manifest may have a stage without one
 
 
-@pytest.mark.parametrize("size", [(), ("--microbatch", "8")])
-def test_more_microbatches_than_create_allows_are_no_plan(
-    within: Within, size: tuple[str, ...]
-) -> None:
-    done = within("plan", *DESCRIBED, *size, "--microbatches", "1000000")
-    assert done.returncode == ExitCode.RUNTIME
-    assert "more than 16384 microbatches a step" in done.stderr
-    assert "use fewer --microbatches" in done.stderr
-    assert "add machines or memory" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -324,6 +280,7 @@ def test_more_microbatches_than_create_allows_are_no_plan(
         (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
         (("--layers", "300", "--stages", "300"), "use at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
+        (("--microbatches", "1000000"), "Must be <= 16384"),
         (("--table", "missing.toml"), "cannot read missing.toml"),
         (("--table", "x.toml", "--up", "1MB/s"), "write that value into the table"),
         (("--width", "7"), "heads"),
@@ -376,49 +333,3 @@ def test_bad_tables_are_refused(tmp_path: Path, content: bytes) -> None:
         with pytest.raises(UserError) as caught:
             read_table(path)
         assert caught.value.exit_code is ExitCode.USAGE
-
-
-LARGE_MODEL = ("--preset", "llama-3.1-8b", "--vocab", "128256", "--context", "1024")
-EIGHT_STAGES = ("--stages", "8")
-FOUR_SEQUENCES = ("--microbatch", "4")
-
-
-def test_devices_that_cut_a_stage_are_told_with_their_memory(within: Within) -> None:
-    flags = (*described(machines="8", memory="24GB"), *LARGE_MODEL, *EIGHT_STAGES)
-    alone = " ".join(within("plan", *flags, *FOUR_SEQUENCES).stderr.split())
-    assert "the largest machine lends 24.00 GB" in alone
-    few = (*flags, "--devices", "4", "--host-memory", "128GB")
-    cards = (*few, *FOUR_SEQUENCES)
-    answer = planned(within, *cards)
-    assert len(answer["stages"]) == 8
-    for stage in answer["stages"]:
-        (cut,) = stage["cuts"]
-        assert cut["devices"] == 4
-        assert cut["device_bytes"] == stage["memory_bytes"] < 0.85 * 24e9
-        assert 20e9 < cut["host_bytes"] < 40e9, "26 bytes a parameter; the ends have a matrix more"
-    assert any("send each other" in note for note in answer["notes"])
-    assert "cuts it over 4 devices, " in within("plan", *cards).stdout
-    done = within("plan", *few, "--microbatch", "1")
-    refused = " ".join(done.stderr.split())
-    assert "4 devices cannot cut it: a microbatch has 1 sequences" in refused
-    small = planned(within, *DESCRIBED, "--devices", "2")
-    assert all(stage["cuts"] == [] for stage in small["stages"]), "each has all of it"
-
-
-def test_who_cannot_hold_one_layer_hears_of_devices(within: Within) -> None:
-    flags = (*described(machines="8", memory="1MB"), "--preset", "llama-tiny")
-    said = " ".join(within("plan", *flags).stderr.split())
-    assert "cut it over several devices" in said
-    adapters = " ".join(within("plan", *flags, "--lora", "4").stderr.split())
-    assert "several devices" not in adapters
-
-
-def test_a_table_says_how_devices_share(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "cards.toml"
-    cards = 'devices = 4\nhost_memory = "128GB"\n'
-    machine = '[[machine]]\nname = "cards"\ncount = 8\ngflops = 5e4\nmemory = "24GB"\n'
-    line = 'up = "1Gbit/s"\ndown = "1Gbit/s"\n'
-    path.write_text(machine + line + cards)
-    flags = ("--no-measure", "--table", str(path), *LARGE_MODEL, *EIGHT_STAGES)
-    answer = planned(within, *flags, *FOUR_SEQUENCES)
-    assert {cut["machine"] for stage in answer["stages"] for cut in stage["cuts"]} == {"cards"}

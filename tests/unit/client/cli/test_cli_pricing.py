@@ -61,9 +61,9 @@ def test_a_large_model_is_counted_not_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pricing, "measure_costs", fail)
     monkeypatch.setattr("client.cli.planning.work.machine_speed", lambda: SPEED)
     assert pricing.part_seconds(LARGE, 1, SPEED) is None
-    works = ModelWorks(LARGE, RunChoices(), [1, 2])
-    stages = works(32, 1)
+    works = ModelWorks(LARGE, RunChoices(), 1)
+    stages = works(32)
     assert stages is not None
     assert sum(stage.cost.flops for stage in stages) == pytest.approx(
-        works.flops_per_token(1) * LARGE.context
+        works.flops_per_token() * LARGE.context
     )

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from client.cli.diagnosis import checks_outside
 from client.cli.reach.home import find_home
-from client.cli.terminal.status_text import status_report
 from client.control.snapshot import ReachView, RelayView, Snapshot
-from client.ui.model.dashboard import _reached, network
-from client.ui.model.record import Record
-from client.ui.model.span import Box
+from client.views.dashboard import network
+from client.views.record import Record
+from client.views.report import status_report
+from client.views.span import Box
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 
@@ -29,14 +29,8 @@ def test_status_says_whether_others_reach_us_and_what_would_help() -> None:
     assert "reached" not in status_report(example_snapshot())
     report = status_report(with_reach(SHUT)).splitlines()
     at = report.index("reached   not reachable: nobody could")
-    assert report[at + 1] == "reached   forward it"
+    assert report[at + 1] == "          forward it"
     assert "reached   reachable by the router" in status_report(with_reach(OPEN)).splitlines()
-
-
-def test_the_screen_says_so_where_it_is_known() -> None:
-    assert _reached(example_snapshot()) == []
-    assert _reached(with_reach(ReachView(state="local", words="this machine only"))) == []
-    assert _reached(with_reach(SHUT)) == ["not reachable: nobody could", "forward it"]
 
 
 def test_a_change_of_the_network_is_told() -> None:
@@ -53,10 +47,10 @@ def test_who_is_relayed_is_told_what_a_port_of_its_own_would_gain() -> None:
     relay = RelayView(through=["a"], through_bytes_per_s=250e3, line_bytes_per_s=2.5e6)
     report = status_report(structs.replace(example_snapshot(), relay=relay)).splitlines()
     (gain,) = [line for line in report if line.startswith("gain")]
-    assert "they lend 2 Mbit/s" in gain
-    assert "20 Mbit/s" in gain
+    assert "they lend 2.00 Mbit/s" in gain
+    assert "20.0 Mbit/s" in gain
     fast = structs.replace(relay, through_bytes_per_s=25e6)
-    assert "gain" not in status_report(structs.replace(example_snapshot(), relay=fast))
+    assert "gain  " not in status_report(structs.replace(example_snapshot(), relay=fast))
 
 
 class Reached(FakeProvider):
@@ -64,8 +58,8 @@ class Reached(FakeProvider):
         super().__init__()
         self.reach = reach
 
-    def snapshot(self) -> Snapshot:
-        return structs.replace(super().snapshot(), reach=self.reach)
+    def status(self) -> Snapshot:
+        return structs.replace(super().status(), reach=self.reach)
 
 
 @pytest.mark.parametrize(("reach", "status"), [(SHUT, "warn"), (OPEN, "ok")])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
-from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
 from client.control.snapshot import (
     AmendmentView,
@@ -22,6 +21,8 @@ from client.control.snapshot import (
     SeatView,
 )
 from client.events import LogLine, StepCommitted
+from client.views.report import status_report
+from client.views.status import limits, one_line
 from tests.support.control_fakes import example_snapshot
 
 
@@ -67,7 +68,7 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
     text = status_report(example_snapshot())
     assert "training: all stages are covered" in text
     assert "step 3 of 10, loss 2.5000" in text
-    assert "this volunteer (serving, 1.5 microbatches/s)" in text
+    assert "◆ you 1.50/s" in text
     assert "nobody" in text
     assert "0 counted twice" in text
 
@@ -78,8 +79,8 @@ def test_the_report_names_what_the_founder_has_changed() -> None:
     two = AmendmentView(number=2, words="another rate", steps=20, asked_step=12)
     text = status_report(example_snapshot(amendments=[one, two], contradicted_amendment=3))
     assert "amended   more steps (from step 9 on)\n" in text
-    assert "amended   another rate (not agreed on by the stages yet)\n" in text
-    assert "amended   the founder has signed two different amendments 3: neither counts\n" in text
+    assert "          another rate (not agreed on by the stages yet)\n" in text
+    assert "          the founder has signed two different amendments 3: neither counts\n" in text
 
 
 def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> None:
@@ -93,11 +94,13 @@ def test_the_report_names_who_was_expelled_last_and_why() -> None:
     assert "expelled" not in status_report(example_snapshot())
     out = [ExpelledView(peer=f"p{n}", reason=f"p{n} signed two plans") for n in range(9)]
     lines = status_report(example_snapshot(expelled=out)).splitlines()
-    told = [line for line in lines if line.startswith("expelled")]
-    assert told[0] == "expelled  p5 signed two plans"
-    assert told[-1] == "expelled  5 more: volunteer evidence ls"
-    assert lines[-1] == "evidence  volunteer evidence save FILE, which anybody can verify"
-    assert len(told) == 5
+    at = lines.index("expelled  p8 signed two plans")
+    assert lines[at + 1 : at + 5] == [
+        "          p7 signed two plans",
+        "          p6 signed two plans",
+        "          6 more: volunteer evidence ls",
+        "evidence  volunteer evidence save FILE, which anybody can verify",
+    ]
 
 
 def test_the_report_says_which_version_is_certified() -> None:
@@ -121,31 +124,31 @@ def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it()
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("found", "words"),
     [
-        (LimitsView(used_bytes=1500), "none; 1.5 kB sent and received today"),
+        (LimitsView(used_bytes=1500), "none; 1.50 kB sent and received today"),
         (LimitsView(threads=1, compute_share=50), "1 thread, 50 % of the time"),
         (
             LimitsView(memory_bytes=4 * 10**9, upload_bytes_per_s=2_000_000),
-            "4.0 GB memory, up 16 Mbit/s",
+            "4.00 GB RAM, ▲ 16.0 Mbit/s",
         ),
         (
             LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, power_w=150, when=["idle only"]),
-            "1.0 GB of 50.0 GB today, 150 W, idle only",
+            "1.00 GB of 50.0 GB today, 150 W, idle only",
         ),
     ],
 )
-def test_the_report_names_the_limits(limits: LimitsView, words: str) -> None:
-    assert limits_words(limits) == words
-    assert f"limits    {words}" in status_report(example_snapshot(limits=limits))
+def test_the_report_names_the_limits(found: LimitsView, words: str) -> None:
+    assert limits(found) == words
+    assert f"limits    {words}" in status_report(example_snapshot(limits=found))
 
 
 def test_the_progress_line_says_why_nothing_moves() -> None:
     waiting = example_snapshot(state="waiting", reason="stage 1 has no volunteer", loss=None)
-    assert "stage 1 has no volunteer" in progress_line(waiting)
-    assert "loss 2.5000" in progress_line(example_snapshot())
+    assert "stage 1 has no volunteer" in one_line(waiting)
+    assert "loss 2.5000" in one_line(example_snapshot())
     fetching = example_snapshot(seats=[SeatView(stage=1, version=0, state="fetching")])
-    assert "stage 1 (fetching)" in progress_line(fetching)
+    assert "stage 1 (fetching)" in one_line(fetching)
 
 
 def test_log_lines_are_one_line_each() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.lab.svg import Event, line_chart
-from client.ui.model.plot import ticks
+from client.lab.svg import Event, line_chart, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import trio
 
-from client.cli.terminal.status_text import status_report
 from client.compute.requests import Contribute
 from client.node.status import take_snapshot
 from client.train.swarm.expulsions import Expulsions
+from client.views.report import status_report
 from protocol.ids import PeerId
 from protocol.seat.auditing import AuditTerms
 from protocol.wire.messages import AuditRequest, Shown

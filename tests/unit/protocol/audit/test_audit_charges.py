@@ -3,10 +3,10 @@
 import pytest
 
 from protocol.audit.charges import (
-    AT_ONCE,
     CHARGE,
     COUNTS_S,
     KIND,
+    VERIFIED,
     Charge,
     Charges,
     VotedOut,
@@ -68,7 +68,7 @@ def test_nobody_charges_twice_or_itself():
 def test_an_author_is_verified_once_a_second_in_the_long_run():
     """Who finds out several in one step charges all of them at once."""
     charges = Charges(SWARM)
-    for member in range(2, 2 + AT_ONCE):
+    for member in range(2, 2 + int(VERIFIED.burst)):
         assert charges.take(charge(1, member), 0.0) is not None
     assert charges.take(charge(1, 99), 0.5) is None
     assert charges.take(charge(1, 99), 1.0) is not None

@@ -23,7 +23,7 @@ from protocol.membership.gossip import (
     PUSH_TO_ALL_UP_TO,
     Gossip,
 )
-from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_EVERY_S, Membership
+from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_PER_S, Membership
 from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -343,5 +343,5 @@ def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, 
     member.receive(peer(1), Records([seal(signer(1), ADVERT, own, SWARM)]), 0.0, WALL)
     assert len(member.roster) == taken + 1
     for at in range(0, len(told), 50):
-        member.receive(peer(1), Records(told[at : at + 50]), 3 * TOLD_OF_EVERY_S, WALL)
+        member.receive(peer(1), Records(told[at : at + 50]), 3 / TOLD_OF_PER_S, WALL)
     assert len(member.roster) == min(taken + 3, 200) + 1

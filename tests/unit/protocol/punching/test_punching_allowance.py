@@ -15,8 +15,8 @@ def granted(allowance: Allowance, tries: list[tuple[str, str]], now: float = 0.0
 def test_one_peer_has_three_attempts_and_then_a_try_a_minute() -> None:
     allowance = Allowance()
     assert granted(allowance, [("p", "11.0.1.2")] * 50) == OF_PEER.burst
-    assert granted(allowance, [("p", "11.0.1.2")] * 50, now=OF_PEER.every_s) == 1
-    assert allowance.grants(PeerId("q"), "11.0.2.2", OF_PEER.every_s)
+    assert granted(allowance, [("p", "11.0.1.2")] * 50, now=1 / OF_PEER.per_s) == 1
+    assert allowance.grants(PeerId("q"), "11.0.2.2", 1 / OF_PEER.per_s)
 
 
 def test_invented_peers_that_name_one_machine_share_its_tries() -> None:

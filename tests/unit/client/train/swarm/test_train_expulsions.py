@@ -10,7 +10,8 @@ import trio
 
 from client.net.errors import DialError
 from client.node.status import take_snapshot
-from client.store.proofs import load_proofs
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence
 from protocol.effects import Publish
 from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT as KIND
@@ -63,7 +64,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
 
         late = await swarm.add()  # links with everybody, the liar included
         await swarm.until(lambda: me in late.engine.expulsions.expelled)
-        assert load_proofs(file) == (proof,)
+        assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
         now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason

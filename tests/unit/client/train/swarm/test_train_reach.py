@@ -18,7 +18,7 @@ from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability import patience
-from protocol.reachability.prober import BURST
+from protocol.reachability.prober import OF_PREFIX
 from protocol.wire.messages import (
     PROBE_FILLER_BYTES,
     Message,
@@ -126,10 +126,12 @@ async def test_members_are_dialled_back_within_a_budget_and_others_are_not(
         for number in range(50):
             made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
         await trio.testing.wait_all_tasks_blocked()
-        assert sorted(made.dialled) == [(peer, 4000 + number) for number in range(BURST)]
+        assert sorted(made.dialled) == [
+            (peer, 4000 + number) for number in range(int(OF_PREFIX.burst))
+        ]
         answers = [message for _, message in made.sent if isinstance(message, Probed)]
-        assert sum(answer.reached is True for answer in answers) == BURST
-        assert sum(answer.reached is None for answer in answers) == 53 - BURST
+        assert sum(answer.reached is True for answer in answers) == OF_PREFIX.burst
+        assert sum(answer.reached is None for answer in answers) == 53 - OF_PREFIX.burst
 
 
 async def test_what_was_reached_is_advertised_first(monkeypatch: pytest.MonkeyPatch) -> None:

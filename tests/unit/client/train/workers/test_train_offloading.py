@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from client.config import Settings
 from client.errors import UserError
-from client.plan.machines import OFFLOAD_WORK, RERUN_WORK, Machine, StageWork
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.workers.devices import PINNED, Devices, devices_now
 from client.train.workers.opening import (
@@ -20,7 +19,7 @@ from client.train.workers.opening import (
     open_stage_request,
     stage_need,
 )
-from protocol.manifest import Manifest, StageCost
+from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
 TWO = manifest(stages=2)
@@ -102,17 +101,3 @@ def test_a_machine_without_a_card_offloads_nothing() -> None:
     with_card = devices_now(Settings(offload="on"), has_host=True)
     assert with_card.can_offload(1)
     assert not devices_now(Settings(offload="off"), has_host=True).can_offload(1)
-
-
-def test_a_plan_reckons_with_a_hosts_memory() -> None:
-    cost = StageCost(1, 1e9, 1, 0.0, 0.0, 100.0)
-    work = StageWork(cost, 50.0, 200.0, 650.0, offload_bytes=17.0, away_bytes=300.0)
-    plain, with_host, small_host, tiny = (
-        Machine("m", 1e9, memory, 1e9, 1e9, host_bytes=host)
-        for memory, host in ((20.0, 0.0), (20.0, 300.0), (20.0, 299.0), (19.0, 300.0))
-    )
-    assert [work.fits(each) for each in (plain, with_host, small_host, tiny)] == [0, 1, 0, 0]
-    assert work.rate(with_host) == pytest.approx(1 / (RERUN_WORK * OFFLOAD_WORK))
-    assert (work.rate(plain), work.taken_bytes(with_host)) == (0.0, 17.0)
-    ample = Machine("m", 1e9, 1000.0, 1e9, 1e9, host_bytes=300.0)
-    assert (work.rate(ample), work.taken_bytes(ample)) == (1.0, 650.0)

@@ -1,1 +1,0 @@
-"""The content of the terminal interface as plain data: no Textual, no sockets, no clock."""

@@ -1,0 +1,72 @@
+"""The Logs tab: every event we have, by level and words. Pure."""
+
+from __future__ import annotations
+
+from client.control.names import with_names
+from client.control.snapshot import EventView
+from client.quantities import plural
+from client.views import words
+from client.views.dashboard import event_line
+from client.views.record import Record
+from client.views.span import Box, Line, Row, cut, line, pair
+from client.views.text import clean, wrap
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def chosen(record: Record, level: str, text: str) -> list[EventView]:
+    """Return the events of a level and above that contain every word of ``text``."""
+    least, wanted = LEVELS.index(level), text.lower().split()
+    return [
+        event
+        for event in record.events
+        if LEVELS.index(event.level) >= least
+        and all(part in f"{event.words} {event.topic} {event.kind}".lower() for part in wanted)
+    ]
+
+
+def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool) -> list[Row]:
+    """Return one row per event.
+
+    Args:
+        record: the front end's record.
+        box: room of the list, cells.
+        level: least level shown.
+        text: words that every row must contain.
+        newest_first: order of the rows.
+    """
+    found = chosen(record, level, text)
+    if not found:
+        quiet = "nothing here yet" if not text else f"nothing contains {text!r}"
+        return [Row("none", (line((quiet, "muted")),))]
+    ordered = reversed(found) if newest_first else found
+    wide, names = box.width >= 90, record.names
+    return [Row(str(e.seq), (cut(event_line(e, names, topic=wide), box.width),)) for e in ordered]
+
+
+def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
+    """Return the title of the frame."""
+    number = len(chosen(record, level, text))
+    order = "newest first" if newest_first else "newest last"
+    missed = f", {record.missed} missed" if record.missed else ""
+    filtered = " that match" if text else ""
+    return f"{plural(number, 'event')}{filtered}, {level} and above, {order}{missed}"
+
+
+def event_details(record: Record, seq: str, box: Box) -> list[Line]:
+    """Return one event in full."""
+    event = next((e for e in record.events if str(e.seq) == seq), None)
+    if event is None:
+        return [line(("it is forgotten", "muted"))]
+    facts = {name: value for name, value in event.data.items() if value not in ("", [], None)}
+    told = with_names(event.words, event.members, record.names)
+    lines = [
+        pair("time", f"{words.date(event.time)}, {words.clock(event.time)}"),
+        pair("level", event.level),
+        pair("topic", clean(event.topic)),
+        pair("kind", clean(event.kind)),
+        *(pair(clean(name, 20), clean(value)) for name, value in sorted(facts.items())[:12]),
+        (),
+        *(line(part) for part in wrap(clean(told, 4000), box.width, 20)),
+    ]
+    return [cut(found, box.width) for found in lines]

@@ -1,0 +1,274 @@
+"""The Peers tab: the known peers, their distance and their stages; sorted and filtered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from client.control.snapshot import Snapshot, TrustView
+from client.quantities import plural
+from client.views import status, trust, words
+from client.views.dashboard import event_line
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import (
+    Box,
+    Column,
+    Line,
+    Row,
+    Span,
+    Tone,
+    cells_of,
+    cut,
+    head_of,
+    line,
+    pair,
+)
+from client.views.text import clean, width
+
+SORTS = ("state", "round trip", "stage", "rate", "name")
+_ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3, "gone": 4}
+_TONES: dict[str, tuple[str, Tone]] = {
+    "you": ("◆", "key"),
+    "connected": ("●", "good"),
+    "suspect": ("✗", "warn"),
+    "known": ("○", "muted"),
+    "gone": ("○", "muted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One known volunteer."""
+
+    peer: str
+    state: str
+    rtt_ms: float | None
+    seats: dict[int, str] = field(default_factory=dict)
+    """State by stage."""
+    versions: dict[int, int] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
+    trust: TrustView | None = None
+    relay: str = ""
+    """The member through which its link goes; empty: it is direct."""
+    punched: bool = False
+    """Whether it is direct through both routers, which let nobody else in."""
+    name: str = ""
+    """As it calls itself; empty: it has no name."""
+
+    @property
+    def doubt(self) -> str:
+        """How it stands with us if it is not proven; empty: nothing speaks against it."""
+        standing = "proven" if self.trust is None else self.trust.standing
+        return "" if standing in ("proven", "unproven") else standing
+
+    @property
+    def rate(self) -> float:
+        """Microbatches per second over all its stages."""
+        return sum(self.rates.values())
+
+    @property
+    def words(self) -> str:
+        """The text that a filter searches."""
+        stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
+        standing = "" if self.trust is None else self.trust.standing
+        return f"{self.peer} {self.name} {self.state} {stages} {standing}".lower()
+
+
+def peer_rows(now: Snapshot) -> list[PeerRow]:
+    """Return ourselves and all known peers, also those known only as holders of a stage, and those
+    that were expelled."""
+    rows = {now.peer: PeerRow(now.peer, "you", None)}
+    for peer in now.peers:
+        rows[peer.peer] = PeerRow(
+            peer.peer, peer.state, peer.rtt_ms, relay=peer.relay, punched=peer.punched
+        )
+    for stage in now.stages:
+        for replica in stage.replicas:
+            row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
+            row.seats[stage.stage] = replica.state
+            row.versions[stage.stage] = replica.version
+            row.rates[stage.stage] = replica.rate
+    for out in now.expelled:
+        rows.setdefault(out.peer, PeerRow(out.peer, "gone", None))
+    for one in now.trust:
+        if (known := rows.get(one.peer)) is not None:
+            rows[one.peer] = replace(known, trust=one)
+    return [replace(row, name=clean(now.names.get(row.peer, ""))) for row in rows.values()]
+
+
+def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
+    """Return the rows that contain every word of ``text``, in an order of ``SORTS``."""
+    wanted = text.lower().split()
+    found = [row for row in rows if all(part in row.words for part in wanted)]
+    never = float("inf")
+    match sort:
+        case "round trip":
+            found.sort(key=lambda r: (never if r.rtt_ms is None else r.rtt_ms, r.peer))
+        case "stage":
+            found.sort(key=lambda r: (min(r.seats, default=1 << 30), r.peer))
+        case "rate":
+            found.sort(key=lambda r: (-r.rate, r.peer))
+        case "name":
+            found.sort(key=lambda r: words.short(r.peer).lower())
+        case _:
+            found.sort(key=lambda r: (_ORDER.get(r.state, 9), r.peer))
+    return found
+
+
+def peer_table(
+    record: Record,
+    box: Box,
+    sort: str,
+    text: str,
+    limit: int | None = None,
+    *,
+    whole_ids: bool = False,
+) -> tuple[Line, list[Row]]:
+    """Return head and rows, the first ``limit`` of them.
+
+    Args:
+        record: the front end's record.
+        box: room of the table, cells.
+        sort: name of an order in ``SORTS``.
+        text: words that every row must contain.
+        limit: most rows.
+        whole_ids: for commands that take them.
+    """
+    now = record.snapshot
+    if now is None:
+        return (), [Row("none", (line(("nobody is known yet", "muted")),))]
+    rows = chosen(peer_rows(now), sort, text)[:limit]
+    wide, compact = box.width >= 100, box.width < 66
+    audited = wide and now.audits is not None
+    called = max((width(row.name) for row in rows), default=0)
+    name = min(7 + called, 31 if wide else 20) if called else 9
+    if whole_ids:
+        name = called + 1 + max((width(row.peer) for row in rows), default=0)
+    narrow = box.width < 90 and called > 0
+    columns = [
+        Column("", 1),
+        Column("volunteer", name),
+        Column("state", 10),
+        Column("round trip", 10, right=True),
+        Column("microbatches/s", 0 if compact else 14, right=True),
+        Column("", 14 if wide else 0),
+        Column("version", 0 if compact or narrow else 8, right=True),
+        Column("audits agree", 12 if audited else 0, right=True),
+    ]
+    taken = sum(column.width + 1 for column in columns if column.width)
+    columns.append(Column("holds", max(8, box.width - taken)))
+    top = max((row.rate for row in rows), default=0.0)
+    return head_of(columns), [
+        Row(row.peer, (cells_of(columns, _cells(row, top, whole_id=whole_ids)),)) for row in rows
+    ]
+
+
+def remarks(now: Snapshot) -> Iterator[status.Fact]:
+    """Yield how members are linked if it is not directly, and why some are not trusted."""
+    for row in peer_rows(now):
+        told = [_link(row)]
+        if row.trust is not None:
+            told += ["" if row.trust.standing == "proven" else row.trust.words, row.trust.fault]
+        yield from ((words.short(row.peer), line(one)) for one in told if one)
+
+
+def _link(row: PeerRow) -> str:
+    if row.relay:
+        return f"relayed through {words.short(row.relay)}"
+    return "direct through both routers" if row.punched else ""
+
+
+def peer_title(record: Record, sort: str, text: str) -> str:
+    """Return the title of the tab's frame."""
+    now = record.snapshot
+    if now is None:
+        return "Peers"
+    rows = peer_rows(now)
+    found = len(chosen(rows, sort, text))
+    filtered = f", {found} shown" if found != len(rows) else ""
+    return f"{plural(len(rows), 'volunteer')}{filtered}, by {sort}"
+
+
+def details(record: Record, peer: str, box: Box) -> list[Line]:
+    """Return all known facts of a peer."""
+    now = record.snapshot
+    row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
+    if row is None:
+        return [line(("it is gone", "muted"))]
+    mark, tone = _mark(row)
+    trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
+    trip += f", {_link(row)}" if _link(row) else ""
+    lines = [
+        pair("peer id", clean(row.peer), labels=11),
+        *([pair("name", row.name, labels=11)] if row.name else []),
+        pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),
+        pair("round trip", trip, labels=11),
+        *_held(row),
+        *trust.details(now, row.peer, row.trust, box),
+        (),
+        line(("its events", "muted")),
+    ]
+    told = [event for event in record.events if peer in event.members and event.level != "debug"]
+    shown = told[-max(3, box.height - len(lines)) :]
+    lines += [event_line(event, record.names) for event in shown]
+    if not told:
+        lines.append(line(("nothing", "muted")))
+    return [cut(found, box.width) for found in lines]
+
+
+def _held(row: PeerRow) -> list[Line]:
+    if not row.seats:
+        return [pair("holds", "no stage", labels=11)]
+    return [
+        pair(
+            "holds" if number == 0 else "",
+            line(
+                (f"stage {stage} ", "strong"),
+                clean(state),
+                (f", version {row.versions[stage]}, ", "muted"),
+                f"{words.rate(row.rates[stage])}",
+                (" microbatches/s", "muted"),
+            ),
+            labels=11,
+        )
+        for number, (stage, state) in enumerate(sorted(row.seats.items()))
+    ]
+
+
+def _mark(row: PeerRow) -> tuple[str, Tone]:
+    """Return the mark and the colour of its state; whoever is not trusted looks so."""
+    if row.doubt:
+        return "✗" if row.doubt in ("expelled", "aside") else "◐", trust.tone_of(row.doubt)
+    return _TONES.get(row.state, ("○", "muted"))
+
+
+def _audits(row: PeerRow) -> Span:
+    found = None if row.trust is None else row.trust.audits
+    if found is None or not found.drawn:
+        return Span(words.NONE, "muted")
+    return Span(f"{found.agree} of {found.drawn}", "bad" if found.disagree else "good")
+
+
+def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
+    mark, tone = _mark(row)
+    holds = ", ".join(
+        str(stage) if state == "serving" else f"{stage} ({clean(state, 12)})"
+        for stage, state in sorted(row.seats.items())
+    )
+    version = max(row.versions.values(), default=None)
+    return [
+        Span(mark, tone),
+        Span(
+            f"{clean(row.peer) if whole_id else words.short(row.peer)} {row.name}".rstrip(),
+            "key" if row.state == "you" else "strong",
+        ),
+        Span(clean(row.doubt or row.state, 10), tone if row.state != "you" else "key"),
+        Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
+        Span(words.rate(row.rate) if row.rate else words.NONE),
+        Span(bar(row.rate / top if top else 0.0, 14), "accent"),
+        Span(words.NONE if version is None else words.count(version), "muted"),
+        _audits(row),
+        Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",
+             "plain" if holds else "muted"),
+    ]  # fmt: skip

@@ -1,0 +1,160 @@
+"""This front end's record of the node: the newest update, and bounded histories.
+
+It has no view and no clock: all times come from the updates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from client.control.matches import MatchesSnapshot
+from client.control.snapshot import EventView, Snapshot
+from client.control.updates import HeldOutPoint, StepPoint, Update
+from client.views.recovery import Incidents
+from client.views.words import moment
+
+MAX_POINTS = 2000
+MAX_EVENTS = 2000
+MAX_RATES = 240
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per second in one stretch of time."""
+
+    time: float
+    sent: float
+    received: float
+
+
+@dataclass
+class Record:
+    """The data of all tabs."""
+
+    snapshot: Snapshot | None = None
+    matches: MatchesSnapshot | None = None
+    time: float = 0.0
+    """Unix seconds of the newest update."""
+    missed: int = 0
+    """Events that were dropped before we read them."""
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    losses: dict[int, StepPoint] = field(default_factory=dict)
+    """Newest point of every step seen, by step; thinned when there are many."""
+    held_out: dict[int, HeldOutPoint] = field(default_factory=dict)
+    """Losses on held-out text, by version; bounded like the curve."""
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
+    """Tokens per second of the swarm, one per update."""
+    traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
+    incidents: Incidents = field(default_factory=Incidents)
+    _bytes: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=256))
+    _peer: str = ""
+
+    def apply(self, update: Update) -> None:
+        """Add an update; one of another node begins a new record."""
+        if self._peer and update.snapshot.peer != self._peer:
+            self._forget()
+        self._peer = update.snapshot.peer
+        update = msgspec.structs.replace(update, time=moment(update.time))
+        fresh = self._fresh(update)
+        self.missed += update.missed
+        self.events.extend(fresh)
+        self.incidents.learn(fresh, self.snapshot, update.snapshot, update.time)
+        self.snapshot, self.time = update.snapshot, update.time
+        self.matches = update.matches or self.matches
+        for event in fresh:
+            self._note_step(event)
+            self._note_version(event)
+        self._note_rates(update)
+
+    def learn_curve(
+        self, points: Sequence[StepPoint], held_out: Sequence[HeldOutPoint] = ()
+    ) -> None:
+        """Add the node's history of the run before our first update: steps, and held-out losses."""
+        self.losses = {point.step: point for point in points} | self.losses
+        self.held_out = {point.version: point for point in held_out} | self.held_out
+        self._thin()
+
+    def curve(self) -> list[StepPoint]:
+        """Return the loss curve, by step."""
+        return [self.losses[step] for step in sorted(self.losses)]
+
+    def held_out_curve(self) -> list[HeldOutPoint]:
+        """Return the losses on held-out text, by version."""
+        return [self.held_out[version] for version in sorted(self.held_out)]
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Names of members, by peer id."""
+        return self.snapshot.names if self.snapshot else {}
+
+    @property
+    def rates(self) -> Traffic:
+        """Bytes per second over the last few seconds."""
+        return self.traffic[-1] if self.traffic else Traffic(self.time, 0.0, 0.0)
+
+    def _forget(self) -> None:
+        self.snapshot, self.matches, self.missed = None, None, 0
+        self.incidents = Incidents()
+        for seen in (self.events, self.losses, self.held_out, self.speeds, self.traffic):
+            seen.clear()
+        self._bytes.clear()
+
+    def _fresh(self, update: Update) -> list[EventView]:
+        """Return the events not seen yet; a restarted node numbers its events from the start."""
+        again = self.snapshot is not None and self.snapshot.pid != update.snapshot.pid
+        last = self.events[-1].seq if self.events and not again else 0
+        return [_timely(event) for event in update.events if event.seq > last]
+
+    def _note_step(self, event: EventView) -> None:
+        step, loss = event.data.get("step"), event.data.get("loss")
+        if event.kind != "StepCommitted" or not isinstance(step, int):
+            return
+        if isinstance(loss, int | float):
+            now = self.snapshot.tokens_per_s if self.snapshot else 0.0
+            for undone in [known for known in self.losses if known > step]:
+                del self.losses[undone]  # the swarm was rolled back and repeats them
+            self.losses[step] = StepPoint(step, event.time, float(loss), now)
+            self._thin()
+
+    def _note_version(self, event: EventView) -> None:
+        version, loss = event.data.get("version"), event.data.get("loss")
+        if event.kind != "VersionEvaluated" or not isinstance(version, int):
+            return
+        if isinstance(loss, int | float):
+            for undone in [known for known in self.held_out if known > version]:
+                del self.held_out[undone]
+            self.held_out[version] = HeldOutPoint(version, event.time, float(loss))
+            self._thin()
+
+    def _note_rates(self, update: Update) -> None:
+        self.speeds.append(update.snapshot.tokens_per_s)
+        network = update.snapshot.network
+        self._bytes.append((update.time, network.sent_bytes, network.received_bytes))
+        while len(self._bytes) > 2 and self._bytes[1][0] <= update.time - RATE_WINDOW_S:
+            self._bytes.popleft()
+        (_, sent, received), span = self._bytes[0], update.time - self._bytes[0][0]
+        if span > 0:
+            self.traffic.append(
+                Traffic(
+                    update.time,
+                    max(0, network.sent_bytes - sent) / span,
+                    max(0, network.received_bytes - received) / span,
+                )
+            )
+
+    def _thin(self) -> None:
+        """Keep every other point of the older half: the screen cannot show more."""
+        for points in (self.losses, self.held_out):
+            if len(points) > MAX_POINTS:
+                for number in sorted(points)[1 : MAX_POINTS // 2 : 2]:
+                    del points[number]
+
+
+def _timely(event: EventView) -> EventView:
+    at = moment(event.time)
+    return event if at == event.time else msgspec.structs.replace(event, time=at)

@@ -1,0 +1,199 @@
+"""The stage map: the replicas of each slice of the model, their rates, and the reasons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from client.control.matches import MatchesSnapshot, StageMatch
+from client.control.snapshot import ReplicaView, Snapshot, StageView
+from client.quantities import plural
+from client.views import words
+from client.views.plot import bar
+from client.views.record import Record
+from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
+from client.views.text import width
+
+SERVING = "serving"
+_MARKS: dict[str, tuple[str, Tone]] = {
+    "serving": ("●", "good"),
+    "fetching": ("◐", "accent"),
+    "suspect": ("✗", "warn"),
+    "leaving": ("○", "warn"),
+}
+LEGEND = line(
+    ("◆", "key"), (" you  ", "muted"), ("●", "good"), (" serves  ", "muted"),
+    ("◐", "accent"), (" fetches  ", "muted"), ("✗", "warn"), (" silent  ", "muted"),
+    ("○", "muted"), (" other", "muted"), ("   /s: microbatches a second", "muted"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage as it is shown."""
+
+    view: StageView
+    mine: bool
+    serving: int
+    wanted: int
+    """Replicas it should have; 0: not known."""
+    level: float
+    """Microbatches per second of its replicas together; 0: not known."""
+    why: str
+    tone: Tone
+
+
+def stage_rows(record: Record) -> list[StageRow]:
+    """Return all stages in order."""
+    now = record.snapshot
+    if now is None:
+        return []
+    known = {stage.stage: stage for stage in record.matches.stages} if record.matches else {}
+    slowest = _slowest(record.matches)
+    return [_row(stage, known.get(stage.stage), now, slowest) for stage in now.stages]
+
+
+def stage_map(record: Record, box: Box) -> list[Line]:
+    """Return one line per stage; where room is short, those that lack replicas first."""
+    rows = stage_rows(record)
+    if not rows:
+        return [line(("the stages are not known yet", "muted"))]
+    top = max((row.level for row in rows), default=0.0)
+    shown, room = rows, box.height
+    if len(rows) > room:
+        order = {"bad": 0, "warn": 1, "accent": 2}
+        chosen = sorted(rows, key=lambda r: (order.get(r.tone, 4 - r.mine), r.view.stage))
+        shown = sorted(chosen[: room - 1], key=lambda row: row.view.stage)
+    me = record.snapshot.peer if record.snapshot else ""
+    lines = [_map_line(row, me, top, box.width) for row in shown]
+    if len(shown) < len(rows):
+        lines.append(line((f"   and {len(rows) - len(shown)} more: press 2", "muted")))
+    return lines
+
+
+def stage_table(record: Record, box: Box) -> tuple[Line, list[Row]]:
+    """Return head and rows of the Swarm tab: numbers, then holders and reason below them."""
+    wide = box.width >= 100
+    columns = [
+        Column("stage", 5, right=True),
+        Column("layers", 6, right=True),
+        Column("version", 8, right=True),
+        Column("serve it", 9, right=True),
+        Column("wanted", 6, right=True),
+        Column("capacity/s", 10, right=True),
+        Column("", 12 if wide else 0),
+        Column("why", max(10, box.width - (68 if wide else 55))),
+    ]
+    rows = stage_rows(record)
+    top = max((row.level for row in rows), default=0.0)
+    me = record.snapshot.peer if record.snapshot else ""
+    if not rows:
+        return (), [Row("none", (line(("the stages are not known yet", "muted")),))]
+    names = record.snapshot.names if record.snapshot else {}
+    return head_of(columns), [_table_row(row, columns, me, names, top, box) for row in rows]
+
+
+def _table_row(
+    row: StageRow, columns: list[Column], me: str, names: Mapping[str, str], top: float, box: Box
+) -> Row:
+    view = row.view
+    short_of = row.serving < max(1, row.wanted)
+    numbers = cells_of(
+        columns,
+        [
+            Span(str(view.stage), "key" if row.mine else "strong"),
+            Span(str(view.layers)),
+            Span(words.count(view.version)),
+            Span(str(row.serving), "warn" if short_of else "good"),
+            Span(str(row.wanted or words.NONE), "muted"),
+            Span(words.rate(row.level) if row.level else words.NONE),
+            Span(bar(row.level / top if top else 0.0, 12), "accent"),
+            Span(row.why, row.tone),
+        ],
+    )
+    holders = [_holder(replica, me, names) for replica in view.replicas]
+    lines: list[Line] = [numbers]
+    current: Line = (Span("      "),)
+    for holder in holders[:24]:
+        if sum(width(s.text) for s in (*current, *holder)) > box.width:
+            lines.append(current)
+            current = (Span("      "),)
+        current += holder
+    lines.append(current if holders else (Span("      nobody", "bad"),))
+    if len(holders) > 24:
+        lines.append((Span(f"      and {len(holders) - 24} more", "muted"),))
+    return Row(f"stage-{view.stage}", tuple(cut(found, box.width) for found in lines))
+
+
+def _holder(replica: ReplicaView, me: str, names: Mapping[str, str]) -> Line:
+    mark, tone = _mark(replica, me)
+    name = "you" if replica.peer == me else words.named(replica.peer, names)
+    rate = f" {words.rate(replica.rate)}/s" if replica.rate else ""
+    state = "" if replica.state == SERVING else f" {replica.state}"
+    return line((mark, tone), f" {name}", (f"{rate}{state}   ", "muted"))
+
+
+def _serve(number: int) -> str:
+    return f"{number} {'serves' if number == 1 else 'serve'} it"
+
+
+def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
+    view = row.view
+    replicas = sorted(view.replicas, key=lambda r: (r.peer != me, r.state != SERVING))
+    marks = [_mark(replica, me) for replica in replicas[:8]]
+    wide = cells >= 90
+    parts: list[Span | str | tuple[str, Tone]] = [
+        (f"{view.stage:>3} ", "key" if row.mine else "strong"),
+        *((mark, tone) for mark, tone in marks),
+        " " * (9 - len(marks)),
+        (f"{_serve(row.serving):<12}", "plain" if row.serving else "bad"),
+        (f"v{words.count(view.version):<6}", "muted"),
+    ]
+    if wide:
+        parts.append((f"{plural(view.layers, 'layer'):<10}", "muted"))
+    if cells >= 60:
+        figure = f"{words.rate(row.level)}/s" if row.level else words.NONE
+        share = row.level / top if top else 0.0
+        parts += [(f"{figure:>7} ", "plain"), (bar(share, 14 if wide else 6), "accent"), " "]
+    parts.append((row.why, row.tone))
+    return cut(line(*parts), cells)
+
+
+def _mark(replica: ReplicaView, me: str) -> tuple[str, Tone]:
+    if replica.peer == me and replica.state == SERVING:
+        return "◆", "key"
+    return _MARKS.get(replica.state, ("○", "muted"))
+
+
+def _row(
+    stage: StageView, known: StageMatch | None, now: Snapshot, slowest: int | None
+) -> StageRow:
+    serving = sum(replica.state == SERVING for replica in stage.replicas)
+    mine = any(seat.stage == stage.stage for seat in now.seats)
+    wanted = known.redundancy if known else 0
+    why, tone = _why(stage, known, serving, wanted, slowest == stage.stage)
+    return StageRow(stage, mine, serving, wanted, known.shared_level if known else 0.0, why, tone)
+
+
+def _why(
+    stage: StageView, known: StageMatch | None, serving: int, wanted: int, slowest: bool
+) -> tuple[str, Tone]:
+    fetching = sum(replica.state == "fetching" for replica in stage.replicas)
+    coming = f"; {fetching} on the way" if fetching else ""
+    if serving == 0:
+        return f"nobody yet{coming}: the swarm waits", "bad"
+    if serving < wanted:
+        return f"lacks {plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
+    if known is None:
+        return f"its needs are not known yet{coming}", "muted"
+    spare = f"{serving - wanted} to spare" if serving > wanted else "enough"
+    if slowest:
+        return f"slowest; {spare}{coming}", "accent"
+    return f"{spare}{coming}", "muted"
+
+
+def _slowest(matches: MatchesSnapshot | None) -> int | None:
+    """Return the stage that sets the pace, if one is clearly slower than the others."""
+    levels = [(stage.shared_level, stage.stage) for stage in matches.stages] if matches else []
+    levels.sort()
+    return levels[0][1] if len(levels) > 1 and 1.05 * levels[0][0] < levels[1][0] else None

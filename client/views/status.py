@@ -1,0 +1,447 @@
+"""What a node says of itself, fact by fact: ``status`` shows all of them, the panels some.
+
+A fact is a label and what stands behind it. Facts that do not hold, or are not known, are left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from client.control.snapshot import (
+    WHEN_DONE,
+    CardView,
+    DrainCostView,
+    LimitsView,
+    Snapshot,
+    WorkerView,
+)
+from client.control.trust_words import audit_results, next_step, not_judged
+from client.quantities import plural
+from client.views import words
+from client.views.span import Box, Line, Tone, cut, line, line_width, pair
+from client.views.text import clean, wrap
+
+Fact = tuple[str, Line]
+Part = str | tuple[str, Tone]
+MOST_AMENDMENTS = 4
+MOST_EXPELLED = 3
+MOST_OF_SAMPLE = 120
+"""Characters of a prompt, and of what follows, in one line."""
+SAMPLE_MARK = " ▸ "
+"""Between a prompt and what the model has written."""
+STANDINGS: dict[str, tuple[str, Tone]] = {
+    "proven": ("proven", "good"),
+    "unproven": ("not proven yet", "muted"),
+    "probation": ("on probation", "accent"),
+    "aside": ("set aside", "warn"),
+    "charged": ("charged", "warn"),
+    "expelled": ("expelled", "bad"),
+}
+
+
+def lines_of(facts: Iterable[Fact], box: Box, labels: int = 10, most: int = 1) -> list[Line]:
+    """Return facts as lines, as many as fit.
+
+    Args:
+        facts: in the order of their importance.
+        box: room.
+        labels: width of the labels.
+        most: lines of one fact, if it is of one tone.
+    """
+    lines: list[Line] = []
+    before = ""
+    for label, value in facts:
+        parts = [_fitted(value, box.width - labels)]
+        if most > 1 and len(value) == 1:
+            text, tone = value[0]
+            parts = [line((part, tone)) for part in wrap(text, box.width - labels, most)]
+        for part in parts:
+            lines.append(
+                cut(pair("" if label == before else label, part, labels=labels), box.width)
+            )
+            before = label
+    return lines[: box.height]
+
+
+def _fitted(value: Line, cells: int) -> Line:
+    """Return a value without the muted ends for which there is no room."""
+    while len(value) > 1 and value[-1].tone == "muted" and line_width(value) > cells:
+        value = value[:-1]
+    return value
+
+
+def everything(now: Snapshot) -> list[Fact]:
+    """Return all facts but the stages."""
+    return [
+        *run(now),
+        *place(now),
+        *work(now),
+        *machine(now),
+        *network(now),
+        *trust(now),
+        *recovery(now),
+        *errors(now),
+    ]
+
+
+def one_line(now: Snapshot) -> str:
+    """Return the node's activity and the swarm's progress in one line of text."""
+    seats = ", ".join(f"{seat.stage} ({seat.state})" for seat in now.seats) or "none"
+    step = f"step {now.step}/{now.steps}"
+    if now.state == "done":
+        return clean(f"done: {now.reason} | {step} | {WHEN_DONE}")
+    if now.state != "training":
+        return clean(f"{now.state}: {now.reason} | {step} | stage {seats}")
+    left = "" if now.eta_s is None else f" | about {words.about(now.eta_s)} left"
+    speed = f"{words.count(now.tokens_per_s)} tokens/s"
+    peers = plural(len(now.peers), "peer")
+    return clean(f"{step} | {_loss(now)} | {speed}{left} | stage {seats} | {peers}")
+
+
+# --- the run ---------------------------------------------------------------------------------
+
+
+def run(now: Snapshot) -> Iterator[Fact]:
+    """Yield what is trained, how far it is, and what the founder has changed."""
+    yield _fact("swarm", (now.swarm_name, "strong"), (f" ({now.swarm[:12]})", "muted"))
+    if now.purpose:
+        yield _fact("for", now.purpose)
+    yield _fact("progress", f"step {now.step} of {now.steps}, {_loss(now)}")
+    if now.state == "done":
+        yield _fact("next", WHEN_DONE)
+    else:
+        yield _fact("speed", f"{words.count(now.tokens_per_s)} tokens/s", (_left(now), "muted"))
+    for one in now.amendments[-MOST_AMENDMENTS:]:
+        when = "not agreed on by the stages yet"
+        if one.from_step is not None:
+            when = f"from step {one.from_step:,} on"
+        yield _fact("amended", one.words, (f" ({when})", "muted"))
+    if (number := now.contradicted_amendment) is not None:
+        told = f"the founder has signed two different amendments {number}: neither counts"
+        yield _fact("amended", (told, "warn"))
+    if now.given_up is not None:
+        at = words.clock(now.given_up.at, False)
+        yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))
+    yield from held_out(now)
+    for sample in now.samples:
+        said = f"{sample.prompt[:MOST_OF_SAMPLE]}{SAMPLE_MARK}{sample.text[:MOST_OF_SAMPLE]}"
+        yield _fact("sample", (f"step {sample.version}: ", "muted"), " ".join(clean(said).split()))
+    if now.certified_version:
+        links = plural(now.certified_links, "link")
+        told = f"version {now.certified_version}, {links} from the founder's signature"
+        yield _fact("certified", told)
+
+
+def held_out(now: Snapshot) -> Iterator[Fact]:
+    """Yield the newest loss on text that nobody trains on."""
+    known = now.held_out
+    if known is None:
+        return
+    told = f"told by {known.vouchers} of {known.claims} members"
+    if known.claims == 1:
+        told = "one member's claim"
+    if not known.claims:
+        told = "of an earlier session"
+    yield _fact(
+        "held out",
+        (f"{known.loss:.3f}", "second"),
+        (" at step ", "muted"),
+        words.count(known.version),
+        f", {known.bits_per_byte:.3f} bits/byte",
+        (f", {told}", "muted"),
+        (f", on {words.count(known.tokens)} tokens", "muted"),
+    )
+
+
+def _loss(now: Snapshot) -> str:
+    if now.loss is None:
+        return "no loss yet"
+    alone = " (reported by one volunteer only)" if now.loss_vouchers == 1 else ""
+    return f"loss {now.loss:.4f}{alone}"
+
+
+def _left(now: Snapshot) -> str:
+    return "" if now.eta_s is None else f", about {words.about(now.eta_s)} left"
+
+
+# --- this volunteer --------------------------------------------------------------------------
+
+
+def place(now: Snapshot) -> Iterator[Fact]:
+    """Yield who we are, our state, what we wait for, and what would happen if we left."""
+    yield _fact("you are", (words.named(now.peer, now.names), "key"), (f", {now.peer}", "muted"))
+    word, tone = words.state_word(now.state)
+    yield _fact("state", (word.lower(), tone), f": {now.reason}")
+    if now.paused is not None:
+        until = words.clock(now.paused.until, False) if now.paused.until else "volunteer resume"
+        yield _fact("paused", f"since {words.clock(now.paused.since, False)}, until {until}")
+    for held in now.held:
+        if held.waits_for:
+            yield _fact("waits", f"{held.waits_for}, for {words.duration(held.for_s)}")
+    last = any(view.last for view in now.leaving)
+    told = drain_words(now.leaving, done=now.state == "done")
+    yield _fact("leaving", (told, "warn" if last else "plain"))
+
+
+def drain_words(leaving: Sequence[DrainCostView], *, done: bool = False) -> str:
+    """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
+    if not leaving:
+        return "nothing changes: you serve no stage"
+    last = [str(view.stage) for view in leaving if view.last]
+    if last:
+        rest = "its last version stays on this disk" if done else "the swarm would wait"
+        noun = "stage" if len(last) == 1 else "stages"
+        return f"{noun} {words.listed(last)} would have nobody: {rest}"
+    kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
+    noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
+    rest = "others serve the model" if done else "training goes on"
+    return f"{kept} {noun}: {rest}"
+
+
+def work(now: Snapshot) -> Iterator[Fact]:
+    """Yield the stages that we hold, how fast we work, and what we have done."""
+    for seat in sorted(now.seats, key=lambda seat: seat.seat)[:4]:
+        tone: Tone = "good" if seat.state == "serving" else "accent"
+        also = " (also)" if seat.seat else ""
+        yield _fact(
+            "holds", (f"stage {seat.stage} ", "strong"), (seat.state, tone), (also, "muted")
+        )
+    if not now.seats:
+        yield _fact("holds", ("no stage yet", "muted"))
+    share = 100 * now.own_tokens_per_s / now.tokens_per_s if now.tokens_per_s > 0 else 0.0
+    own = words.count(now.own_tokens_per_s)
+    yield _fact("share", own, (" tokens/s, ", "muted"), f"{share:.0f} %", (" of all", "muted"))
+    done = now.credit
+    yield _fact(
+        "given",
+        words.count(done.microbatches), (" microbatches, ", "muted"),
+        words.count(done.tokens), (" tokens", "muted"), (_vouched(now), "muted"),
+    )  # fmt: skip
+
+
+def _vouched(now: Snapshot) -> str:
+    """Return our place on the leaderboard, if others vouch for our work."""
+    places = enumerate(now.contributors, start=1)
+    found = next(((place, one) for place, one in places if one.peer == now.peer), None)
+    if found is None or not found[1].vouchers:
+        return ", by its own count: volunteer status leaderboard"
+    rank, one = found
+    return f"; {one.microbatches} vouched for by others, place {rank}: volunteer status leaderboard"
+
+
+# --- this machine ----------------------------------------------------------------------------
+
+
+def machine(now: Snapshot) -> Iterator[Fact]:
+    """Yield the memory and the devices that are used, how well, and what the owner allows."""
+    workers = now.workers or [now.worker]
+    used = now.rss_bytes + sum(worker.rss_bytes for worker in workers)
+    limit = now.limits.memory_bytes
+    tone: Tone = "warn" if limit and used > 0.9 * limit else "plain"
+    of = f" of {words.size(limit)}" if limit else ""
+    node = f", {words.size(now.rss_bytes)} of it the node's"
+    yield _fact("memory", (words.size(used), tone), (of, "muted"), (node, "muted"))
+    yield "worker", _workers(workers, now.limits)
+    yield _fact("limits", limits(now.limits))
+    yield _fact("running", words.duration(now.uptime_s))
+    yield from _devices(now)
+
+
+def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
+    running = sum(worker.state == "running" for worker in workers)
+    restarts = sum(worker.restarts for worker in workers)
+    shares = [worker.mfu for worker in workers if worker.mfu is not None]
+    state = f"{running} running" if running else workers[0].state
+    threads = f" with {plural(found.threads_now, 'thread')} of {found.cores}"
+    beside = f" ({found.volunteers} volunteers compute here)" if found.volunteers > 1 else ""
+    return line(
+        (state, "good" if running == len(workers) else "warn"),
+        (f", restarted {restarts}x" if restarts else "", "warn"),
+        (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
+        (f"{threads}{beside}" if found.threads_now else "", "muted"),
+    )
+
+
+def limits(found: LimitsView) -> str:
+    """Return the owner's limits in one line."""
+    used = words.size(found.used_bytes)
+    up, down = words.per_s(found.upload_bytes_per_s), words.per_s(found.download_bytes_per_s)
+    told = [
+        plural(found.threads, "thread") if found.threads else "",
+        f"{found.compute_share} % of the time" if 0 < found.compute_share < 100 else "",
+        f"{words.size(found.memory_bytes)} RAM" if found.memory_bytes else "",
+        f"▲ {up}" if found.upload_bytes_per_s else "",
+        f"▼ {down}" if found.download_bytes_per_s else "",
+        f"{used} of {words.size(found.daily_bytes)} today" if found.daily_bytes else "",
+        f"{found.vram_share} % of the GPU's memory" if 0 < found.vram_share < 100 else "",
+        f"{found.power_w} W" if found.power_w else "",
+        *(clean(word, 40) for word in found.when[:4]),
+    ]
+    return ", ".join(filter(None, told)) or f"none; {used} sent and received today"
+
+
+def _devices(now: Snapshot) -> Iterator[Fact]:
+    for worker in now.workers:
+        if worker.ranks and worker.stage is not None:
+            ranks = ", ".join(f"{rank.device} {rank.passes:,} passes" for rank in worker.ranks)
+            yield _fact("devices", ranks)
+        if worker.flop_per_s:
+            told = f"stage {worker.stage} {_flops(worker.flop_per_s)}"
+            if worker.mfu is not None and worker.mfu_computing is not None:
+                told += f", {100 * worker.mfu:.1f} % of the device's peak (MFU), "
+                told += f"{100 * worker.mfu_computing:.1f} % while it computes"
+            yield _fact("computes", told)
+    found = now.machine
+    peaks = [f"{_flops(p)} in {name}" for name, p in sorted(found.peak_flop_per_s.items()) if p]
+    if peaks:
+        copies = ""
+        if found.platform != "cpu" and found.to_device_bytes_per_s:
+            there, back = words.size(found.to_device_bytes_per_s), found.to_host_bytes_per_s
+            copies = f"; copies {there}/s to the GPU, {words.size(back)}/s back"
+        yield _fact("measured", f"{', '.join(peaks)}{copies}")
+    for card in found.cards:
+        if told := _card(card):
+            yield _fact("card", f"{card.device}: {told}")
+
+
+def _card(card: CardView) -> str:
+    of = f" of {card.power_limit_w:.0f}" if card.power_limit_w is not None else ""
+    slow = f" (slows down at {card.slows_at_c})" if card.slows_at_c is not None else ""
+    told = [
+        "" if card.power_w is None else f"{card.power_w:.0f}{of} W",
+        "" if card.temperature_c is None else f"{card.temperature_c} °C{slow}",
+        "" if card.used_bytes is None else f"{words.size(card.used_bytes)} in use",
+    ]
+    return ", ".join(filter(None, told))
+
+
+def _flops(flop_per_s: float) -> str:
+    if flop_per_s >= 1e12:
+        return f"{flop_per_s / 1e12:.3g} TFLOP/s"
+    return f"{flop_per_s / 1e9:.3g} GFLOP/s"
+
+
+# --- the network -----------------------------------------------------------------------------
+
+
+def network(now: Snapshot) -> Iterator[Fact]:
+    """Yield the traffic, the links, and how others reach this node."""
+    moved, known = now.network, plural(len(now.peers), "known peer")
+    sent, received = words.size(moved.sent_bytes), words.size(moved.received_bytes)
+    yield _fact("network", f"{sent} sent, {received} received")
+    trips = [peer.rtt_ms for peer in now.peers if peer.rtt_ms is not None]
+    trip = ""
+    if trips:
+        trip = f"; {statistics.median(trips):.0f} ms there and back, {max(trips):.0f} at most"
+    yield _fact("links", f"{moved.links} of {known}", (trip, "muted"))
+    yield from _relays(now)
+    if now.reach.state != "unknown":
+        for told in filter(None, (now.reach.words, now.reach.next_step)):
+            yield _fact("reached", told)
+    if now.reach.change:
+        yield _fact("changed", now.reach.change)
+    for address in now.addresses[:2]:
+        yield _fact("address", address)
+
+
+def _relays(now: Snapshot) -> Iterator[Fact]:
+    relay = now.relay
+    if relay.through:
+        through = words.listed([words.named(peer, now.names) for peer in relay.through])
+        yield _fact("reached", f"through {through}, which relay: nobody can dial this volunteer")
+    if relay.through and 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
+        lent, own = words.per_s(relay.through_bytes_per_s), words.per_s(relay.line_bytes_per_s)
+        told = f"they lend {lent} to all whom they relay for; with a port that others can dial"
+        yield _fact("gain", f"{told} it would be your own line's {own}")
+    if relay.rate_bytes_per_s:
+        members, links = plural(relay.members, "member"), plural(relay.circuits, "connection")
+        at = f"at up to {words.per_s(relay.rate_bytes_per_s)}"
+        passed = f"{words.size(relay.passed_bytes)} so far"
+        yield _fact("relays", f"for {members}, {links}, {at}; {passed}")
+
+
+# --- trust and faults ------------------------------------------------------------------------
+
+
+def averaging(now: Snapshot) -> Iterator[Fact]:
+    """Yield how gradients are averaged if it is not by their exact sum, and where that is less."""
+    from model_zoo.specs.aggregation import DEFAULT, RULES  # the screen starts without the zoo
+
+    rule = RULES.get(now.aggregation)
+    if rule is None or now.aggregation == DEFAULT:
+        return
+    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
+    stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
+    less = "steps close with three and no fewer" if rule.secret else "norms only"
+    less = "one sum of all, whoever lies" if rule.buckets > 1 else less
+    lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
+    yield _fact("averaging", f"{now.aggregation}: gradients are {rule.about}{lacking}")
+
+
+def trust(now: Snapshot) -> Iterator[Fact]:
+    """Yield today's audits, how many members are trusted, and who was expelled last; nothing in a
+    run in which there is nothing to say of it."""
+    audits = now.audits
+    if audits is not None:
+        tone: Tone = "bad" if audits.today.disagree else "good"
+        results = audit_results(audits.today) if audits.today.drawn else ""
+        of = f"{audits.today.drawn} of {audits.contributions_today} contributions audited today"
+        yield _fact("audits", *([(results, tone), (f"; {of}", "muted")] if results else [of]))
+        for one in audits.open[-MOST_EXPELLED:]:
+            authors = words.listed([words.short(author) for author in one.authors])
+            told = f"stage {one.stage}: {authors} against {words.short(one.peer)}"
+            yield _fact("audits", (f"{told}, which is no majority", "warn"))
+    if audits is None and not now.expelled:
+        return
+    counts = Counter[str](one.standing for one in now.trust)
+    parts: list[Part] = []
+    for key, (word, tone) in STANDINGS.items():
+        if counts[key]:
+            parts += [", "] if parts else []
+            parts.append((f"{counts[key]} {word}", tone))
+    if parts:
+        yield _fact("members", *parts)
+    out = now.expelled[: -MOST_EXPELLED - 1 : -1]
+    for gone in out:
+        yield _fact("expelled", (gone.reason, "bad"))
+    if len(now.expelled) > len(out):
+        yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer evidence ls")
+    for step in dict.fromkeys(map(next_step, out)):
+        yield _fact("evidence", (step, "muted"))
+    if small := not_judged(now):
+        yield _fact("too few", (small, "warn"))
+
+
+def recovery(now: Snapshot) -> Iterator[Fact]:
+    """Yield what was repaired since the node started, and what was refused."""
+    found = now.counters
+    good: Tone = "bad" if found.doubled_microbatches else "good"
+    yield _fact(
+        "recovery",
+        f"{words.count(found.rerouted_microbatches)} sent elsewhere, ",
+        f"{words.count(found.lost_microbatches)} computed again, ",
+        (f"{words.count(found.doubled_microbatches)} counted twice", good),
+        (f"; {found.rounds_restarted} of {found.rounds_committed} rounds begun again", "muted"),
+        (_reasons(found.restarts_led), "muted"),
+    )
+    refused = f"{words.count(found.refused_frames)} frames"
+    yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
+
+
+def errors(now: Snapshot) -> Iterator[Fact]:
+    """Yield the last error, if there is one that is not over."""
+    if now.last_error:
+        at = f"{words.clock(now.last_error_at, False)} " if now.last_error_at else ""
+        yield _fact("error", (at, "muted"), (now.last_error, "bad"))
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    """Return reasons with their counts, the most frequent first; empty without any."""
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return f" ({', '.join(f'{why} {count}' for why, count in most)})" if most else ""
+
+
+def _fact(label: str, *parts: Part) -> Fact:
+    return label, line(*parts)
