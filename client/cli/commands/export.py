@@ -270,7 +270,7 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
 
 def _need_gguf() -> None:
     """Raise ``UserError`` without the package, before a model is fetched."""
-    from model_zoo.llama_cpp.writing import NoGguf, load_gguf
+    from model_zoo.llama_cpp.package import NoGguf, load_gguf
 
     try:
         load_gguf()

@@ -178,8 +178,8 @@ class ModelChoices:
     lora_alpha: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None
     """Weight of the adapters, which is divided by their rank (default: twice the rank)."""
     lora_targets: str | None = None
-    """Linear layers that get an adapter, as transformers names them: q_proj,v_proj (the default of
-    such models), or all."""
+    """Linear layers that get an adapter, by the ends of their names in transformers: q_proj,v_proj
+    (the default of such models), or all."""
     lora_base: Base | None = None
     """How the frozen weights are kept (default: bf16 if they were published so). int8 and nf4 pack
     the matrices of the layers in 8 and 4 bits: less memory, a little less exact."""

@@ -332,7 +332,8 @@ class TestAdapters:
         spec = swarm.manifest.model
         expected = build_whole(spec, seed=1).state_dict()
         assert torch.equal(
-            tensors[f"{prefix}.lora_A.weight"], expected["blocks.1.attn.qkv.lora.v_proj.a"]
+            tensors[f"{prefix}.lora_A.weight"],
+            expected["model.layers.1.self_attn.v_proj.lora_A.weight"],
         )
         assert tensors[f"{prefix}.lora_B.weight"].shape == (32, 4)
         assert "rank 4" in (out / "README.md").read_text()
