@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -31,8 +31,6 @@ from protocol.audit.charges import (
     Charge,
     Charges,
     Reason,
-    VotedOut,
-    words_of,
 )
 from protocol.audit.commitment import (
     envelope_of,
@@ -70,12 +68,12 @@ from protocol.seat.effects import (
     Audited,
     CommitTo,
     Contributions,
-    Convicted,
     SeatEffect,
     SignCharge,
 )
 from protocol.seat.showing import Showing
 from protocol.token_bucket import Rate, TokenBuckets
+from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -135,7 +133,7 @@ class AuditTerms:
         charges: who charges whom.
         records: what our audits of contributions came to, by stage and member.
         sums: the same of our audits of sums.
-        expelled: members that majorities have expelled before our eyes.
+        verdicts: who is out, which all of this process share.
         plans: members of the plans that closed the newest steps, by stage, step and attempt.
         results: of our audits, by grade; ``void`` for those that came to nothing.
     """
@@ -147,17 +145,16 @@ class AuditTerms:
     charges: Charges
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
     sums: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
-    expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
+    verdicts: Verdicts = field(default_factory=Verdicts)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
     results: Counter[str] = field(default_factory=Counter)
 
-    def restore(self, voted_out: Iterable[VotedOut], now: float) -> None:
-        """Take who was expelled before these terms began, with the charges: others of the stage may
-        not know all of them, and go on with the member unless somebody tells them again."""
-        for out in voted_out:
-            charges = [CHARGE.parse(one.body) for one in out.charges]
-            self.expelled[out.stage, PeerId(out.member)] = words_of(charges)
+    def share(self, verdicts: Verdicts, now: float) -> None:
+        """Go by these verdicts, and take the charges of earlier ones: others of the stage may not
+        know all of them, and go on with the member unless somebody tells them again."""
+        self.verdicts = verdicts
+        for out in verdicts.votes:
             self.charges.restore(out, now)
 
     def record(self, stage: int, peer: PeerId) -> Record:
@@ -172,11 +169,10 @@ class AuditTerms:
         """Return who charges whom, where that has expelled nobody; not the charges of those who
         are expelled themselves."""
         found: dict[tuple[int, PeerId], list[PeerId]] = {}
-        out = {peer for _, peer in self.expelled}
         for kept in self.charges.all(-math.inf):
-            about, author = (kept.charge.stage, PeerId(kept.charge.member)), kept.envelope.signer
-            if about not in self.expelled and author not in out:
-                found.setdefault(about, []).append(PeerId(author))
+            member, author = PeerId(kept.charge.member), PeerId(kept.envelope.signer)
+            if member not in self.verdicts and author not in self.verdicts:
+                found.setdefault((kept.charge.stage, member), []).append(author)
         return found
 
 
@@ -668,16 +664,14 @@ class Auditing:
             return []
         effects: list[SeatEffect] = []
         for stage, member in terms.charges.charged(now):
-            if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
+            if member in terms.verdicts or abs(stage - self._place.stage) > 1:
                 continue
-            found = terms.charges.verdict(stage, member, self._judges_at, now)
-            if not found:
+            verdict = terms.charges.verdict(stage, member, self._judges_at, now)
+            if verdict is None or not terms.verdicts.add(verdict):
                 continue
-            words = words_of([CHARGE.parse(one.body) for one in found])
-            terms.expelled[stage, member] = words
             self._again.pop(member, None)
-            effects.append(Convicted(stage, member, words, tuple(found)))
-            for envelope in found:  # some may not have got all of them
+            effects.append(verdict)
+            for envelope in verdict.charges:  # some may not have got all of them
                 effects += self._tell_near(envelope, but=member)
         return effects
 

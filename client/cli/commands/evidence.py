@@ -16,8 +16,8 @@ from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.quantities import plural
+from client.store.certificates import Certificates, load_certificates, save_certificates
 from client.store.packed import DamagedFile
-from client.store.proofs import Shown, load_shown, save_shown
 from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
@@ -55,7 +55,7 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
     try:
-        save_shown(out, kept)
+        save_certificates(out, kept)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
     say(f"saved in {out}; to check it: volunteer evidence verify {out}")
@@ -73,16 +73,18 @@ def verify(file: Path, *, json: AsJson = False) -> int:
         A file of volunteer evidence save.
     """
     try:
-        shown = load_shown(file)
+        shown = load_certificates(file)
     except DamagedFile as error:
         raise UserError(str(error), "ask for the file again", ExitCode.USAGE) from error
     except OSError as error:
         problem = f"cannot read {file}: {error.strerror}"
         raise UserError(problem, "check the name", ExitCode.USAGE) from error
+    if shown is None:
+        raise UserError(f"{file} does not exist", "check the name", ExitCode.USAGE)
     return _report(shown, as_json=json)
 
 
-def _kept(text: str | None) -> Shown:
+def _kept(text: str | None) -> Certificates:
     home = find_home()
     target = find_swarm(home, text)
     if not isinstance(target, SwarmFile):
@@ -96,7 +98,7 @@ def _kept(text: str | None) -> Shown:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
 
 
-def _report(shown: Shown, *, as_json: bool) -> int:
+def _report(shown: Certificates, *, as_json: bool) -> int:
     found = checked(shown)
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))

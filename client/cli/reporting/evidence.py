@@ -6,9 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from client.store.certificates import Certificates, load_certificates
 from client.store.paths import Folders
-from client.store.proofs import Shown, load_proofs
-from client.store.voted_out import beside, load_voted_out
 from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
@@ -30,18 +29,17 @@ class CheckedProof(Struct, frozen=True, kw_only=True):
     """What the member did, in one sentence; empty if it proves nothing."""
 
 
-def kept_evidence(folders: Folders, swarm: SwarmId) -> Shown:
+def kept_evidence(folders: Folders, swarm: SwarmId) -> Certificates:
     """Return the evidence that this home keeps, unverified.
 
     Raises:
-        DamagedFile: a file is too long or malformed.
+        DamagedFile: the file is too long or malformed.
         OSError: it cannot be read.
     """
-    path = folders.proofs(swarm)
-    return Shown(1, swarm, load_proofs(path), load_voted_out(beside(path)))
+    return load_certificates(folders.proofs(swarm)) or Certificates(1, swarm, (), ())
 
 
-def checked(shown: Shown) -> list[CheckedProof]:
+def checked(shown: Certificates) -> list[CheckedProof]:
     """Check every piece of evidence: its signatures, its swarm, and what it shows."""
     swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
     for proof in shown.proofs:
@@ -53,8 +51,9 @@ def checked(shown: Shown) -> list[CheckedProof]:
         found.append(one)
     for out in shown.voted_out:
         try:
-            fault = charges.check(out, swarm)
-            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+            verdict = charges.check(out, swarm)
+            peer, fault = verdict.culprit, verdict.words
+            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
         except RemoteProtocolError as error:
             one = CheckedProof(kind="charges", valid=False, problem=str(error))
         found.append(one)

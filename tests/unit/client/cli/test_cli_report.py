@@ -38,10 +38,10 @@ from client.control.snapshot import (
 from client.control.updates import HeldOutPoint, StepPoint
 from client.errors import ExitCode
 from client.events import Entry, Event, LogLine, PeerChanged, StepCommitted
+from client.store.certificates import Certificates, save_certificates
 from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.paths import home_folders
-from client.store.proofs import save_proofs
 from client.store.samples import KeptSample, add_samples
 from client.store.swarms import SwarmStore
 from protocol.evidence.proof import contradiction
@@ -283,7 +283,8 @@ def left_behind(home: Path, swarm: SwarmFile) -> None:
     )
     proof = contradiction(one, two)
     assert proof is not None
-    save_proofs(folders.proofs(swarm.swarm), [proof])
+    kept = Certificates(1, swarm.swarm, (proof,), ())
+    save_certificates(folders.proofs(swarm.swarm), kept)
     log, at = LogFile(folders.logs), 1e9
     events: list[Event] = [
         LogLine(words=f"volunteer 0.1.0 takes part in mine ({swarm.swarm[:12]}) as me; device cpu"),

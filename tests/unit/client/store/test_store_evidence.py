@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from client.store.certificates import (
+    MAX_FILE_BYTES,
+    Certificates,
+    load_certificates,
+    save_certificates,
+)
 from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
 from client.store.packed import DamagedFile
-from client.store.proofs import MAX_FILE_BYTES, load_proofs, save_proofs
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import Statement
 from protocol.evidence.word import Mark
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
-from protocol.wire.parts import Proof
+from protocol.wire.parts import Proof, VotedOut
 from tests.support.protocol_examples import SWARM, WALL, peer, signer
 
 
@@ -29,24 +34,29 @@ def proof() -> Proof:
     return found
 
 
-def test_proofs_survive_a_restart(tmp_path: Path) -> None:
+def kept() -> Certificates:
+    charges = (signer(2).sign("audit-charge", b"it lies", SWARM),)
+    return Certificates(1, SWARM, (proof(),), (VotedOut(1, peer(3), charges),))
+
+
+def test_certificates_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "evidence" / "x.msgpack"
-    assert load_proofs(path) == ()
-    save_proofs(path, [proof()])
-    assert load_proofs(path) == (proof(),)
+    assert load_certificates(path) is None
+    save_certificates(path, kept())
+    assert load_certificates(path) == kept()
 
 
-def test_damaged_proofs_are_named(tmp_path: Path) -> None:
+def test_damaged_certificates_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.msgpack"
-    save_proofs(path, [proof()])
+    save_certificates(path, kept())
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(DamagedFile):
-            load_proofs(path)
+            load_certificates(path)
     path.write_bytes(bytes(MAX_FILE_BYTES + 1))
     with pytest.raises(DamagedFile, match="longer"):
-        load_proofs(path)
+        load_certificates(path)
 
 
 def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:

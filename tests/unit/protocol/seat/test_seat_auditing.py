@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.audit import PATIENCE_S
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
@@ -28,6 +28,7 @@ from protocol.rounds.plans import Broadcast
 from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
 from protocol.seat.effects import Audited, CommitTo, Contributions, SignCharge
 from protocol.seat.showing import AGAIN
+from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
@@ -40,7 +41,7 @@ from protocol.wire.messages import (
     Commitment,
     Plan,
 )
-from protocol.wire.parts import PlanMember
+from protocol.wire.parts import PlanMember, VotedOut
 from tests.support.protocol_examples import SWARM, peer, signer
 
 STAGE, STEP, ATTEMPT = 1, 7, 2
@@ -128,10 +129,12 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
     """Of those who have expelled THIRD none may be left that did not restart."""
     terms, charges = auditing._terms, (charge_of_third(1), charge_of_third(4))
     assert terms is not None
-    terms.restore([VotedOut(STAGE, THIRD, charges)], 0.0)
+    verdicts = Verdicts()
+    verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
+    terms.share(verdicts, 0.0)
     said = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
-    assert "found by 2 members" in terms.expelled[STAGE, THIRD]
+    assert auditing.verdicts(1.0) == [], "once"
     assert terms.open_charges() == {}
 
 
