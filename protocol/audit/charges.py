@@ -51,7 +51,7 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     step: StepIndex
     attempt: Attempt
     root: StateHash
-    """The commitment or the sum that was audited; empty if it was never shown."""
+    """The commitment that was audited; empty if it was never shown."""
     reason: Reason
 
 

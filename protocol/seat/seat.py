@@ -825,7 +825,7 @@ class Seat:
         plan = self.member.plan_followed
         if plan is None or ready.digest == REFUSED:
             return []
-        return self.auditing.ready(plan, ready.digest, self.member.sums)
+        return self.auditing.ready(plan, ready.digest)
 
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
