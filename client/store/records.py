@@ -11,16 +11,15 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from protocol.audit.charges import VotedOut
-from protocol.evidence.expelled import MAX_PROOFS
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
 from protocol.recovery.company import MAX_COMPANIONS, Companion
 from protocol.rounds.beginnings import MAX_BEGINNINGS, Met
+from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
 from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
-from protocol.wire.parts import Proof, WaypointLink
+from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
 COMPANY: Final = "company.bin"
 LINEAGE: Final = "lineage.bin"
@@ -159,9 +158,9 @@ class KeptContributions(Struct, frozen=True):
 class KeptEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     """The evidence against the expelled members of a swarm; the oldest first."""
 
-    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)] = ()
+    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_CERTIFICATES)] = ()
     """Contradictions of one member."""
-    voted_out: Annotated[tuple[VotedOut, ...], Meta(max_length=MAX_PROOFS)] = ()
+    voted_out: Annotated[tuple[VotedOut, ...], Meta(max_length=MAX_CERTIFICATES)] = ()
     """Members that their stages have voted out, with the charges."""
 
 

@@ -142,8 +142,9 @@ def _checked(shown: ShownEvidence) -> list[CheckedProof]:
         found.append(one)
     for out in shown.voted_out:
         try:
-            fault = charges.check(out, swarm)
-            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+            verdict = charges.check(out, swarm)
+            peer, fault = verdict.culprit, verdict.words
+            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
         except RemoteProtocolError as error:
             one = CheckedProof(kind="charges", valid=False, problem=str(error))
         found.append(one)

@@ -127,7 +127,7 @@ class Contributions:
 
     def contributors(self) -> list[Contributor]:
         """Return the lines of the board, the most work first; expelled members are left out."""
-        return self._board.contributors(self._membership.is_out)
+        return self._board.contributors(self._membership.verdicts.__contains__)
 
     def name(self, peer: PeerId) -> str:
         """Return the name that a member goes by, or went by when it was here; empty: none."""

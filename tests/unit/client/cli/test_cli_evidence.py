@@ -13,13 +13,13 @@ from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence, ShownEvidence
 from client.store.swarms import SwarmStore
-from protocol.audit.charges import CHARGE, KIND, Charge, VotedOut
+from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.evidence.proof import contradiction
 from protocol.ids import SwarmId
 from protocol.invite import parse_swarm_file
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
-from protocol.wire.parts import Proof
+from protocol.wire.parts import Proof, VotedOut
 from tests.support.cli_process import Within
 from tests.support.protocol_examples import WALL, peer, signer
 
