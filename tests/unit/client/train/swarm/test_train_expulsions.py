@@ -63,7 +63,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
             await liar.engine.network.connect(honest[2].engine.network.addresses[0])
 
         late = await swarm.add()  # links with everybody, the liar included
-        await swarm.until(lambda: me in late.engine.expulsions.expelled)
+        await swarm.until(lambda: me in late.engine.membership.verdicts)
         assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
         now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
         assert [out.peer for out in now.expelled] == [me]
