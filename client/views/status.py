@@ -174,8 +174,8 @@ def place(now: Snapshot) -> Iterator[Fact]:
     yield _fact("you are", (words.named(now.peer, now.names), "key"), (f", {now.peer}", "muted"))
     word, tone = words.state_word(now.state)
     if now.state == "training":
-        more = (f" ({now.reason})", "muted")
-        yield _fact("state", (word.lower(), tone), f": {reason(now)}", more)
+        told, more = f": {reason(now)}", f" ({now.reason})"
+        yield _fact("state", (word.lower(), tone), told, (more, "muted"))
     else:
         yield _fact("state", (word.lower(), tone), f": {now.reason}")
     if now.paused is not None:
