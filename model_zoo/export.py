@@ -16,8 +16,8 @@ from torch import Tensor
 from model_zoo.huggingface.config import to_config
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling, save_tensors
-from model_zoo.huggingface.layout import layout, zeros
 from model_zoo.huggingface.shards import INDEX, WEIGHTS
+from model_zoo.huggingface.stored import is_transposed, stored_shapes, zeros
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
@@ -57,7 +57,7 @@ def export_hf(
         config = config | {"eos_token_id": end}
     kind = TORCH[dtype]
     config["torch_dtype"] = str(kind).removeprefix("torch.")
-    tensors = {name: t.to(kind).contiguous() for name, t in _theirs(spec, whole).items()}
+    tensors = {name: t.to(kind).contiguous() for name, t in _stored(spec, whole).items()}
     # Without a limit of its own, a pipeline asks short models for more than they take.
     generation = {"max_length": spec.longest}
     if "eos_token_id" in config:
@@ -105,14 +105,15 @@ def _shards(tensors: State) -> list[State]:
     return shards
 
 
-def _theirs(spec: ModelSpec, state: State) -> State:
-    """The state of their model, cut out of ours."""
+def _stored(spec: ModelSpec, state: State) -> State:
+    """The tensors as files have them."""
     tensors = {name: torch.zeros(shape) for name, shape in zeros(spec).items()}
-    for name, theirs in layout(spec).items():
-        names = [name for name, _ in theirs.parts]
-        cut = torch.split(state[name], [rows for _, rows in theirs.parts])
-        turned = (part.t() if theirs.transposed else part for part in cut)
-        tensors |= dict(zip(names, turned, strict=True))
+    for name, tensor in state.items():
+        stored = stored_shapes(spec, name, tuple(tensor.shape))
+        whole = tensor.t() if is_transposed(spec, name) else tensor
+        rows = whole.flatten(0, 1) if whole.ndim == 3 else whole  # of all experts
+        parts = torch.split(rows, [shape[0] for shape in stored.values()])
+        tensors |= dict(zip(stored, parts, strict=True))
     return tensors
 
 

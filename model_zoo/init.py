@@ -32,14 +32,14 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
 
     It depends on `spec`, `seed` and `name` only, not on the cut.
     """
-    if name.endswith((".bias", ".b")):  # an adapter changes nothing at first
+    if name.endswith((".bias", ".lora_B.weight")):  # an adapter changes nothing at first
         return torch.zeros(shape)
     if len(shape) == 1:  # gain of a norm
         return torch.ones(shape)
     deviation = _DEVIATION
     if name.endswith(spec.facts.residual_outputs):
         deviation /= math.sqrt(2 * spec.layers)
-    if name.endswith(".a"):  # of an adapter: as in peft, whose numbers are uniform
+    if name.endswith(".lora_A.weight"):  # of an adapter: as in peft, whose numbers are uniform
         deviation = 1 / math.sqrt(3 * shape[1])
     return torch.from_numpy(_bell(seed, name, shape.numel(), deviation)).view(shape)
 

@@ -27,7 +27,7 @@ from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
 from model_zoo.specs.precision import DEFAULT, Precision
-from model_zoo.specs.slices import StageSlice, slices, whole_slice
+from model_zoo.specs.slices import StageSlice, slices, stage_tensors, whole_slice
 from model_zoo.stages import (
     Stage,
     build_stage,
@@ -204,9 +204,7 @@ def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[
     named = {name: parameter for name, parameter in every if parameter.requires_grad}
     groups = []
     for part in slices(plan.layers_per_stage):
-        prefixes = [f"blocks.{layer}." for layer in range(part.first_layer, part.last_layer)]
-        prefixes += ["embed."] * part.embeds + ["head."] * part.has_head
-        groups.append([p for name, p in named.items() if name.startswith(tuple(prefixes))])
+        groups.append([named[name] for name in stage_tensors(plan.spec, part)])
     return groups
 
 

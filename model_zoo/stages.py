@@ -1,6 +1,6 @@
 """A model in stages: one contiguous slice of the layers, with the embedding or head at the ends.
 
-A parameter has the same global name in every cut (`blocks.3.attn.qkv.weight`), so the states of
+A parameter has the same global name in every cut, that of `transformers`, so the states of
 all stages merge into the state of the whole model, and the whole model is itself the stage that
 holds everything. Stages hold parameters; where to cut is the business of `cutting`.
 
@@ -19,8 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
 from model_zoo.models.documents import Documents, documents_of
-from model_zoo.models.family import State, family
-from model_zoo.models.lora import freeze, kept
+from model_zoo.models.family import Decoder, State, decoder
+from model_zoo.models.lora import freeze, kept, multiply
+from model_zoo.specs.architecture import OUTPUT
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, stage_tensors
@@ -44,7 +45,8 @@ class Stage(nn.Module):
 
     def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
         super().__init__()
-        parts = family(spec)
+        if spec.tied and part.has_head and not part.embeds:
+            raise ValueError("the output projection is the embedding's, which another stage has")
         self.spec = spec
         self.part = part
         self.precision: Precision = DEFAULT
@@ -53,15 +55,31 @@ class Stage(nn.Module):
         the same numbers from less memory, for a third more work."""
         self.runner: Runner = run_block
         """Runs the blocks: as they are, or compiled."""
-        self.embed = parts.embedding(spec) if part.embeds else None
-        # Keyed by the layer's number in the whole model: this makes the names global.
-        layers = range(part.first_layer, part.last_layer)
-        self.blocks = nn.ModuleDict({str(layer): parts.block(spec, layer) for layer in layers})
-        self.head = parts.head(spec) if part.has_head else None
-        if spec.tied and part.has_head and self.embed is None:
-            raise ValueError("the output projection is the embedding's, which another stage has")
+        self.add_module(spec.facts.decoder, decoder(spec, part))
+        if part.has_head and not spec.tied:
+            self.add_module(OUTPUT, nn.Linear(spec.width, spec.vocab, bias=False))
         if spec.lora is not None:
             freeze(self, spec, spec.lora)
+
+    @property
+    def decoder(self) -> Decoder:
+        """All but the output projection."""
+        found = self.get_submodule(self.spec.facts.decoder)
+        assert isinstance(found, Decoder)
+        return found
+
+    @property
+    def blocks(self) -> nn.ModuleDict:
+        """The layers, by their numbers in the whole model."""
+        return self.decoder.blocks
+
+    @property
+    def head(self) -> list[nn.Module]:
+        """The final norm and an output projection of its own; empty: another stage has them."""
+        if not self.part.has_head:
+            return []
+        own = [] if self.spec.tied else [self.get_submodule(OUTPUT)]
+        return [self.decoder.final_norm, *own]
 
     def forward(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
         """Run the stage: tokens (B, T) or hidden (B, T, C) to hidden or logits (B, T, V).
@@ -91,8 +109,8 @@ class Stage(nn.Module):
         if x.shape[1] > self.spec.context:
             raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
         documents = documents_of(begins, x.device)
-        if self.embed is not None:
-            x = self.embed(x, documents)  # (B, T) -> (B, T, C)
+        if self.part.embeds:
+            x = self.decoder.embed(x, documents)  # (B, T) -> (B, T, C)
         for block in self.blocks.values():
             x = self._run(block, x, documents)  # (B, T, C)
         return x
@@ -109,25 +127,26 @@ class Stage(nn.Module):
     def project(self, x: Tensor) -> Tensor:
         """Run the head, if the stage has it: hidden (B, T, C) to logits (B, T, V), each token by
         itself."""
-        if self.head is None:
-            return x
+        for module in self.head:
+            x = module(x)
         tied = self._tied_embedding()
-        logits: Tensor = self.head(x) if tied is None else self.head(x, tied)  # (B, T, V)
-        return logits
+        if tied is None:
+            return x
+        # one that is frozen beside adapters is not kept in fp32 between the passes
+        return F.linear(x, tied) if tied.requires_grad else multiply(x, tied, None)
 
     @property
     def projecting(self) -> list[nn.Parameter]:
         """The parameters with which the head projects; a tied one's are the embedding's, too."""
-        own = [] if self.head is None else list(self.head.parameters())
+        own = [parameter for module in self.head for parameter in module.parameters()]
         tied = self._tied_embedding()
         return own if tied is None else [*own, tied]
 
     def _tied_embedding(self) -> nn.Parameter | None:
         """The embedding (V, C) that is the output projection as well, if it is."""
-        if self.embed is None or not self.spec.tied:
+        if not (self.spec.tied and self.part.has_head):
             return None
-        embedding: nn.Parameter = self.embed.get_parameter("token.weight")
-        return embedding
+        return self.get_parameter(self.spec.token_embedding)
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:

@@ -126,26 +126,18 @@ COMMANDS: Final[dict[str, Command]] = {
         TAKE_PART,
         "Expel a member that you, or somebody you invited, let into the swarm.",
         (('expel 3FkQ7x --reason "sends noise"', "and everybody whom it has invited"),),
-        "Only in swarms founded with --private: volunteer members says who answers for whom.",
-    ),
-    "extend": Command(
-        TAKE_PART,
-        "Give the run that you founded more steps.",
-        (
-            ("extend --steps 20000", "in all; also of a run that is complete"),
-            ("extend --steps 20000 --yes", "do not ask: for scripts"),
-        ),
-        "Only with the founder's key. If no volunteer runs here, members are told when it joins.",
+        "Only in swarms founded with --private: volunteer status members shows the tree.",
     ),
     "amend": Command(
         TAKE_PART,
-        "Change the learning rate of the run that you founded, from a step on.",
+        "Change the steps or the learning rate of the run that you founded.",
         (
             (
                 "amend --learning-rate 3e-4",
                 "from the first step that all members can reach with it",
             ),
             ("amend --learning-rate 1e-4 --schedule constant --from-step 5000", "later"),
+            ("amend --steps 20000", "in all; also of a run that is complete"),
             ("amend --steps 20000 --schedule wsd", "more steps, with a fall in the last fifth"),
         ),
         "Only with the founder's key. It shows the rates before it asks; volunteer status says "
@@ -170,11 +162,6 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
         "Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.",
     ),
-    "stop": Command(
-        TAKE_PART,
-        "As finish, but without asking and without waiting.",
-        (("stop", "for scripts"),),
-    ),
     "attach": Command(
         WATCH,
         "Show the volunteer that runs here, or on another machine through SSH.",
@@ -190,6 +177,9 @@ COMMANDS: Final[dict[str, Command]] = {
             ("status", "once"),
             ("status --watch", "every second"),
             ("status --watch --plain", "a line per step, for screen readers and logs"),
+            ("status peers", "who is near, and how far each is trusted; also stages, members"),
+            ("status matches", "why this volunteer has its stages"),
+            ("status leaderboard", "who contributed how much, as others counted it"),
             ("status --json | jq .loss", "for programs"),
         ),
     ),
@@ -203,16 +193,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that "
         "cannot be opened only the socket is known: root sees all.",
     ),
-    "peers": Command(
-        WATCH,
-        "List the members of the swarm and the stages they hold.",
-        (("peers --json | jq '.peers | length'", "how many there are"),),
-    ),
-    "members": Command(
-        WATCH,
-        "List who belongs to a swarm that is entered by invitation, and who invited whom.",
-        (("members --json", "for programs"),),
-    ),
     "evidence": Command(
         WATCH,
         "Show, save and check the evidence by which members were expelled.",
@@ -222,19 +202,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("evidence verify bad.bin", "on any machine; exit code 1 if it proves nothing"),
         ),
         nested=True,
-    ),
-    "stages": Command(
-        WATCH, "List the model's stages and who serves them.", (("stages", "as a table"),)
-    ),
-    "matches": Command(
-        WATCH,
-        "Show why this volunteer has its stages.",
-        (
-            (
-                "matches --swarm my-swarm --watch",
-                "your stages, all stages, why you moved",
-            ),
-        ),
     ),
     "events": Command(
         WATCH,
@@ -252,19 +219,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("logs -f --level warning", "follow warnings and errors"),
             ("logs --since 18:00", "the lines since then"),
         ),
-    ),
-    "leaderboard": Command(
-        WATCH,
-        "List who contributed how much, as other volunteers counted it.",
-        (
-            ("leaderboard", "of the only swarm known here, running or not"),
-            ("leaderboard --json", "for programs"),
-        ),
-    ),
-    "credit": Command(
-        WATCH,
-        "Show what this volunteer has contributed to its swarms.",
-        (("credit --json", "for programs"),),
     ),
     "checkpoint": Command(
         USE,
@@ -340,17 +294,6 @@ COMMANDS: Final[dict[str, Command]] = {
         "file, the administrator's file, default.",
         nested=True,
     ),
-    "identity": Command(
-        MACHINE,
-        "Show or name this volunteer's identity.",
-        (
-            ("identity show", "the peer id by which others know it"),
-            ('identity name "Anna\'s PC"', "what other members see beside it, from the next start"),
-        ),
-        "For a new key set VOLUNTEER_HOME to another folder and join from there, where members "
-        "vouch for each other with a new invite; ask who invited the old key to expel it.",
-        nested=True,
-    ),
     "service": Command(
         MACHINE,
         "Run as a service: install or remove it.",
@@ -396,6 +339,11 @@ COMMANDS: Final[dict[str, Command]] = {
         (("uninstall --purge", "asks first; also removes identity and checkpoints"),),
         "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
         "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
+    ),
+    "identity": Command(
+        MACHINE,
+        "Print the peer id by which others know this volunteer.",
+        (("config set nickname Anna", "the name that they see beside it, from the next start"),),
     ),
     "version": Command(
         MACHINE,

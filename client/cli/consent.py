@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
@@ -22,8 +21,8 @@ from client.cli.terminal.output import human_bytes, human_line, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.quantities import plural
-from client.store.atomic import write_atomic
 from client.store.paths import Entry, make_private
+from client.store.persisted import Persisted
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from protocol.ids import SwarmId
@@ -88,7 +87,7 @@ def remember(folder: Path, swarm: SwarmId) -> None:
     swarms = [known for known in _remembered(folder) if known != swarm]
     consent = Consent(TERMS, time.time(), [*swarms, swarm][-MAX_SWARMS:])
     try:
-        write_atomic(make_private(folder) / FILE_NAME, msgspec.json.encode(consent))
+        Persisted(make_private(folder) / FILE_NAME, Consent).save(consent)
     except OSError as error:
         say(f"cannot save your answer in {folder}, so you will be asked again: {error.strerror}")
 
@@ -201,8 +200,5 @@ def _cards(devices: tuple[str, ...]) -> str:
 
 
 def _remembered(folder: Path) -> list[str]:
-    try:
-        kept = msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Consent)
-    except (OSError, msgspec.MsgspecError):
-        return []
-    return kept.swarms if kept.terms >= TERMS else []
+    kept = Persisted(folder / FILE_NAME, Consent).peek()
+    return kept.swarms if kept is not None and kept.terms >= TERMS else []

@@ -1,8 +1,7 @@
 """Enforces the owner's limits of memory and time in the worker.
 
-Memory: refuses a stage that would not fit, and makes an allocation beyond the estimate fail as out
-of memory. On the CPU the kernel enforces the limit (Linux), on a GPU torch's allocator. The node
-plans so that all its stages together stay within the limit; here each worker is held to its part.
+Memory: an allocation beyond the limit fails as out of memory. On the CPU the kernel enforces it
+(Linux), on a GPU torch's allocator. The node plans so that all its stages together stay within it.
 
 Time: after each task the worker rests in proportion. With a share of 25 % a task that computes for
 one second is followed by three of rest. The rest belongs to the task: it is answered afterwards, so
@@ -20,8 +19,6 @@ from pathlib import Path
 
 import torch
 
-from client.compute.errors import OutOfMemory
-from client.compute.memory import MemoryNeed, required_bytes
 from client.compute.requests import OpenStage
 
 _MIB = 1 << 20
@@ -32,67 +29,6 @@ _LIBRARIES_BYTES = 64 * _MIB
 _M_MMAP_THRESHOLD = -3
 """Of glibc's `malloc.h`: allocations of so many bytes are mapped by themselves."""
 _STATUS = Path("/proc/self/status")
-
-
-def check_fits(request: OpenStage) -> None:
-    """Refuse a stage that needs more memory than the owner allows.
-
-    Raises:
-        OutOfMemory: says how much it needs.
-    """
-    if not request.memory_bytes:
-        return
-    needed, limit = needed_bytes(request), own_limit(request)
-    if needed > limit:
-        raise OutOfMemory(
-            f"stage {request.stage} needs {needed / _MIB:.0f} MiB of memory, "
-            f"{limit / _MIB:.0f} MiB may be used"
-        )
-
-
-def needed_bytes(request: OpenStage) -> int:
-    """Return the memory that this process needs for the stage: its part, where it is cut over
-    ranks, and the first one's on the processor what rounds and versions need."""
-    own = stage_need(request).total_bytes
-    if request.ranks == 1 or request.follows or request.device != "cpu":
-        return own
-    share = stage_need(request, host=False).total_bytes - own
-    return own + request.ranks * share
-
-
-def own_limit(request: OpenStage) -> int:
-    """Return how much of the stage's memory this process may take; 0: no limit.
-
-    Of a stage that is cut over ranks each has its shards, and the first one on the processor what
-    is left: it keeps more beside them.
-    """
-    if request.ranks == 1 or not request.memory_bytes:
-        return request.memory_bytes
-    if request.device != "cpu":
-        return request.memory_bytes // request.ranks
-    shards = stage_need(request).total_bytes
-    return shards if request.follows else request.memory_bytes - (request.ranks - 1) * shards
-
-
-def stage_need(request: OpenStage, *, host: bool = True) -> MemoryNeed:
-    """Return the memory needed by the stage of a request; ``host`` as in `required_bytes`."""
-    return required_bytes(
-        request.model,
-        layers_per_stage=request.layers_per_stage,
-        stage=request.stage,
-        sequences=request.sequences,
-        tokens=request.tokens,
-        graphs_kept=request.graphs_kept,
-        averaging_codec=request.averaging_codec,
-        state=request.state,
-        aggregation=request.aggregation,
-        precision=request.precision,
-        reruns_blocks=request.reruns_blocks,
-        offload=request.offload,
-        ranks=request.ranks,
-        host=host,
-        z_loss=request.optimizer.z_loss > 0,
-    )
 
 
 def enforce(request: OpenStage, device: torch.device) -> None:
@@ -106,7 +42,7 @@ def enforce(request: OpenStage, device: torch.device) -> None:
     elif request.memory_bytes:
         threads = max(request.threads, request.most_threads)
         extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES
-        _limit_data(own_limit(request) + extra)
+        _limit_data(request.memory_bytes + extra)
 
 
 def _limit_data(more_bytes: int) -> None:

@@ -134,22 +134,11 @@ def rotate(numbers: Tensor) -> Tensor:
     Sylvester's matrix, orthogonal and symmetric, by the fast transform: six times sums and
     differences of the two halves, interleaved.
     """
-    rotated = torch.empty_like(numbers)
-    groups, targets = (
-        torch.split(tensor.view(-1, _ROTATION), _CACHED // _ROTATION)
-        for tensor in (numbers, rotated)
-    )
-    first, second = numbers.new_empty(2, min(_CACHED, numbers.numel()))
-    for group, target in zip(groups, targets, strict=True):
-        size = group.numel()
-        columns = first[:size].view(_ROTATION, -1)  # (64, groups): long rows are fast to add
-        spare = second[:size].view(_ROTATION, -1)
-        columns.copy_(group.t())
-        for _ in range(_ROTATION.bit_length() - 1):
-            upper, lower = torch.chunk(columns, 2)
-            pairs = spare.view(_ROTATION // 2, 2, -1)
-            torch.add(upper, lower, out=pairs[:, 0])
-            torch.sub(upper, lower, out=pairs[:, 1])
-            columns, spare = spare, columns
-        target.copy_(columns.mul_(1 / math.sqrt(_ROTATION)).t())
-    return rotated
+    groups = numbers.reshape(-1, _ROTATION)
+    for _ in range(_ROTATION.bit_length() - 1):
+        upper, lower = groups.chunk(2, dim=1)  # (G, 32) each
+        pairs = groups.new_empty(len(groups), _ROTATION // 2, 2)
+        torch.add(upper, lower, out=pairs[:, :, 0])
+        torch.sub(upper, lower, out=pairs[:, :, 1])
+        groups = pairs.view(-1, _ROTATION)
+    return groups.mul_(1 / math.sqrt(_ROTATION)).view(numbers.shape)

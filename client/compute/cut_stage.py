@@ -20,7 +20,7 @@ class Loss(nn.Module):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
-        self.head = stage.head
+        self.head = nn.ModuleList(stage.head)
         self._stage = [stage]  # in a list: it is no part of this module
 
     def forward(
@@ -46,7 +46,7 @@ class CutStage(Stage):
     @property
     def units(self) -> Iterator[nn.Module]:
         """The parts that are gathered and freed one after the other."""
-        yield from [self.embed] if self.embed is not None else []
+        yield from (part for part in self.decoder.children() if isinstance(part, nn.Embedding))
         yield from self.blocks.values()
         yield from self._loss
 

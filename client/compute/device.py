@@ -6,7 +6,6 @@
 import math
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,8 +18,8 @@ from torch.nn import functional as F
 from client.compute import passes
 from client.compute.errors import ShapeError
 from client.compute.replica import Replica
-from client.compute.replies import MatmulRate, Measured, Probed
-from client.compute.requests import Measure, Probe
+from client.compute.replies import MatmulRate, Probed
+from client.compute.requests import Probe
 from client.compute.slicing import is_out_of_memory
 from model_zoo.threads import limited_threads
 
@@ -183,13 +182,6 @@ def memory_bytes(device: torch.device) -> tuple[int, int]:
         return total, max(0, total - torch.mps.driver_allocated_memory())
     memory = psutil.virtual_memory()
     return int(memory.total), int(memory.available)
-
-
-def measure(replica: Replica, request: Measure) -> Measured:
-    """Median seconds of a microbatch, encoding included; the gradient sum stays as it is."""
-    timed = [_measure_once(replica) for _ in range(request.repeats + 1)][1:]  # the first warms up
-    forward, backward = zip(*timed, strict=True)
-    return Measured(forward_s=statistics.median(forward), backward_s=statistics.median(backward))
 
 
 def warm_up(replica: Replica) -> None:

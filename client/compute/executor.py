@@ -46,7 +46,6 @@ from client.compute.requests import (
     CompareContribution,
     Contribute,
     DecodeSum,
-    Drop,
     Evaluate,
     Forward,
     ForwardBackward,
@@ -56,7 +55,6 @@ from client.compute.requests import (
     KeepVersion,
     Load,
     LoadStart,
-    Measure,
     OpenStage,
     PrepareData,
     Probe,
@@ -91,7 +89,6 @@ _NO_GRADIENTS = (
     | SumAgain
     | Forward
     | Evaluate
-    | Drop
     | Save
     | Probe
     | PrepareData
@@ -215,8 +212,6 @@ class Executor:
                 return samples.prepare(request), ()
             case Load() | LoadStart():
                 return self._load(request), ()
-            case Measure():
-                return device.measure(self._stage.replica, request), ()
             case Forward():
                 return passes.forward(self._stage.replica, request, payloads)
             case ForwardBackward():
@@ -227,8 +222,6 @@ class Executor:
                 return passes.subtract(self._stage.replica, request, payloads)
             case Evaluate():
                 return passes.evaluate(self._stage.replica, request, payloads)
-            case Drop():
-                return passes.drop(self._stage.replica, request)
             case Contribute():
                 return self._stage.averager.contribute(request)
             case Reduce():
@@ -284,7 +277,6 @@ class Executor:
         chosen = device.select_device(request.device)
         self._close_stage()
         self._opened = None  # first free the memory of the previous stage
-        allowance.check_fits(request)
         if self._owns_process:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)

@@ -47,7 +47,6 @@ from client.compute.process import (
 )
 from client.compute.replies import (
     BackwardDone,
-    Dropped,
     Failed,
     LossComputed,
     MatmulRate,
@@ -62,7 +61,6 @@ from client.compute.requests import (
     Backward,
     CompareContribution,
     Contribute,
-    Drop,
     Evaluate,
     Forward,
     ForwardBackward,
@@ -71,7 +69,6 @@ from client.compute.requests import (
     KeepVersion,
     Load,
     LoadStart,
-    Measure,
     OpenStage,
     Probe,
     Recompute,
@@ -95,7 +92,7 @@ _AGREE_S = 30.0
 _PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
 _TOGETHER = _PASSES | KeepVersion | Recompute
 """What all ranks do together where the stage is cut over them."""
-_ALL = OpenStage | Load | LoadStart | Probe | Measure | SetThreads | Drop
+_ALL = OpenStage | Load | LoadStart | Probe | SetThreads
 _ROUND = Contribute | Apply | ApplyLocal
 _OWN = _ALL | _ROUND | CompareContribution
 """Requests that the group handles by itself; what is left goes to the first rank."""
@@ -412,13 +409,10 @@ class WorkerGroup(Worker):
         if failed is not None:
             return failed, []
         probed = [reply for reply in replies if isinstance(reply, Probed)]
-        dropped = [reply for reply in replies if isinstance(reply, Dropped)]
         if probed:
             kinds = [reply.device.partition(":")[0] for reply in probed]
             unlike = self._unlike(kinds)
             return unlike or together(probed), []
-        if dropped:
-            return Dropped(graphs=sum(reply.graphs for reply in dropped)), []
         return outcomes[0]
 
     def _for_rank(self, request: Request[Any], rank: int) -> Request[Any]:

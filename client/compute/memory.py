@@ -37,8 +37,7 @@ _WHOLE_UNITS = 3
 _SCRATCH_BUFFERS = 1
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
-# Logits, their log-softmax and the gradients of both; without z-loss the logits go when they have
-# been normalised.
+# Logits, their log-softmax and the gradients of both.
 _LOGIT_COPIES = 4
 USUAL_GRAPHS = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
@@ -93,7 +92,6 @@ def required_bytes(
     offload: bool = False,
     ranks: int = 1,
     host: bool = False,
-    z_loss: bool = True,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -114,14 +112,12 @@ def required_bytes(
             what the first one has beside its shards.
         host: whether that lies in other memory than the shards, as beside a GPU: then it is
             offloaded and does not count here.
-        z_loss: whether the loss needs the logits once more; counts where the stage is cut.
     """
     held = _Held(model, layers_per_stage, stage, sequences, tokens, precision, reruns_blocks)
     need = _need_alone(held, graphs_kept, averaging_codec, state, aggregation, offload=offload)
     if ranks == 1:
         return need
-    copies = _LOGIT_COPIES if z_loss else _LOGIT_COPIES - 1
-    return _need_of_each(held, need, ranks, copies, host=host)
+    return _need_of_each(held, need, ranks, host=host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +164,9 @@ class _Held:
         block_bytes = whole * min(_BLOCK_COPIES, self.layers) // max(1, self.layers)
         return self.layers * self.hidden_bytes(sequences), block_bytes
 
-    def head_bytes(self, sequences: int, copies: int) -> int:
-        """Of the logits of so many sequences, with so many copies of them."""
-        return _head_bytes(self.model, sequences * self.tokens, copies) if self.is_last else 0
+    def head_bytes(self, sequences: int) -> int:
+        """Of the logits of so many sequences."""
+        return _head_bytes(self.model, sequences * self.tokens) if self.is_last else 0
 
 
 def _need_alone(
@@ -209,14 +205,12 @@ def _need_alone(
         graph_bytes=graph_bytes,
         block_bytes=block_bytes,
         graphs=1 if held.is_last else graphs_kept + 1,
-        head_bytes=held.head_bytes(held.sequences, _LOGIT_COPIES),
+        head_bytes=held.head_bytes(held.sequences),
         frozen_bytes=_frozen_bytes(held.model, held.layers_per_stage, held.stage),
     )
 
 
-def _need_of_each(
-    held: _Held, alone: MemoryNeed, ranks: int, logit_copies: int, *, host: bool
-) -> MemoryNeed:
+def _need_of_each(held: _Held, alone: MemoryNeed, ranks: int, *, host: bool) -> MemoryNeed:
     """What each rank needs of a stage that is cut over them; `alone` is what one would need."""
     model, layers, stage = held.model, held.layers_per_stage, held.stage
     boundaries = (stage > 0) + (not held.is_last)  # of all sequences
@@ -227,7 +221,7 @@ def _need_of_each(
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, own_sequences)
     # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
     # these are freed and the gradients are there.
-    head_bytes = held.head_bytes(own_sequences, logit_copies)
+    head_bytes = held.head_bytes(own_sequences)
     turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
     ending_bytes = part_bytes + _WHOLE_UNITS * max(units) - graph_bytes
     return MemoryNeed(
@@ -277,11 +271,11 @@ def _graph_bytes(
     return math.ceil(SAVED_SHARE[precision] * saved) + MATRIX_BYTES[precision] * parameters
 
 
-def _head_bytes(model: ModelSpec, batch: int, copies: int = _LOGIT_COPIES) -> int:
+def _head_bytes(model: ModelSpec, batch: int) -> int:
     """Logits and what is made of them for a batch of so many tokens; in pieces, the gradients of
     the hidden state and of the head's parameters are held beside them."""
     at_once = tokens_at_once(model.vocab)
-    pieces = copies * NUMBER_BYTES * min(batch, at_once) * model.vocab
+    pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
     if batch <= at_once:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))

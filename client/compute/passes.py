@@ -21,7 +21,6 @@ from client.compute.payload import Buffer
 from client.compute.replica import Replica
 from client.compute.replies import (
     BackwardDone,
-    Dropped,
     Evaluated,
     Forwarded,
     LossComputed,
@@ -29,7 +28,6 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Backward,
-    Drop,
     Evaluate,
     Forward,
     ForwardBackward,
@@ -214,16 +212,6 @@ def evaluate(
     return Evaluated(loss_sum=loss_sum), sent
 
 
-def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:
-    """Free kept graphs; unknown microbatches are no error."""
-    dropped = [
-        slot.graphs.pop(microbatch, None)
-        for slot in replica.slots
-        for microbatch in request.microbatches
-    ]
-    return Dropped(graphs=len(dropped) - dropped.count(None)), []
-
-
 def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b"") -> StageInput:
     """Return the input of a stage.
 
@@ -271,7 +259,7 @@ def run_loss(
         targets: (B, T) int64.
     """
     stage, x = slot.module, given.x
-    if stage.head is None:
+    if not stage.part.has_head:
         raise ShapeError("only the last stage computes a loss")
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     with stage.computing(x.device):

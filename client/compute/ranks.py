@@ -65,14 +65,12 @@ class Ranks:
             world_size=request.size,
             timeout=timedelta(seconds=request.timeout_s),
         )
-        # Here: who is no rank does without what it imports, and no stage limits memory yet.
-        from client.compute.full_shards import FullShards
-
-        self._full_shards = FullShards
 
     def cutting(self, request: OpenStage, device: torch.device) -> FullShards:
         """Return what cuts a stage over the ranks."""
-        return self._full_shards(Ring(self._rank, request.ranks, request.sequences, device))
+        from client.compute.full_shards import FullShards  # who cuts nothing does without
+
+        return FullShards(Ring(self._rank, request.ranks, request.sequences, device))
 
     def gather(self, slot: Slot, request: GatherSum) -> SumGathered:
         """Move the gradient sums of a step to the first rank's.

@@ -68,12 +68,6 @@ class Subtracted(Reply, frozen=True, kw_only=True):
     """The microbatch no longer counts."""
 
 
-class Dropped(Reply, frozen=True, kw_only=True):
-    """The number of kept graphs that were freed."""
-
-    graphs: int
-
-
 class Contributed(Reply, frozen=True, kw_only=True):
     """One payload per segment, empty for an empty segment; the ids that the sum consists of."""
 
@@ -191,13 +185,6 @@ class Probed(Reply, frozen=True, kw_only=True):
     """GPUs that are there and cannot train, with the reason."""
 
 
-class Measured(Reply, frozen=True, kw_only=True):
-    """Median seconds of one microbatch of the opened stage; backward without recompute."""
-
-    forward_s: float
-    backward_s: float
-
-
 class Failed(Reply, frozen=True, kw_only=True):
     """The request changed nothing. `part` is the offending payload's place, if it was one; `parts`
     are the places of all, where a request looks at each."""
@@ -238,7 +225,6 @@ AnyReply = (
     | BackwardDone
     | Subtracted
     | Evaluated
-    | Dropped
     | Contributed
     | Reduced
     | SumDecoded
@@ -252,6 +238,5 @@ AnyReply = (
     | Saved
     | Loaded
     | Probed
-    | Measured
     | Failed
 )

@@ -19,14 +19,12 @@ from client.compute.replies import (
     Contributed,
     ContributionCompared,
     DataReady,
-    Dropped,
     Evaluated,
     Forwarded,
     GroupJoined,
     Hashed,
     Loaded,
     LossComputed,
-    Measured,
     Probed,
     Recomputed,
     Reduced,
@@ -260,12 +258,6 @@ class Subtract(Request[Subtracted], frozen=True, kw_only=True):
     tokens: bytes = b""
 
 
-class Drop(Request[Dropped], frozen=True, kw_only=True):
-    """Free the kept graphs of these microbatches."""
-
-    microbatches: list[int]
-
-
 class Contribute(Request[Contributed], frozen=True, kw_only=True):
     """Encode this replica's gradient sum in segments [bounds[i], bounds[i+1]).
 
@@ -456,12 +448,6 @@ class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
     threads: Positive
 
 
-class Measure(Request[Measured], frozen=True, kw_only=True):
-    """Time the opened stage on random input; nothing is accumulated."""
-
-    repeats: Annotated[int, Meta(ge=1, le=1000)] = 3
-
-
 AnyRequest = (
     OpenStage
     | Forward
@@ -469,7 +455,6 @@ AnyRequest = (
     | Backward
     | Subtract
     | Evaluate
-    | Drop
     | Contribute
     | Reduce
     | DecodeSum
@@ -485,7 +470,6 @@ AnyRequest = (
     | Load
     | LoadStart
     | Probe
-    | Measure
     | PrepareData
     | SetThreads
     | JoinGroup

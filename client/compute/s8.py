@@ -1,27 +1,31 @@
-"""The S8 kernel in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
+"""S8 in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
 
-It is the reference for the C kernel (`native`), which makes the same bytes faster, and for what
-GPUs do (`device_s8`). It works without a compiler, and its errors name the reason why a tensor or
-payload is refused.
+It is the definition, on the device where the numbers are; only bytes cross to the host and back. On
+processors the C kernel (`native`) makes the same bytes faster: every number is computed by the same
+operations in the same order, one operation of torch after the other, so that no compiler fuses a
+product with a sum. Nothing waits for a device: whether anything has to be refused is a number on
+it, which the caller reads once at the end. Holds no state.
 
 Source: RECIPES.md, "S8". The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one
-look at the scales finds them all. On the CPU the work goes through reused scratch in chunks of
-eight tiles: 2 MiB stay in the cache, and the overhead per call of torch stays small.
+look at the scales finds them all.
 
-State: scratch memory, one per thread. May not read anything but its arguments.
-
-Shapes: N blocks, K tiles, L blocks per tile.
+Shapes: R rows, C channels, P channels padded to whole blocks of 128; N blocks in all, K tiles,
+L blocks per tile.
 """
 
-import threading
+from __future__ import annotations
+
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from client.compute.errors import CodecError, PoisonedTensor
+from client.compute.conditioning import rotate
+from client.compute.errors import CodecError
 from client.compute.payload import BLOCK, BLOCK_BYTES, TILE_BLOCKS, TILE_BYTES
 
 # Bounds of a scale. Below the smaller one a number is zero for training, and its reciprocal would
@@ -29,129 +33,114 @@ from client.compute.payload import BLOCK, BLOCK_BYTES, TILE_BLOCKS, TILE_BYTES
 SMALLEST_SCALE = 2.0**-100
 LARGEST_SCALE = 2.0**40
 LARGEST_VALUE = 127
-
-_CHUNK_TILES = 8
-_CHUNK_BLOCKS = _CHUNK_TILES * TILE_BLOCKS
-_GROUP_CHUNKS = 16  # chunks that share the arithmetic on their scales
-_GROUP_BLOCKS = _GROUP_CHUNKS * _CHUNK_BLOCKS
-
-
-class _Scratch(threading.local):
-    """Working memory of one thread: 2 MiB of numbers and three vectors of scales."""
-
-    def __init__(self) -> None:
-        self.numbers = torch.empty(_CHUNK_BLOCKS, BLOCK)
-        self.scales = torch.empty(_GROUP_BLOCKS)
-        self.bits = torch.empty(_GROUP_BLOCKS, dtype=torch.int32)
-        self.reciprocals = torch.empty(_GROUP_BLOCKS, 1)
-
-
-_scratch = _Scratch()
+_TILE = TILE_BLOCKS * BLOCK
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class _Region:
     """A run of equally long tiles: blocks of numbers and their wire form, on any device."""
 
     blocks: Tensor  # (N, 128) fp32
     scales: Tensor  # (K, L) int16, the bits of bf16
     values: Tensor  # (K, L, 128) int8
 
-    def groups(self) -> Iterator["Region"]:
-        """Pieces small enough for the scratch vectors."""
-        yield from map(
-            Region,
-            torch.split(self.blocks, _GROUP_BLOCKS),
-            torch.split(self.scales, _GROUP_BLOCKS // TILE_BLOCKS),
-            torch.split(self.values, _GROUP_BLOCKS // TILE_BLOCKS),
-        )
+
+def chunk_of(device: torch.device) -> int:
+    """Return the numbers to code at a time: 2 MiB stay in a processor's cache; enough for a large
+    GPU, and 256 MiB of scratch at most."""
+    return 8 * _TILE if device.type == "cpu" else 1 << 25
 
 
-def regions(blocks: Tensor, body: Tensor) -> Iterator[Region]:
-    """The whole tiles, then the short one at the end; body (130 N,) is uint8."""
-    tiles, tail = divmod(len(blocks), TILE_BLOCKS)
-    whole = tiles * TILE_BLOCKS
-    if tiles:
-        yield _region(blocks[:whole], body[: tiles * TILE_BYTES], tiles, TILE_BLOCKS)
-    if tail:
-        yield _region(blocks[whole:], body[tiles * TILE_BYTES :], 1, tail)
+def encode(
+    rows: Tensor, reciprocals: Tensor | None, *, rotated: bool, chunk: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Quantise rows (R, C) fp32 piece by piece.
+
+    Args:
+        rows: the numbers.
+        reciprocals: of the channels, applied first, fp32 (P,).
+        rotated: whether to rotate groups of 64 first.
+        chunk: numbers at a time.
+
+    Yields:
+        Where a piece belongs in the body (130 N,), its bytes (uint8, on the device), and the
+        largest of its scales: above `LARGEST_SCALE`, or NaN, the tensor has to be refused.
+    """
+    for place, part in _pieces(rows, chunk, whole_rows=reciprocals is not None or rotated):
+        padded = pad(part, (0, -part.shape[1] % BLOCK)) if part.shape[1] % BLOCK else part
+        if reciprocals is not None:
+            padded = padded * reciprocals
+        blocks = padded.reshape(-1, BLOCK)
+        if rotated:
+            blocks = rotate(blocks)
+        body = torch.empty(len(blocks) * BLOCK_BYTES, dtype=torch.uint8, device=rows.device)
+        largest = [_encode_region(region) for region in _regions(blocks, body)]
+        yield place, body, torch.stack(largest).amax()
 
 
-def _region(blocks: Tensor, body: Tensor, tiles: int, length: int) -> Region:
-    rows = body.view(tiles, length * BLOCK_BYTES)
-    scales = rows.view(torch.int16)[:, :length]  # (K, L)
-    values = rows.view(torch.int8)[:, 2 * length :]
-    return Region(blocks, scales, values.view(tiles, length, BLOCK))
+def _encode_region(region: _Region) -> Tensor:
+    low, high = torch.aminmax(region.blocks, dim=1)  # both are NaN if any is
+    scales = torch.maximum(low.neg_(), high).mul_(1 / 127).clamp_(min=SMALLEST_SCALE)
+    bits = scales.view(torch.int32).add(0xFFFF).bitwise_and_(~0xFFFF)
+    reciprocals = bits.view(torch.float32).reciprocal().unsqueeze(1)
+    values = torch.mul(region.blocks, reciprocals).round_()
+    region.scales.copy_((bits >> 16).view(region.scales.shape))
+    region.values.copy_(values.view(region.values.shape))
+    return scales.amax()
 
 
-def encode_blocks(blocks: Tensor, body: Tensor) -> None:
-    """Quantise blocks (N, 128) fp32 into body (130 N,) uint8, both on the CPU.
+def decode(
+    body: Tensor, rows: Tensor, factors: Tensor | None, *, rotated: bool, chunk: int
+) -> Tensor:
+    """Read a body from outside into rows (R, C); what was read counts only if it is good.
+
+    Args:
+        body: (130 N,) uint8 on the device.
+        rows: fp32, written to.
+        factors: of the channels, applied afterwards, fp32 (P,).
+        rotated: whether to rotate groups of 64 afterwards.
+        chunk: numbers at a time.
+
+    Returns:
+        Whether it is good, as a number on the device: a scale outside the allowed range, or a value
+        of -128, which no encoder writes, is not.
+    """
+    good = torch.ones((), dtype=torch.bool, device=rows.device)
+    for place, part in _pieces(rows, chunk, whole_rows=factors is not None or rotated):
+        width = -(-part.shape[1] // BLOCK) * BLOCK
+        direct = width == part.shape[1] and part.is_contiguous() and not rotated
+        padded = part if direct else part.new_empty(len(part), width)
+        blocks = padded.view(-1, BLOCK)
+        for region in _regions(blocks, body[place]):
+            good &= _decode_region(region)
+        if factors is not None:
+            padded.mul_(factors)
+        elif rotated:
+            padded = rotate(blocks).view(padded.shape)
+        if not direct:
+            part.copy_(padded[:, : part.shape[1]])
+    return good
+
+
+def _decode_region(region: _Region) -> Tensor:
+    scales = region.scales.view(torch.bfloat16).float()  # (K, L)
+    low, high = torch.aminmax(scales)  # both are NaN if any is
+    region.blocks.view(region.values.shape).copy_(region.values)
+    region.blocks.mul_(scales.view(-1, 1))
+    sane = (low >= SMALLEST_SCALE) & (high <= LARGEST_SCALE)
+    return sane & (region.values.amin() >= -LARGEST_VALUE)
+
+
+def refuse(body: Tensor) -> None:
+    """Say why a body (130 N,) uint8 is not good.
 
     Raises:
-        PoisonedTensor: a block holds NaN, infinity or more than 127 * 2^40.
+        CodecError: with the reason.
     """
-    for region in regions(blocks, body):
-        for group in region.groups():
-            _encode_group(group)
-
-
-def _encode_group(group: Region) -> None:
-    count = len(group.blocks)
-    scales = _scratch.scales[:count]
-    chunks = torch.split(group.blocks, _CHUNK_BLOCKS)
-    for chunk, peaks in zip(chunks, torch.split(scales, _CHUNK_BLOCKS), strict=True):
-        torch.amax(torch.abs(chunk, out=_numbers(chunk)), dim=1, out=peaks)
-    bits = _round_up(scales, _scratch.bits[:count])
-    group.scales.copy_((bits >> 16).view(group.scales.shape))
-    reciprocals = _scratch.reciprocals[:count]
-    torch.reciprocal(bits.view(torch.float32).unsqueeze(1), out=reciprocals)
-    wire = torch.split(group.values, _CHUNK_TILES)
-    for chunk, factors, values in zip(
-        chunks, torch.split(reciprocals, _CHUNK_BLOCKS), wire, strict=True
-    ):
-        numbers = torch.mul(chunk, factors, out=_numbers(chunk)).round_()
-        values.copy_(numbers.view(values.shape))
-
-
-def _round_up(peaks: Tensor, bits: Tensor) -> Tensor:
-    """Turn block maxima (N,) in place into scales; their bits rounded up to bf16, as fp32 bits."""
-    scales = peaks.mul_(1 / 127).clamp_(min=SMALLEST_SCALE)
-    if not bool(scales.amax() <= LARGEST_SCALE):  # false for NaN as well
-        raise PoisonedTensor("tensor holds NaN, infinity or an absurd magnitude")
-    torch.add(scales.view(torch.int32), 0xFFFF, out=bits)
-    return bits.bitwise_and_(~0xFFFF)
-
-
-def _numbers(chunk: Tensor) -> Tensor:
-    return _scratch.numbers[: len(chunk)]
-
-
-def decode_blocks(body: Tensor, blocks: Tensor) -> None:
-    """Read body (130 N,) uint8 from outside into blocks (N, 128) fp32, both on the CPU.
-
-    Raises:
-        CodecError: a scale is not finite, not positive or outside the allowed range; or a value is
-            -128, which no encoder writes.
-    """
-    for region in regions(blocks, body):
-        for group in region.groups():
-            _decode_group(group)
-
-
-def _decode_group(group: Region) -> None:
-    scales = _scratch.scales[: len(group.blocks)]
-    scales.view(group.scales.shape).copy_(group.scales.view(torch.bfloat16))
-    check_scales(scales, SMALLEST_SCALE, LARGEST_SCALE)
-    for numbers, factors, values in zip(
-        torch.split(group.blocks, _CHUNK_BLOCKS),
-        torch.split(scales.unsqueeze(1), _CHUNK_BLOCKS),
-        torch.split(group.values, _CHUNK_TILES),
-        strict=True,
-    ):
-        if bool(values.amin() < -LARGEST_VALUE):
-            raise CodecError("a value is below those that are sent")
-        numbers.view(values.shape).copy_(values)
-        numbers.mul_(factors)
+    blocks = torch.empty(len(body) // BLOCK_BYTES, BLOCK, device="meta")
+    for region in _regions(blocks, body):
+        check_scales(region.scales.view(torch.bfloat16).float(), SMALLEST_SCALE, LARGEST_SCALE)
+    raise CodecError("a value is below those that are sent")
 
 
 def check_scales(scales: Tensor, smallest: float, largest: float) -> None:
@@ -163,3 +152,39 @@ def check_scales(scales: Tensor, smallest: float, largest: float) -> None:
     low, high = torch.aminmax(scales)  # both are NaN if any factor is
     if not (bool(low >= smallest) and bool(high <= largest)):
         raise CodecError(f"scales reach from {float(low):.3g} to {float(high):.3g}")
+
+
+def _regions(blocks: Tensor, body: Tensor) -> Iterator[_Region]:
+    """The whole tiles, then the short one at the end; body (130 N,) is uint8."""
+    tiles, tail = divmod(len(blocks), TILE_BLOCKS)
+    whole = tiles * TILE_BLOCKS
+    if tiles:
+        yield _region(blocks[:whole], body[: tiles * TILE_BYTES], tiles, TILE_BLOCKS)
+    if tail:
+        yield _region(blocks[whole:], body[tiles * TILE_BYTES :], 1, tail)
+
+
+def _region(blocks: Tensor, body: Tensor, tiles: int, length: int) -> _Region:
+    rows = body.view(tiles, length * BLOCK_BYTES)
+    scales = rows.view(torch.int16)[:, :length]  # (K, L)
+    values = rows.view(torch.int8)[:, 2 * length :]
+    return _Region(blocks, scales, values.view(tiles, length, BLOCK))
+
+
+def _pieces(rows: Tensor, chunk: int, *, whole_rows: bool) -> Iterator[tuple[slice, Tensor]]:
+    """Cut rows (R, C) so that each piece begins with a tile of the body; yield where its bytes are
+    there, and the piece. A single long row is cut as well, unless ``whole_rows`` are needed."""
+    count, width = rows.shape
+    per_row = -(-width // BLOCK)
+    if count > 1 or whole_rows:
+        tile_rows = TILE_BLOCKS // math.gcd(TILE_BLOCKS, per_row)  # make whole tiles
+        step = max(1, chunk // (per_row * BLOCK) // tile_rows) * tile_rows
+        parts = [rows[first : first + step] for first in range(0, count, step)]
+    else:
+        step = max(1, chunk // _TILE) * _TILE
+        parts = [rows[:, first : first + step] for first in range(0, width, step)]
+    at = 0
+    for part in parts:
+        blocks = len(part) * -(-part.shape[1] // BLOCK)
+        yield slice(at * BLOCK_BYTES, (at + blocks) * BLOCK_BYTES), part
+        at += blocks

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from client.control import rpc
-from client.control.matches import MatchesSnapshot
-from client.control.methods import (
-    EventBatch,
-    Finishing,
-    Greeting,
-    Pausing,
-    Resuming,
-    Stopping,
-)
-from client.control.snapshot import (
-    Amended,
-    InvitedMember,
-    InviteView,
-    Membership,
-    PauseView,
-    Snapshot,
-)
+from client.control.methods import METHODS, OF_NODE, ControlApi, Greeting
 from client.control.sockets import live_sockets
-from client.control.updates import Curve, StepPoint, Subscribed, Update
+from client.control.updates import Subscribed, Update
 from client.control.wire import (
     Answered,
     ErrorBody,
@@ -40,7 +26,6 @@ from client.control.wire import (
     decode_update,
 )
 from client.errors import ExitCode, UserError
-from protocol.amendments.changes import Changes
 
 MAX_WAITING = 8
 """Updates that came before an answer and are not read yet."""
@@ -65,8 +50,8 @@ class NoAnswer(ControlError):
     """A node listens, but does not answer in time."""
 
 
-class ControlClient:
-    """One connection to one node; use it as a context manager.
+class ControlClient(ControlApi):
+    """One connection to one node; use it as a context manager. It calls the methods of the node.
 
     Raises:
         NotRunning: nobody listens on ``path``.
@@ -100,67 +85,6 @@ class ControlClient:
     def close(self) -> None:
         """Close the connection; the node goes on."""
         self._wire.close()
-
-    def status(self) -> Snapshot:
-        """Return the node's status."""
-        return self.call("status", Snapshot)
-
-    def matches(self, everything: bool = False) -> MatchesSnapshot:
-        """Return the matching; ``everything``: explanations for developers, too."""
-        return self.call("matches", MatchesSnapshot, everything=everything)
-
-    def events(self, since: int = 0) -> EventBatch:
-        """Return events after number ``since``, oldest first, in bounded batches."""
-        return self.call("events", EventBatch, since=since)
-
-    def stop(self) -> None:
-        """Ask the node to hand off, checkpoint and exit; returns before it has."""
-        self.call("stop", Stopping)
-
-    def finish(self, *, discard: bool = False) -> Finishing:
-        """As ``stop``; return the consequences for the stages that the node serves; ``discard``:
-        also if a state that cannot be saved is lost."""
-        return self.call("finish", Finishing, **_if_set(discard=discard))
-
-    def history(self, points: int = 500) -> list[StepPoint]:
-        """Return the loss curve since the node started, thinned to ``points``."""
-        return self.curve(points).points
-
-    def curve(self, points: int = 500) -> Curve:
-        """Return the loss curve, and that of held-out text, as the node has seen them."""
-        return self.call("history", Curve, points=points)
-
-    def pause(
-        self, until: float | None = None, reason: str = "", *, discard: bool = False
-    ) -> PauseView:
-        """Have the node give up its stages and free its memory until then (Unix s) or ``resume``;
-        ``discard``: also if a state that cannot be saved is lost.
-
-        Returns before it has.
-        """
-        more = _if_set(discard=discard)
-        return self.call("pause", Pausing, until=until, reason=reason, **more).paused
-
-    def resume(self) -> bool:
-        """Have the node take part again; False: it was not paused."""
-        return self.call("resume", Resuming).resumed
-
-    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
-        """Return a fresh invite with members that the node can reach now; ``once``: good for one
-        member only."""
-        return self.call("invite", InviteView, once=once, life_s=life_s)
-
-    def members(self) -> Membership:
-        """Return who belongs to the swarm, and through whom."""
-        return self.call("members", Membership)
-
-    def expel(self, member: str, reason: str) -> InvitedMember:
-        """Expel a member, named by its peer id or the end of that."""
-        return self.call("expel", InvitedMember, member=member, reason=reason)
-
-    def amend(self, changes: Changes, *, sign: bool) -> Amended:
-        """Change the run as its founder, or only say what would change."""
-        return self.call("amend", Amended, changes=changes, sign=sign)
 
     def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
         """Have the node send updates, which ``next_update`` returns.
@@ -225,9 +149,20 @@ class ControlClient:
             raise ControlError(str(error)) from error
 
 
-def _if_set(**flags: bool) -> dict[str, bool]:
-    """Return the flags that are set: a node of an earlier version does not know them."""
-    return {name: True for name, is_set in flags.items() if is_set}
+def _asking(name: str, declared: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of ``ControlClient`` that calls a method of the node."""
+    signature, kind = inspect.signature(declared), METHODS[name].answer
+
+    @functools.wraps(declared)
+    def ask(client: ControlClient, *args: object, **named: object) -> object:
+        _, *given = signature.bind(client, *args, **named).arguments.items()
+        return client.call(name, kind, **dict(given))
+
+    return ask
+
+
+for _name in OF_NODE:
+    setattr(ControlClient, _name, _asking(_name, getattr(ControlApi, _name)))
 
 
 def _refusal(error: ErrorBody) -> ControlError:
@@ -238,7 +173,7 @@ def _refusal(error: ErrorBody) -> ControlError:
     if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
         return ControlError(
             error.message,
-            "it runs another version: restart it with volunteer stop, then volunteer join",
+            "it runs another version: restart it with volunteer finish, then volunteer join",
         )
     if error.code == rpc.IMPOSSIBLE:
         return ControlError(error.message, "")

@@ -14,7 +14,7 @@ import trio
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.methods import Caller, Provider
+from client.control.methods import Caller, ControlApi
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import (
     MATCHES_EVERY_S,
@@ -31,8 +31,8 @@ MAX_EVENTS_PER_UPDATE = 256
 class Feed:
     """The newest snapshot and matching of one node, shared by its front ends."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
+    def __init__(self, node: ControlApi) -> None:
+        self._node = node
         self._snapshot: Snapshot | None = None
         self._snapshot_at = -math.inf
         self._matches: MatchesSnapshot | None = None
@@ -42,19 +42,19 @@ class Feed:
         """Return the node's status."""
         now = trio.current_time()
         if self._snapshot is None or now >= self._snapshot_at + FRESH_S:
-            self._snapshot, self._snapshot_at = self._provider.snapshot(), now
+            self._snapshot, self._snapshot_at = self._node.status(), now
         return self._snapshot
 
     def matches(self) -> MatchesSnapshot:
         """Return the matching."""
         now = trio.current_time()
         if self._matches is None or now >= self._matches_at + MATCHES_EVERY_S:
-            self._matches, self._matches_at = self._provider.matches(False), now
+            self._matches, self._matches_at = self._node.matches(), now
         return self._matches
 
     def events(self, since: int) -> list[EventView]:
         """Return the next events after ``since``."""
-        return self._provider.events(since)[:MAX_EVENTS_PER_UPDATE]
+        return self._node.events(since).events[:MAX_EVENTS_PER_UPDATE]
 
 
 class Subscriber:

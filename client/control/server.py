@@ -21,7 +21,7 @@ import trio
 
 from client.control import methods, rpc
 from client.control.feed import Feed, Subscriber
-from client.control.methods import Caller, Provider
+from client.control.methods import Caller, ControlApi
 from client.control.sockets import may_write, peer_uid, prepare_folder, remove_stale
 
 
@@ -44,7 +44,7 @@ class ServerLimits:
 @asynccontextmanager
 async def serve_control(
     path: Path,
-    provider: Provider,
+    node: ControlApi,
     limits: ServerLimits | None = None,
     group: int | None = None,
 ) -> AsyncIterator[None]:
@@ -52,7 +52,7 @@ async def serve_control(
 
     Args:
         group: a group whose members may query the node, too.
-        provider: the node.
+        node: what is asked.
         limits: bounds on local programs; None: the defaults.
 
     Raises:
@@ -61,7 +61,7 @@ async def serve_control(
     prepare_folder(path.parent, group)
     remove_stale(path)
     listener = await _listen(path, group)
-    server = _Server(provider, limits or ServerLimits())
+    server = _Server(node, limits or ServerLimits())
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.accept, listener)
@@ -93,9 +93,9 @@ async def _listen(path: Path, group: int | None) -> trio.socket.SocketType:
 class _Server:
     """Counts connections; each is served by its own task."""
 
-    def __init__(self, provider: Provider, limits: ServerLimits) -> None:
-        self._provider = provider
-        self._feed = Feed(provider)
+    def __init__(self, node: ControlApi, limits: ServerLimits) -> None:
+        self._node = node
+        self._feed = Feed(node)
         self._limits = limits
         self._open: dict[int | None, list[_Conversation]] = {}
         """By user; None: those whom the system does not name."""
@@ -110,7 +110,7 @@ class _Server:
                     continue
                 stream, user = trio.SocketStream(connection), peer_uid(connection)
                 caller = Caller(may_write=may_write(user))
-                conversation = _Conversation(stream, caller, self._provider, self._limits)
+                conversation = _Conversation(stream, caller, self._node, self._limits)
                 self._make_room(user)
                 self._open.setdefault(user, []).append(conversation)
                 nursery.start_soon(self._serve, stream, conversation, user)
@@ -143,11 +143,11 @@ class _Conversation:
         self,
         stream: trio.SocketStream,
         caller: Caller,
-        provider: Provider,
+        node: ControlApi,
         limits: ServerLimits,
     ) -> None:
         self._stream, self.caller = stream, caller
-        self._provider, self._limits = provider, limits
+        self._node, self._limits = node, limits
         self._writing = trio.Lock()
         self._subscribed = trio.Event()
         self._life = trio.CancelScope()
@@ -183,7 +183,7 @@ class _Conversation:
                 return
             self.heard = trio.current_time()
             if line.strip():
-                answer = methods.answer(line, self._provider, self.caller)
+                answer = methods.answer(line, self._node, self.caller)
                 await self._write(answer, self._write_timeout_s)
             if self.caller.subscription is not None:
                 self._subscribed.set()

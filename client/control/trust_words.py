@@ -34,5 +34,5 @@ def not_judged(now: Snapshot) -> str:
 def next_step(out: ExpelledView) -> str:
     """Return where to see why somebody was expelled."""
     if out.by == "inviter":
-        return "volunteer members"
+        return "volunteer status members"
     return "volunteer evidence save FILE, which anybody can verify"

@@ -5,6 +5,7 @@ State: points and bans, each with the time they were written; both fade. The clo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,7 +27,6 @@ class PenaltyBox:
 
     _points: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     _banned_until: dict[PeerId, float] = field(default_factory=dict)
-    _expelled: dict[PeerId, None] = field(default_factory=dict)
 
     def points(self, peer: PeerId, now: float) -> int:
         """Return the peer's score, faded to now."""
@@ -45,11 +45,11 @@ class PenaltyBox:
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
         """Return whether connections with this peer are refused now."""
-        return peer in self._expelled or now < self._banned_until.get(peer, now)
+        return now < self._banned_until.get(peer, now)
 
     def expel(self, peer: PeerId) -> None:
         """Refuse connections with a peer from now on."""
-        _put(self._expelled, peer, None)
+        _put(self._banned_until, peer, math.inf)
 
 
 def _put(table: dict[PeerId, V], peer: PeerId, value: V) -> None:

@@ -42,7 +42,7 @@ from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
 from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Message
 from protocol.wire.parts import SeatStatus
@@ -58,7 +58,7 @@ TOKENIZER_S = 20.0
 TOKENIZER_FILE = "tokenizer.json"
 ATTEMPTS = 5
 Progress = Callable[[str], None]
-Lend = Callable[[SwarmFile, PeerId], Kept]
+Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 """Vouches for a key of our own that only observes."""
 
 

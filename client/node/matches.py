@@ -28,15 +28,12 @@ from protocol.wire.parts import SeatStatus
 NANO = 10**9
 
 
-def describe_matching(
-    engine: Engine, statuses: Sequence[SeatStatus], everything: bool
-) -> MatchesSnapshot:
+def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> MatchesSnapshot:
     """Describe the matching now.
 
     Args:
         engine: owner of the matching.
         statuses: of our seats.
-        everything: explanations of level debug, too.
     """
     matching, now = engine.matching, engine.now()
     overview = matching.overview(now) if matching else []
@@ -50,17 +47,15 @@ def describe_matching(
         paying_moves=_paying_moves(matching, now) if matching else [],
         stewardships=_stewardships(matching) if matching else [],
         refused=dict(matching.counters) if matching else {},
-        explanations=explanations(engine.event_sink.log, everything),
+        explanations=explanations(engine.event_sink.log),
     )
 
 
-def explanations(log: EventLog, everything: bool) -> list[Explanation]:
+def explanations(log: EventLog) -> list[Explanation]:
     """Return the newest explanations of the matching, oldest first."""
     entries = log.since(0, limit=log.last_seq).entries
     told = [
-        entry
-        for entry in entries
-        if entry.topic == "matching" and (everything or entry.event.level != "debug")
+        entry for entry in entries if entry.topic == "matching" and entry.event.level != "debug"
     ]
     return [_explanation(entry) for entry in told[-MAX_EXPLANATIONS:]]
 

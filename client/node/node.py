@@ -24,7 +24,7 @@ from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
 from client.control.matches import MatchesSnapshot
-from client.control.methods import Impossible, Provider
+from client.control.methods import ControlApi, EventBatch, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
@@ -38,7 +38,8 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import SocketFolderError, socket_path
-from client.control.updates import HeldOutPoint, StepPoint
+from client.control.updates import MAX_POINTS, HeldOutPoint
+from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
@@ -65,9 +66,9 @@ from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
+from client.store.persisted import Persisted
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
-from client.store.vouches import load_vouches, save_vouches
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
 from client.train.machine.core_sharing import CoreSharing
@@ -100,7 +101,7 @@ from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.port_mapping.mapped import PINHOLE
 from protocol.port_mapping.pcp import NONCE_BYTES
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
@@ -134,7 +135,7 @@ class NodeOptions:
     exit_when_done: bool = False
     relay_only: bool = False
     """Relay for others; hold no stage, and take no part in the matching."""
-    ready: Callable[[Provider], None] | None = None
+    ready: Callable[[ControlApi], None] | None = None
     """Called once, when the node answers on its control socket."""
     renewed: Callable[[Settings], Settings] | None = None
     """Returns the settings with what the owner has changed since; None: they stay."""
@@ -208,10 +209,6 @@ def _note_begin(folders: Folders, target: Target) -> None:
     RunRecord(folders.data).begin(swarm, name)
 
 
-class _Stopped(Exception):
-    """The user stopped the node before it had found its swarm."""
-
-
 async def _with_stop(
     find: Callable[..., object], stop: trio.Event, *arguments: object
 ) -> SwarmFile | None:
@@ -235,8 +232,8 @@ async def _with_stop(
     return found[0] if found else None
 
 
-class Node:
-    """A running node of one swarm; it is the control server's ``Provider``."""
+class Node(ControlApi):
+    """A running node of one swarm; it answers on the control socket."""
 
     def __init__(
         self,
@@ -315,7 +312,7 @@ class Node:
         policy = swarm.manifest.policy
 
         def saved() -> int:
-            step = min((s.version for s in self.snapshot().stages), default=0)
+            step = min((s.version for s in self.status().stages), default=0)
             ended = step >= self._engine.amending.book.steps
             return step if ended else policy.newest_saved(step)
 
@@ -335,7 +332,7 @@ class Node:
 
     # --- for the control server -----------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         """Describe the node now."""
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         held_stages = self._training.held_stages
@@ -361,13 +358,14 @@ class Node:
             return now
         return structs.replace(now, state="connecting", reason=self._training.phase)
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
+    def matches(self) -> MatchesSnapshot:
         """Describe the matching now."""
-        return describe_matching(self._engine, self._training.held_stages.seats(), everything)
+        return describe_matching(self._engine, self._training.held_stages.seats())
 
-    def events(self, since: int) -> list[EventView]:
+    def events(self, since: int = 0) -> EventBatch:
         """Return the remembered events after ``since``."""
-        return [EventView.of(entry) for entry in self._event_sink.log.since(since).entries]
+        found = self._event_sink.log.since(since).entries
+        return EventBatch.of([EventView.of(entry) for entry in found], since)
 
     def stop(self) -> None:
         """Begin to drain."""
@@ -380,16 +378,17 @@ class Node:
         steps = self._engine.amending.book.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
-    def history(self, points: int) -> list[StepPoint]:
-        """Return the loss curve of the run, as far as we have seen it."""
-        return self._event_sink.curve.points(points)
+    def history(self, points: int = MAX_POINTS) -> RunCurve:
+        """Return the loss curves of the run, as far as we have seen and heard of them."""
+        held_out = self._event_sink.held_out_curve.points(points)
+        return RunCurve(
+            self._event_sink.curve.points(points),
+            [HeldOutPoint(one.step, one.time, one.loss) for one in held_out],
+        )
 
-    def held_out(self, points: int) -> list[HeldOutPoint]:
-        """Return the losses on held-out text, as far as we have heard of them."""
-        found = self._event_sink.held_out_curve.points(points)
-        return [HeldOutPoint(one.step, one.time, one.loss) for one in found]
-
-    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
+    def pause(
+        self, until: float | None = None, reason: str = "", *, discard: bool = False
+    ) -> PauseView:
         """Begin to give up every stage; return the pause."""
         self._leaving.ask_pause(discard=discard)
         kept = self._pauses.pause(until, reason)
@@ -399,7 +398,7 @@ class Node:
         """Take part again."""
         return self._pauses.resume()
 
-    def invite(self, *, once: bool, life_s: float | None) -> InviteView:
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         """Return a fresh invite: ourselves, and the members met lately that are linked now.
 
         Where members vouch for those they invite, it names us alone, because the newcomer has to
@@ -440,7 +439,7 @@ class Node:
             members=found,
         )
 
-    def expel(self, member: str, reason: str) -> InvitedMember:
+    def expel(self, member: str, reason: str = "") -> InvitedMember:
         """Expel a member, named by its peer id or the end of that."""
         admission = self._engine.handshake.admission
         if not isinstance(admission, Vouching):
@@ -448,19 +447,19 @@ class Node:
         fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
         if len(fitting) != 1:
             what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
-            raise Impossible(f"{what} {member}; see: volunteer members")
+            raise Impossible(f"{what} {member}; see: volunteer status members")
         try:
             admission.expel(PeerId(fitting[0]), reason)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
         return next(one for one in self.members().members if one.peer == fitting[0])
 
-    def amend(self, changes: Changes, *, sign: bool) -> Amended:
+    def amend(self, changes: Changes = Changes(), *, sign: bool = False) -> Amended:  # noqa: B008
         """Change the run as its founder, or only say what would change."""
         run, book = self._swarm.manifest, self._engine.amending.book
         if run.founder != self._signer.peer:
             raise Impossible(ONLY_THE_FOUNDER.format(run.founder))
-        done = self.snapshot().step
+        done = self.status().step
         try:
             said = draft(book, run.optimizer.lr, changes, done)
             if sign:
@@ -644,9 +643,7 @@ class Node:
         swarm = self._swarm
         if not swarm.manifest.policy.private:
             return None
-        kept, warning = load_vouches(self._folders.vouches(swarm.swarm))
-        if warning:
-            self._event_sink.explain(Explain("membership", warning, "warning"))
+        kept = Persisted(self._folders.vouches(swarm.swarm), KeptRegister).load(self._warn)
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
         if not (answer := register.own_answer()) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
@@ -671,13 +668,11 @@ class Node:
             self._end_refused,
         )
 
-    def _keep_vouches(self, kept: Kept) -> None:
-        path = self._folders.vouches(self._swarm.swarm)
-        try:
-            save_vouches(path, kept)
-        except OSError as error:
-            words = f"cannot write {path}: {error.strerror}; make room: volunteer cache prune"
-            self._event_sink.explain(Explain("membership", words, "error"))
+    def _keep_vouches(self, kept: KeptRegister) -> None:
+        Persisted(self._folders.vouches(self._swarm.swarm), KeptRegister).keep(kept, self._warn)
+
+    def _warn(self, words: str) -> None:
+        self._event_sink.explain(Explain("membership", words, "warning"))
 
     def _end_refused(self, reason: str) -> None:
         """End: the swarm does not want us, or no longer."""

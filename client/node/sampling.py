@@ -13,7 +13,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,8 @@ from msgspec import Struct
 from client.config import ENVIRONMENT_PREFIX
 from client.errors import ExitCode
 from client.events import SampleWritten
-from client.store.samples import KeptSample, add_samples, load_samples
+from client.store.persisted import Persisted
+from client.store.records import KeptSample
 from client.train.reporting.event_sink import EventSink
 from protocol.effects import Explain
 
@@ -37,6 +37,8 @@ LEAST_REST_S: Final = 60.0
 REST: Final = 20
 """Times what the last one took."""
 MAX_TEXT: Final = 4000
+MOST_VERSIONS: Final = 16
+"""Of more, every other one of the older half goes: the first and the newest stay."""
 
 
 class Written(Struct, frozen=True):
@@ -52,7 +54,6 @@ class PromptSamples(Struct, frozen=True):
     swarm: str
     version: int
     samples: list[Written]
-    schema_version: int = 1
 
 
 class Sampling:
@@ -76,9 +77,10 @@ class Sampling:
         resting: Callable[[], bool],
         event_sink: EventSink,
     ) -> None:
-        self._swarm, self._data_dir, self._path = swarm, data_dir, kept
+        self._swarm, self._data_dir = swarm, data_dir
+        self._file: Persisted[list[KeptSample]] = Persisted(kept, list[KeptSample])
         self._saved, self._resting, self._event_sink = saved, resting, event_sink
-        self._kept = load_samples(kept)
+        self._kept = self._file.peek() or []
         self._failed = ""
 
     @property
@@ -140,9 +142,8 @@ class Sampling:
             )
             for one in found.samples
         ]
-        self._kept = [*self._kept, *views]
-        with suppress(OSError):  # a full disk must not stop it
-            self._kept = add_samples(self._path, views)
+        self._kept = thinned([*self._kept, *views])
+        self._file.keep(self._kept)
         for one in views:
             words = f"version {one.version} goes on from {one.prompt[:40]!r}: {one.text[:80]!r}"
             self._event_sink.publish(
@@ -165,3 +166,12 @@ class Sampling:
 def _lowest_priority() -> list[str]:
     nice = shutil.which("nice")
     return [nice, "-n", "19"] if nice else []
+
+
+def thinned(samples: list[KeptSample]) -> list[KeptSample]:
+    """Return the samples of at most so many versions, which are in order."""
+    versions = sorted({one.version for one in samples})
+    if len(versions) <= MOST_VERSIONS:
+        return samples
+    gone = set(versions[1 : MOST_VERSIONS // 2 : 2])
+    return thinned([one for one in samples if one.version not in gone])

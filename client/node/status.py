@@ -46,8 +46,7 @@ from client.events import Entry, LineGivenUp
 from client.limits.decision import when_words
 from client.limits.sensors import Reading
 from client.node.trust import audit_counts, expelled, trust_of
-from client.store.pause import KeptPause
-from client.store.samples import KeptSample
+from client.store.records import KeptPause, KeptSample
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import Share

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from client.control.snapshot import AuditCounts, ExpelledView, TrustView
-from client.store.audits import AuditedMember, Tally
+from client.store.records import AuditedMember, Tally
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.stage.held_stages import HeldStages
 from protocol.audit.draw import PROVEN, UNPROVEN
-from protocol.evidence.proof import words_of
 from protocol.ids import PeerId, short
 from protocol.vouching.register import Register
 
@@ -27,17 +26,15 @@ def audit_counts(tally: Tally) -> AuditCounts:
 
 def expelled(engine: Engine) -> list[ExpelledView]:
     """Return who was expelled, and how."""
-    proofs, voted = engine.expulsions.expelled.proofs, engine.expulsions.voted
-    convicted = {proof.first.signer for proof in proofs}
+    kept = [verdict for verdict in engine.membership.verdicts if verdict.certificate is not None]
     return [
         *(
-            ExpelledView(peer=proof.first.signer, reason=words_of(proof), by="contradiction")
-            for proof in proofs
-        ),
-        *(
-            ExpelledView(peer=peer, reason=words, by="charges")
-            for peer, (_, words) in voted.items()
-            if peer not in convicted  # a proof needs nobody's word
+            ExpelledView(
+                peer=one.culprit,
+                reason=one.words,
+                by="contradiction" if one.stage is None else "charges",
+            )
+            for one in kept
         ),
         *_taken_back(_register(engine)),
     ]

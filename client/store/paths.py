@@ -139,7 +139,7 @@ class Folders:
 
     def audits(self, swarm: str) -> Path:
         """What our audits came to in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.audits"
+        return self.data / Entry.EVIDENCE / f"{swarm}-audits.json"
 
     def waypoints(self, swarm: str) -> Path:
         """The chain of certified versions of one swarm."""

@@ -74,7 +74,8 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import AgreedOn, Convicted, HeldOutLoss
+from protocol.seat.effects import AgreedOn, HeldOutLoss
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
@@ -764,10 +765,10 @@ class Engine:
         """Return 0 for our home, 1 for our second stage."""
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
-    def convicted(self, out: Convicted | Contradicted) -> None:
+    def convicted(self, out: Verdict | Contradicted) -> None:
         """A majority of a stage near ours has expelled one of its members; or a member contradicts
         itself."""
-        if isinstance(out, Convicted):
+        if isinstance(out, Verdict):
             self._members(self.expulsions.voted_out(out))
         else:
             with suppress(RemoteProtocolError):  # a false signature: it is refused all the same

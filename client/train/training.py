@@ -47,7 +47,7 @@ from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import advertised_bytes, check_fits
-from client.train.workers.pool import opener
+from client.train.workers.pool import OpenWorker, opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 from protocol.manifest import Manifest
@@ -87,9 +87,11 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
+        start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
+        self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()
@@ -301,8 +303,9 @@ class Training:
     def _new_held_stages(self) -> HeldStages:
         """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
-        start_worker = opener(self._site.settings.devices)
-        held_stages = HeldStages(engine, self._terms, start_worker, self.counters, self.audit_log)
+        held_stages = HeldStages(
+            engine, self._terms, self._start_worker, self.counters, self.audit_log
+        )
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
         held_stages.buddies = Buddies(
             engine,
@@ -318,7 +321,7 @@ class Training:
             steps=lambda: engine.amending.book.steps,
         )
         if held_stages.audits is not None:
-            held_stages.audits.restore(engine.expulsions.of_votes(), engine.now())
+            held_stages.audits.share(engine.membership.verdicts, engine.now())
         engine.held_stages = self._history.seats = held_stages
         if engine.started:
             held_stages.allow_training()

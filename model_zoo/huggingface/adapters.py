@@ -3,33 +3,21 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling, save_tensors
-from model_zoo.huggingface.layout import layout
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
-from model_zoo.specs.architecture import LinearPart, Lora
-from model_zoo.specs.model import ModelSpec, adapter_name
+from model_zoo.specs.architecture import Lora
+from model_zoo.specs.model import ModelSpec
 from model_zoo.tokenizers.bpe import Bpe
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
-
-
-class _Place(NamedTuple):
-    """One adapter: its name here, and the layer that it is of."""
-
-    name: str
-    weight: str
-    """Name of our matrix."""
-    part: LinearPart
-    theirs: str
-    """Name of the linear layer in `transformers`."""
 
 
 def merge_adapters(
@@ -47,10 +35,9 @@ def merge_adapters(
     """
     merged = {name: tensor.to(torch.float32, copy=True) for name, tensor in base.items()}
     lora = _lora(spec)
-    for place in _places(spec):
-        a, b = adapters[f"{place.name}.a"], adapters[f"{place.name}.b"]
-        rows = merged[place.weight].narrow(0, place.part.first_row, place.part.rows)
-        rows.add_(b @ a, alpha=lora.scale)
+    for name in _adapted(spec):
+        a, b = (adapters[f"{name}.{each}.weight"] for each in ("lora_A", "lora_B"))
+        merged[f"{name}.weight"].add_(b @ a, alpha=lora.scale)
     return merged
 
 
@@ -80,10 +67,10 @@ def export_adapters(
         OSError: the folder cannot be written; older files there are unchanged.
     """
     tensors: State = {}
-    for place in _places(spec):
-        for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
-            tensor = adapters[f"{place.name}.{ours}"].to(TORCH[dtype])
-            tensors[f"base_model.model.{place.theirs}.{theirs}.weight"] = tensor.contiguous()
+    for name in _adapted(spec):
+        for each in ("lora_A", "lora_B"):
+            tensor = adapters[f"{name}.{each}.weight"].to(TORCH[dtype])
+            tensors[f"base_model.model.{name}.{each}.weight"] = tensor.contiguous()
     with filling(out_dir) as made:
         if tokenizer is not None:
             write_tokenizer(tokenizer, made, spec.longest)
@@ -103,23 +90,15 @@ def _config(spec: ModelSpec, base: str | None) -> dict[str, Any]:
         "target_modules": list(lora.targets),
         "lora_dropout": 0.0,
         "bias": "none",
-        "fan_in_fan_out": any(theirs.transposed for theirs in layout(spec).values()),
+        "fan_in_fan_out": bool(spec.facts.transposed),
         "inference_mode": True,
     }
 
 
-def _places(spec: ModelSpec) -> Iterator[_Place]:
-    """Yield the adapters of all layers."""
-    table, parts = layout(spec), spec.facts.linear_parts(spec)
+def _adapted(spec: ModelSpec) -> Iterator[str]:
+    """Yield the names of the linear layers that have adapters, of all layers."""
     for layer in range(spec.layers):
-        for target in _lora(spec).targets:
-            part = parts[target]
-            weight = f"blocks.{layer}.{part.module}.weight"
-            named = (name.removesuffix(".weight") for name, _ in table[weight].parts)
-            theirs = next(name for name in named if name.endswith(f".{target}"))
-            yield _Place(
-                f"blocks.{layer}.{adapter_name(part.module, target)}", weight, part, theirs
-            )
+        yield from (f"{spec.layers_prefix}{layer}.{target}" for target in _lora(spec).targets)
 
 
 def _lora(spec: ModelSpec) -> Lora:

@@ -1,4 +1,4 @@
-"""A model of a Hugging Face folder: its spec, and its tensors under our names."""
+"""A model of a Hugging Face folder: its spec and its tensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from model_zoo.huggingface.config import is_tied, to_spec
-from model_zoo.huggingface.layout import Theirs, layout, tensor_shapes
 from model_zoo.huggingface.shards import FolderError, Shards, open_shards, read_json
+from model_zoo.huggingface.stored import is_transposed, stored_shapes, tensor_shapes
+from model_zoo.specs.architecture import OUTPUT, Tensors
 from model_zoo.specs.model import ModelSpec
 
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -35,33 +36,30 @@ class Imported:
     spec: ModelSpec
     was_tied: bool
     shards: Shards
-    _places: dict[str, Theirs]
+    _places: dict[str, list[str]]
+    _shapes: Tensors
 
     @property
     def names(self) -> list[str]:
-        """Names of our tensors, in the model's order."""
+        """Names of the parameters, in the model's order."""
         return list(self._places)
 
-    def place(self, name: str) -> Theirs:
-        """Return where one of our tensors is in the files."""
-        return self._places[name]
-
     def dtype(self, name: str) -> str:
-        """Return the type of one of our tensors as it is stored; F32 if its parts differ."""
-        stored = {self.shards.entries[part][2].dtype for part, _ in self._places[name].parts}
+        """Return the type of a parameter as it is stored; F32 if its parts differ."""
+        stored = {self.shards.entries[part][2].dtype for part in self._places[name]}
         return stored.pop() if len(stored) == 1 else "F32"
 
     def tensor(self, name: str) -> Tensor:
-        """Read one of our tensors, in the type of ``dtype``.
+        """Read a parameter, in the type of ``dtype``.
 
         Raises:
             FolderError: a file has become shorter.
             OSError: it cannot be read.
         """
-        place, dtype = self._places[name], DTYPES[self.dtype(name)]
-        parts = [self._part(part).to(dtype) for part, _ in place.parts]
-        found = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return found.t().contiguous() if place.transposed else found
+        dtype = DTYPES[self.dtype(name)]
+        parts = [self._part(part).to(dtype) for part in self._places[name]]
+        found = torch.cat(parts).view(self._shapes[name]) if len(parts) > 1 else parts[0]
+        return found.t().contiguous() if is_transposed(self.spec, name) else found
 
     def _part(self, name: str) -> Tensor:
         entry = self.shards.entries[name][2]
@@ -96,25 +94,23 @@ def open_folder(
         spec = replace(spec, tied=True)
     with open_shards(folder) as shards:
         places = _places(spec, shards, tied=shared, folder=folder)
-        yield Imported(spec, shared and not tied, shards, places)
+        yield Imported(spec, shared and not tied, shards, places, tensor_shapes(spec))
 
 
-def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dict[str, Theirs]:
-    """Return where each of our tensors is, under the names that this folder's files have."""
-    places, used = {}, set[str]()
-    shapes = tensor_shapes(spec)
-    table = layout(spec)
-    for name, theirs in table.items():
-        source = table["embed.token.weight"] if tied and name == "head.proj.weight" else theirs
-        parts = []
-        for part, shape in source.shapes(shapes[name]).items():
+def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dict[str, list[str]]:
+    """Return the tensors that make up each parameter, by their names in this folder."""
+    places: dict[str, list[str]] = {}
+    output = f"{OUTPUT}.weight"
+    for name, whole in tensor_shapes(spec).items():
+        source = spec.token_embedding if tied and name == output else name
+        places[name] = []
+        for part, shape in stored_shapes(spec, source, whole).items():
             stored = _stored(part, shards)
             if problem := _problem(stored, shape, shards):
                 raise FolderError(f"{folder}: tensor {part} {problem}")
-            used.add(stored)
-            parts.append((stored, shape[-1] if source.transposed else shape[0]))
-        places[name] = Theirs(tuple(parts), source.transposed)
-    allowed = {_stored("lm_head.weight", shards)} if tied else set()
+            places[name].append(stored)
+    used = {part for parts in places.values() for part in parts}
+    allowed = {_stored(output, shards)} if tied else set()
     for name in sorted(shards.entries.keys() - used - allowed):
         if not name.endswith(_BUFFERS):
             raise FolderError(f"{folder}: tensor {name} is not one of the model's")

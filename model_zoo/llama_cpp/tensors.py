@@ -1,42 +1,24 @@
-"""The tensors of a model as llama.cpp names and arranges them, made of ours.
+"""The tensors of a model as llama.cpp names and arranges them.
 
-Shapes: C width, H heads, D head width, E experts, F inner width of an expert. Matrices have the
-same rows and columns on both sides.
+Names are those of its authors' package. Shapes are the same on both sides; D is the head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from model_zoo.huggingface.layout import tensor_shapes
-from model_zoo.llama_cpp.architecture import rotates_neighbours
+from model_zoo.huggingface.stored import tensor_shapes, zeros
+from model_zoo.llama_cpp.architecture import NotInGguf, architecture, rotates_neighbours
+from model_zoo.llama_cpp.package import load_gguf
 from model_zoo.models.llama import scaled
 from model_zoo.specs.model import ModelSpec
 
 Named = Iterator[tuple[str, Tensor]]
-_ENDS: Final = {
-    "embed.token": "token_embd",
-    "embed.position": "position_embd",
-    "head.norm": "output_norm",
-    "head.proj": "output",
-}
-_OF_BLOCK: Final = {
-    "attn_norm": "attn_norm",
-    "attn.qkv": "attn_qkv",
-    "attn.out": "attn_output",
-    "attn.q_norm": "attn_q_norm",
-    "attn.k_norm": "attn_k_norm",
-    "ffn_norm": "ffn_norm",
-    "ffn.gate": "ffn_gate",
-    "ffn.up": "ffn_up",
-    "ffn.down": "ffn_down",
-    "ffn.router": "ffn_gate_inp",
-}
-_NORMS_AFTER: Final = {"attn_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
+_ROTATED: Final = ("q_proj", "k_proj")
 _ALWAYS_FP32: Final = ("position_embd.weight", "ffn_gate_inp.weight")
 """llama.cpp's operations on them have no other type."""
 
@@ -57,55 +39,43 @@ def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
         ValueError: the state is not that of a whole model of this spec.
         NotInGguf: llama.cpp has no such model.
     """
-    exchanged = rotates_neighbours(spec)
+    names = _names(spec)
     for name, shape in tensor_shapes(spec).items():
         if name not in state or tuple(state[name].shape) != shape:
             raise ValueError(f"{name} is missing in the state, or has another shape")
-        yield from _theirs(spec, name, state[name], exchanged)
+        tensor = state[name]
+        if name.endswith(".gate_up_proj"):
+            for side, part in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
+                yield names(name.replace("gate_up", side) + ".weight"), part
+            continue
+        exchanged = rotates_neighbours(spec) and any(f".{part}." in name for part in _ROTATED)
+        whole = name if shape[2:] == () else f"{name}.weight"
+        yield names(whole), neighbours(tensor, spec.head_width) if exchanged else tensor
     if spec.tied:  # some of its models would find it themselves, and others not
-        yield "output.weight", state["embed.token.weight"]
-    if spec.architecture == "gpt" and not spec.bias:
-        yield from _zeros(spec)
+        yield "output.weight", state[spec.token_embedding]
+    yield from ((names(name), torch.zeros(shape)) for name, shape in zeros(spec).items())
     if spec.rope is not None and spec.rope.kind == "llama3":
         steps = torch.arange(0, spec.head_width, 2).float()
         angles = 1.0 / spec.rope_theta ** (steps / spec.head_width)  # (D / 2)
         yield "rope_freqs.weight", angles / scaled(angles, spec.rope)  # they divide by it
 
 
-def _theirs(spec: ModelSpec, name: str, tensor: Tensor, exchanged: bool) -> Named:
-    part, _, kind = name.rpartition(".")  # kind: weight or bias
-    if not part.startswith("blocks."):
-        yield f"{_ENDS[part]}.{kind}", tensor
-        return
-    _, layer, part = part.split(".", 2)
-    prefix = f"blk.{layer}."
-    if part == "attn.qkv" and spec.architecture != "gpt":
-        rows = [heads * spec.head_width for heads in (spec.heads, spec.kv_heads, spec.kv_heads)]
-        for letter, matrix in zip("qkv", torch.split(tensor, rows), strict=True):
-            moved = neighbours(matrix, spec.head_width) if exchanged and letter in "qk" else matrix
-            yield f"{prefix}attn_{letter}.{kind}", moved
-    elif part == "ffn.gate_up":
-        sides = tensor.view(spec.experts_per_layer, 2, spec.ffn_width, -1)  # (E, 2, F, C)
-        yield f"{prefix}ffn_gate_exps.{kind}", sides[:, 0]
-        yield f"{prefix}ffn_up_exps.{kind}", sides[:, 1]
-    elif part == "ffn.down" and spec.experts is not None:
-        yield f"{prefix}ffn_down_exps.{kind}", tensor.view(spec.experts.count, spec.width, -1)
-    else:
-        names = _OF_BLOCK | _NORMS_AFTER if spec.post_norm else _OF_BLOCK
-        yield f"{prefix}{names[part]}.{kind}", tensor
+def _names(spec: ModelSpec) -> Callable[[str], str]:
+    """Return what says llama.cpp's name of a parameter."""
+    gguf = load_gguf()
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    known = gguf.get_tensor_name_map(kinds[architecture(spec)], spec.layers)
+
+    def of(name: str) -> str:
+        found: str | None = known.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise NotInGguf(f"llama.cpp has no name for {name}")
+        return found
+
+    return of
 
 
 def neighbours(rows: Tensor, head_width: int) -> Tensor:
     """Return rows (H D, ...) so that rows i and i + D/2 of each head are beside one another."""
     halves = rows.view(-1, 2, head_width // 2, *rows.shape[1:])  # (H, 2, D / 2, ...)
     return halves.transpose(1, 2).reshape(rows.shape)
-
-
-def _zeros(spec: ModelSpec) -> Named:
-    """The biases that their GPT-2 always has."""
-    widths = {"attn_norm": 1, "attn_qkv": 3, "attn_output": 1, "ffn_norm": 1, "ffn_down": 1}
-    yield "output_norm.bias", torch.zeros(spec.width)
-    for layer in range(spec.layers):
-        for part, times in widths.items():
-            yield f"blk.{layer}.{part}.bias", torch.zeros(times * spec.width)
-        yield f"blk.{layer}.ffn_up.bias", torch.zeros(spec.ffn_width)

@@ -6,7 +6,6 @@ Tensors are made and written one at a time, so that a second copy of the model i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling
 from model_zoo.llama_cpp.architecture import Keys, NotInGguf, keys
+from model_zoo.llama_cpp.package import load_gguf
 from model_zoo.llama_cpp.tensors import is_always_fp32, tensors
 from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.specs.model import ModelSpec
@@ -29,22 +29,6 @@ _TYPES: Final = {
     "fp16": ("F16", "MOSTLY_F16"),
 }
 """What tensors and whole files of a type are called."""
-
-
-class NoGguf(Exception):
-    """The `gguf` package is not installed."""
-
-
-def load_gguf() -> Any:
-    """Return the `gguf` module.
-
-    Raises:
-        NoGguf: it is not installed.
-    """
-    try:
-        return import_module("gguf")
-    except ImportError as error:
-        raise NoGguf("the gguf package is missing") from error
 
 
 def export_gguf(

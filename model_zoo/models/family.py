@@ -1,35 +1,44 @@
 """The interface of a model family; each is in the file named after its architecture."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from importlib import import_module
 
 from torch import Tensor, nn
 
+from model_zoo.models.documents import Documents
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.slices import StageSlice
 
 State = dict[str, Tensor]
 """Parameters by their names in the whole model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The three parts that any stage of a model is made of.
+class Decoder(nn.Module, ABC):
+    """All of a stage but its output projection, under the names of `transformers`.
 
-    Fields:
-        embedding: makes of a spec what takes tokens (B, T) int64 to hidden (B, T, C).
-        block: one layer, by its number in the whole model, hidden to hidden. Both take the
-            `documents` of a batch as well, or None.
-        head: hidden to logits (B, T, V).
+    Made of a spec and a `StageSlice`: the embedding, the layers and the final norm that it has.
     """
 
-    embedding: Callable[[ModelSpec], nn.Module]
-    block: Callable[[ModelSpec, int], nn.Module]
-    head: Callable[[ModelSpec], nn.Module]
+    @property
+    @abstractmethod
+    def blocks(self) -> nn.ModuleDict:
+        """The layers, by their numbers in the whole model; each takes hidden (B, T, C) to hidden.
+
+        They take the `documents` of a batch as well, or None; so does `embed`.
+        """
+
+    @property
+    @abstractmethod
+    def final_norm(self) -> nn.Module:
+        """Of the last stage: hidden (B, T, C) to hidden."""
+
+    @abstractmethod
+    def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
+        """Of the first stage: tokens (B, T) int64 to hidden (B, T, C)."""
 
 
-def family(spec: ModelSpec) -> Family:
-    """Return the family of a model. Only what is registered is imported."""
+def decoder(spec: ModelSpec, part: StageSlice) -> Decoder:
+    """Return the decoder of a stage. Only what is registered is imported."""
     assert spec.architecture in ARCHITECTURES  # as every spec
-    found: Family = import_module(f"model_zoo.models.{spec.architecture}").FAMILY
-    return found
+    made: Decoder = import_module(f"model_zoo.models.{spec.architecture}").DECODER(spec, part)
+    return made

@@ -1,7 +1,7 @@
 """GPT as nanoGPT trains it: pre-LayerNorm blocks, learned positions, GELU, optional biases.
 
-Three parts, from which a whole model or any stage of it is made: `Embedding`, `Block`, `Head`.
-There is one departure from nanoGPT: the head has its own weights unless the model is tied, because
+Modules have the names of GPT-2 in `transformers`, whose matrices are transposed. There is one
+departure from nanoGPT: the output projection has its own weights unless the model is tied, because
 the first and the last stage live on different machines. There is no dropout: a backward pass on a
 second machine recomputes the forward pass and has to find the same numbers.
 
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Family
-from model_zoo.models.tied import project
+from model_zoo.models.family import Decoder
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
 
 
 def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
@@ -39,19 +39,19 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.heads = spec.heads
-        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.bias)
-        self.out = nn.Linear(spec.width, spec.width, bias=spec.bias)
+        self.c_attn = nn.Linear(spec.width, 3 * spec.width, bias=spec.bias)
+        self.c_proj = nn.Linear(spec.width, spec.width, bias=spec.bias)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         batch, length, _ = x.shape
-        qkv: Tensor = self.qkv(x)  # (B, T, 3C)
+        qkv: Tensor = self.c_attn(x)  # (B, T, 3C)
         q, k, v = (
             part.view(batch, length, self.heads, -1).transpose(1, 2)  # (B, H, T, D)
             for part in qkv.chunk(3, dim=2)
         )
         mixed = documents.attend(attend, q, k, v) if documents else attend(q, k, v)  # (B, H, T, D)
         joined = mixed.transpose(1, 2).flatten(2)  # (B, T, C)
-        result: Tensor = self.out(joined)
+        result: Tensor = self.c_proj(joined)
         return result
 
 
@@ -85,63 +85,60 @@ class FeedForward(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.gelu = _GELUS[spec.gelu]
-        self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
-        self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
+        self.c_fc = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
+        self.c_proj = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down(self.gelu(self.up(x)))  # (B, T, C)
+        result: Tensor = self.c_proj(self.gelu(self.c_fc(x)))  # (B, T, C)
         return result
 
 
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(self, spec: ModelSpec, layer: int) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.attn_norm = layer_norm(spec)
+        self.ln_1 = layer_norm(spec)
         self.attn = Attention(spec)
-        self.ffn_norm = layer_norm(spec)
-        self.ffn = FeedForward(spec)
+        self.ln_2 = layer_norm(spec)
+        self.mlp = FeedForward(spec)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), documents)  # (B, T, C)
-        result: Tensor = x + self.ffn(self.ffn_norm(x))  # (B, T, C)
+        x = x + self.attn(self.ln_1(x), documents)  # (B, T, C)
+        result: Tensor = x + self.mlp(self.ln_2(x))  # (B, T, C)
         return result
 
 
-class Embedding(nn.Module):
-    """Token plus learned position: tokens (B, T) int64 to hidden (B, T, C)."""
+class Gpt(Decoder):
+    """Embedding by token plus learned position, layers, final norm."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
         super().__init__()
-        self.token = empty_embedding(spec.vocab, spec.width)
-        self.position = empty_embedding(spec.context, spec.width)
+        if part.embeds:
+            self.wte = empty_embedding(spec.vocab, spec.width)
+            self.wpe = empty_embedding(spec.context, spec.width)
+        self.h = nn.ModuleDict({str(layer): Block(spec) for layer in part.layers})
+        if part.has_head:
+            self.ln_f = layer_norm(spec)
 
-    def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
+    @property
+    def blocks(self) -> nn.ModuleDict:
+        """See `Decoder`."""
+        return self.h
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """See `Decoder`."""
+        return self.ln_f
+
+    def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
+        """See `Decoder`."""
         if documents is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
         else:
             positions = documents.positions  # (B, T)
-        hidden: Tensor = self.token(tokens) + self.position(positions)  # (B, T, C)
+        hidden: Tensor = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
         return hidden
 
 
-class Head(nn.Module):
-    """Final norm and projection: hidden (B, T, C) to logits (B, T, V).
-
-    A tied model has no projection here: its embedding (V, C) is given.
-    """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.norm = layer_norm(spec)
-        if not spec.tied:
-            self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
-
-    def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:
-        x = self.norm(x)
-        logits: Tensor = self.proj(x) if embedding is None else project(x, embedding)  # (B, T, V)
-        return logits
-
-
-FAMILY = Family(Embedding, Block, Head)
+DECODER = Gpt

@@ -4,7 +4,7 @@ The switches of the spec make its relatives of it: Qwen2 (biases of queries, key
 (normalised queries and keys), Mistral (a window), SmolLM3 (layers without positions), OLMo-2 (norms
 after attention and feed-forward), Mixtral, Qwen3-MoE and OLMoE (`mixture`).
 
-Three parts, from which a whole model or any stage of it is made: `Embedding`, `Block`, `Head`.
+Modules have their names in `transformers`.
 Rotary positions are applied inside each block, so no stage needs anything but the hidden state and,
 where there are several in a sequence, the borders of documents.
 
@@ -22,11 +22,11 @@ from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Family
+from model_zoo.models.family import Decoder
 from model_zoo.models.mixture import Mixture
-from model_zoo.models.tied import project
 from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
 
 
 def rotary_tables(spec: ModelSpec) -> tuple[Tensor, Tensor]:
@@ -80,15 +80,18 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
         self.head_width, self.window = spec.head_width, spec.window
-        self.groups = [spec.heads, spec.kv_heads, spec.kv_heads]
-        self.qkv = nn.Linear(spec.width, spec.qkv_width, bias=spec.qkv_bias)
-        self.out = nn.Linear(spec.joined_width, spec.width, bias=False)
-        self.norm_heads_at_once = spec.qk_norm == "projection"
+        query, key = (heads * spec.head_width for heads in (spec.heads, spec.kv_heads))
+        self.q_proj = nn.Linear(spec.width, query, bias=spec.qkv_bias)
+        self.k_proj = nn.Linear(spec.width, key, bias=spec.qkv_bias)
+        self.v_proj = nn.Linear(spec.width, key, bias=spec.qkv_bias)
+        self.o_proj = nn.Linear(query, spec.width, bias=False)
+        self.norms_each_head = spec.qk_norm == "head"
         self.q_norm = self.k_norm = None
         if spec.qk_norm is not None:
-            query, key = self.groups[:2] if self.norm_heads_at_once else (1, 1)
-            self.q_norm = nn.RMSNorm(query * spec.head_width, eps=spec.norm_eps)
-            self.k_norm = nn.RMSNorm(key * spec.head_width, eps=spec.norm_eps)
+            if self.norms_each_head:
+                query = key = spec.head_width
+            self.q_norm = nn.RMSNorm(query, eps=spec.norm_eps)
+            self.k_norm = nn.RMSNorm(key, eps=spec.norm_eps)
         self.rotates = spec.has_positions(layer)
         if self.rotates:
             cos, sin = rotary_tables(spec)
@@ -96,26 +99,26 @@ class Attention(nn.Module):
             self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
-        batch, length, _ = x.shape
-        qkv: Tensor = self.qkv(x).view(batch, length, -1, self.head_width)  # (B, T, H + 2K, D)
-        q, k, v = torch.split(qkv, self.groups, dim=2)  # (B, T, H, D), (B, T, K, D) twice
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self._normed(q, self.q_norm), self._normed(k, self.k_norm)
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        q = self._heads(self.q_proj(x), self.q_norm)  # (B, H, T, D)
+        k = self._heads(self.k_proj(x), self.k_norm)  # (B, K, T, D)
+        v = self._heads(self.v_proj(x), None)
         if self.rotates:
-            cos, sin = self._angles(length, documents)
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # (B, H, T, D), (B, K, T, D)
+            cos, sin = self._angles(x.shape[1], documents)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         attend = self._attend
         mixed = documents.attend(attend, q, k, v) if documents else attend(q, k, v)  # (B, H, T, D)
         joined = mixed.transpose(1, 2).flatten(2)  # (B, T, H D)
-        result: Tensor = self.out(joined)  # (B, T, C)
+        result: Tensor = self.o_proj(joined)  # (B, T, C)
         return result
 
-    def _normed(self, heads: Tensor, norm: nn.RMSNorm) -> Tensor:
-        """Normalise each head, or all together; (B, T, H, D) stays."""
-        given = heads.flatten(2) if self.norm_heads_at_once else heads
-        result: Tensor = norm(given).view(heads.shape)
-        return result
+    def _heads(self, x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+        """Cut (B, T, H D) into heads, (B, H, T, D), normalised each or all together."""
+        if norm is not None and not self.norms_each_head:
+            x = norm(x)
+        heads = x.view(*x.shape[:2], -1, self.head_width)  # (B, T, H, D)
+        if norm is not None and self.norms_each_head:
+            heads = norm(heads)
+        return heads.transpose(1, 2)
 
     def _angles(self, length: int, documents: Documents | None) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the tokens' angles, (T, D / 2), or (B, 1, T, D / 2) of documents."""
@@ -145,13 +148,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.gate = nn.Linear(spec.width, spec.ffn_width, bias=False)
-        self.up = nn.Linear(spec.width, spec.ffn_width, bias=False)
-        self.down = nn.Linear(spec.ffn_width, spec.width, bias=False)
+        self.gate_proj = nn.Linear(spec.width, spec.ffn_width, bias=False)
+        self.up_proj = nn.Linear(spec.width, spec.ffn_width, bias=False)
+        self.down_proj = nn.Linear(spec.ffn_width, spec.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = F.silu(self.gate(x)) * self.up(x)  # (B, T, F)
-        result: Tensor = self.down(inner)  # (B, T, C)
+        inner = F.silu(self.gate_proj(x)) * self.up_proj(x)  # (B, T, F)
+        result: Tensor = self.down_proj(inner)  # (B, T, C)
         return result
 
 
@@ -160,50 +163,51 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        self.attn_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
-        self.attn = Attention(spec, layer)
-        self.ffn_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
-        self.ffn = FeedForward(spec) if spec.experts is None else Mixture(spec, spec.experts)
-        self.norms_after = spec.post_norm
+        self.post_attention_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        self.post_feedforward_layernorm = self.input_layernorm = None
+        if spec.post_norm:
+            self.post_feedforward_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        else:
+            self.input_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        self.self_attn = Attention(spec, layer)
+        self.mlp = FeedForward(spec) if spec.experts is None else Mixture(spec, spec.experts)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
-        if self.norms_after:
-            x = x + self.attn_norm(self.attn(x, documents))  # (B, T, C)
-            after: Tensor = x + self.ffn_norm(self.ffn(x))  # (B, T, C)
-            return after
-        x = x + self.attn(self.attn_norm(x), documents)  # (B, T, C)
-        result: Tensor = x + self.ffn(self.ffn_norm(x))  # (B, T, C)
-        return result
+        if self.input_layernorm is not None:
+            x = x + self.self_attn(self.input_layernorm(x), documents)  # (B, T, C)
+            before: Tensor = x + self.mlp(self.post_attention_layernorm(x))  # (B, T, C)
+            return before
+        assert self.post_feedforward_layernorm is not None  # one of the two is there
+        x = x + self.post_attention_layernorm(self.self_attn(x, documents))  # (B, T, C)
+        after: Tensor = x + self.post_feedforward_layernorm(self.mlp(x))  # (B, T, C)
+        return after
 
 
-class Embedding(nn.Module):
-    """Token embedding: tokens (B, T) int64 to hidden (B, T, C)."""
+class Llama(Decoder):
+    """Embedding by token, layers, final norm."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
         super().__init__()
-        self.token = empty_embedding(spec.vocab, spec.width)
+        if part.embeds:
+            self.embed_tokens = empty_embedding(spec.vocab, spec.width)
+        self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in part.layers})
+        if part.has_head:
+            self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
-    def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
-        hidden: Tensor = self.token(tokens)  # (B, T, C)
+    @property
+    def blocks(self) -> nn.ModuleDict:
+        """See `Decoder`."""
+        return self.layers
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """See `Decoder`."""
+        return self.norm
+
+    def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
+        """See `Decoder`."""
+        hidden: Tensor = self.embed_tokens(tokens)  # (B, T, C)
         return hidden
 
 
-class Head(nn.Module):
-    """Final norm and projection: hidden (B, T, C) to logits (B, T, V).
-
-    A tied model has no projection here: its embedding (V, C) is given.
-    """
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
-        if not spec.tied:
-            self.proj = nn.Linear(spec.width, spec.vocab, bias=False)
-
-    def forward(self, x: Tensor, embedding: Tensor | None = None) -> Tensor:
-        x = self.norm(x)
-        logits: Tensor = self.proj(x) if embedding is None else project(x, embedding)  # (B, T, V)
-        return logits
-
-
-FAMILY = Family(Embedding, Block, Head)
+DECODER = Llama

@@ -2,8 +2,8 @@
 
 A stage of any family is frozen after it was made: its linear layers and embeddings are replaced by
 ones that keep their matrices as the base says, maybe packed, and multiply in fp32, and the targets
-get adapters. Everything else stays in fp32. Parameters keep their names; an adapter's are
-`attn.qkv.lora.q_proj.a` and `.b`. There is no dropout, as in all of the zoo.
+get adapters. Everything else stays in fp32. Parameters keep their names; an adapter's are, as in
+`peft`, `q_proj.lora_A.weight` and `q_proj.lora_B.weight`. There is no dropout.
 
 Shapes: I inputs, O outputs of a linear layer, R rank; X any leading dimensions.
 Source: Hu et al., arXiv 2106.09685; `peft`, `tuners/lora/layer.py`.
@@ -16,49 +16,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.models.packed import pack, packed_shape, unpack
-from model_zoo.specs.architecture import PACKED_BITS, LinearPart, Lora
+from model_zoo.specs.architecture import PACKED_BITS, Lora
 from model_zoo.specs.model import ModelSpec
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-class Adapter(nn.Module):
-    """What is added to the result of one linear layer: (X, I) to (X, O)."""
-
-    def __init__(self, part: LinearPart, lora: Lora) -> None:
-        super().__init__()
-        self.scale = lora.scale
-        self.a = nn.Parameter(torch.empty(lora.rank, part.columns))
-        self.b = nn.Parameter(torch.empty(part.rows, lora.rank))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.linear(x, self.a), self.b) * self.scale
-
-
 class FrozenLinear(nn.Module):
-    """A linear layer (X, I) to (X, O) that is not trained, with adapters of some of its rows."""
+    """A linear layer (X, I) to (X, O) that is not trained, with an adapter or without."""
 
-    def __init__(
-        self, linear: nn.Linear, targets: dict[str, LinearPart], lora: Lora, base: str
-    ) -> None:
+    def __init__(self, linear: nn.Linear, base: str, adapter: Lora | None) -> None:
         super().__init__()
         self._base, self._columns = base, linear.in_features
         self.weight = frozen(linear.weight, base)
         self.bias = None if linear.bias is None else frozen(linear.bias, "fp32")
-        adapters = {name.replace(".", "_"): Adapter(part, lora) for name, part in targets.items()}
-        self.lora = nn.ModuleDict(adapters)
-        self._starts = [part.first_row for part in targets.values()]
+        self.lora_A = self.lora_B = None
+        if adapter is not None:
+            self._scale = adapter.scale
+            self.lora_A = nn.Linear(linear.in_features, adapter.rank, bias=False)
+            self.lora_B = nn.Linear(adapter.rank, linear.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         whole = multiply(x, self.weight, self.bias, self._base, self._columns)
-        pieces, end = [], 0
-        for start, adapter in zip(self._starts, self.lora.values(), strict=True):
-            added = adapter(x)
-            pieces += [whole[..., end:start]] * (start > end)
-            end = start + added.shape[-1]
-            pieces.append(whole[..., start:end] + added)
-        pieces += [whole[..., end:]] * (end < whole.shape[-1])
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+        if self.lora_A is None or self.lora_B is None:
+            return whole
+        added: Tensor = self.lora_B(self.lora_A(x)) * self._scale
+        return whole + added
 
 
 class FrozenEmbedding(nn.Module):
@@ -140,38 +123,22 @@ def freeze(stage: nn.Module, spec: ModelSpec, lora: Lora) -> None:
     """Freeze all parameters of a stage and give its blocks their adapters.
 
     Args:
-        stage: its `blocks` are by their numbers.
+        stage: its parameters have their names in the whole model.
         spec: the model.
         lora: its adapters.
     """
     for parameter in stage.parameters():
         parameter.requires_grad_(False)
-    parts = spec.facts.linear_parts(spec)
-    targets = {name: parts[name] for name in lora.targets}
-    for name, child in stage.named_children():
-        if name != "blocks":
-            _replace_layers(stage, name, child, "", {}, lora, lora.ends)
+    for path, module in list(stage.named_modules()):
+        in_block = path.startswith(spec.layers_prefix)
+        name = path.removeprefix(spec.layers_prefix).partition(".")[2] if in_block else ""
+        replaced: nn.Module
+        if isinstance(module, nn.Linear):
+            adapter = lora if name in lora.targets else None
+            replaced = FrozenLinear(module, lora.base if in_block else lora.ends, adapter)
+        elif isinstance(module, nn.Embedding):
+            replaced = FrozenEmbedding(module, lora.ends)
+        else:
             continue
-        for block in child.children():
-            for inner, module in block.named_children():
-                _replace_layers(block, inner, module, inner, targets, lora, lora.base)
-
-
-def _replace_layers(
-    parent: nn.Module,
-    name: str,
-    module: nn.Module,
-    path: str,
-    targets: dict[str, LinearPart],
-    lora: Lora,
-    base: str,
-) -> None:
-    """Replace a module, at ``path`` in its block, or what is in it; matrices are kept as ``base``
-    says."""
-    if isinstance(module, nn.Linear):
-        own = {target: part for target, part in targets.items() if part.module == path}
-        setattr(parent, name, FrozenLinear(module, own, lora, base))
-    elif isinstance(module, nn.Embedding):
-        setattr(parent, name, FrozenEmbedding(module, base))
-    for inner, child in module.named_children():
-        _replace_layers(module, inner, child, f"{path}.{inner}", targets, lora, base)
+        parent, _, last = path.rpartition(".")
+        setattr(stage.get_submodule(parent), last, replaced)

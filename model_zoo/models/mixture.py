@@ -17,32 +17,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.specs.architecture import Experts
+from model_zoo.specs.architecture import Experts as Terms
 from model_zoo.specs.model import ModelSpec
 
 
-class Mixture(nn.Module):
-    """SwiGLU experts, added up by their weights. An expert's matrices are rows of larger ones."""
+class Experts(nn.Module):
+    """The matrices of all experts: gate and up below one another, and down."""
 
-    def __init__(self, spec: ModelSpec, experts: Experts) -> None:
+    def __init__(self, count: int, width: int, inner: int) -> None:
         super().__init__()
-        width, inner, count = spec.width, spec.ffn_width, experts.count
-        self.experts, self.layers = experts, spec.layers
-        self.router = nn.Linear(width, count, bias=False)
-        self.gate_up = nn.Linear(width, count * 2 * inner, bias=False)
-        self.down = nn.Linear(inner, count * width, bias=False)
+        self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, width))
+        self.down_proj = nn.Parameter(torch.empty(count, width, inner))
+
+
+class Mixture(nn.Module):
+    """SwiGLU experts, added up by their weights."""
+
+    def __init__(self, spec: ModelSpec, terms: Terms) -> None:
+        super().__init__()
+        self.terms, self.layers = terms, spec.layers
+        self.gate = nn.Linear(spec.width, terms.count, bias=False)
+        self.experts = Experts(terms.count, spec.width, spec.ffn_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        probabilities = self.router(x).float().softmax(dim=-1)  # (B, T, E)
-        weights, chosen = probabilities.topk(self.experts.active)  # (B, T, K) each
-        if self.experts.shares == "chosen":
+        probabilities = self.gate(x).float().softmax(dim=-1)  # (B, T, E)
+        weights, chosen = probabilities.topk(self.terms.active)  # (B, T, K) each
+        if self.terms.shares == "chosen":
             weights = weights / weights.sum(dim=-1, keepdim=True)
         mixed = self._mixed(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1))
         result = mixed.view(x.shape)  # (B, T, C)
-        if not (self.experts.balance and torch.is_grad_enabled()):
+        if not (self.terms.balance and torch.is_grad_enabled()):
             return result
         # As the cross-entropy is a sum over tokens, so is this: T times that of each sequence.
-        factor = self.experts.balance * x.shape[1] / self.layers
+        factor = self.terms.balance * x.shape[1] / self.layers
         return with_loss(result, factor * imbalance(probabilities, chosen).sum())
 
     def _mixed(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -52,8 +59,7 @@ class Mixture(nn.Module):
         is always the same.
         """
         mixed = torch.zeros_like(x)
-        count = self.experts.count
-        of_each = (part.weight.chunk(count) for part in (self.gate_up, self.down))
+        of_each = (part.unbind() for part in (self.experts.gate_up_proj, self.experts.down_proj))
         for expert, (gate_up, down) in enumerate(zip(*of_each, strict=True)):
             tokens, places = torch.where(chosen == expert)  # of the M that come here
             gate, up = F.linear(x[tokens], gate_up).chunk(2, dim=-1)  # (M, F) each

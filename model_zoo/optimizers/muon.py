@@ -90,7 +90,8 @@ class _Muon(torch.optim.Optimizer):
             return USUAL_SIZE * torch.lerp(gradient, momentum, first).sign()
         state["momentum"] = torch.lerp(gradient, momentum, first)
         ahead = torch.lerp(gradient, state["momentum"], first)
-        return torch.cat([_plain(part) for part in torch.split(ahead, list(group["rows"]))])
+        matrices = torch.split(ahead.view(-1, ahead.shape[-1]), list(group["rows"]))
+        return torch.cat([_plain(matrix) for matrix in matrices]).view(ahead.shape)
 
 
 def _plain(matrix: Tensor) -> Tensor:

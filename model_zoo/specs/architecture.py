@@ -6,7 +6,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, get_args
 
 from msgspec import NODEFAULT
 from msgspec.structs import fields
@@ -26,6 +26,8 @@ _LARGEST = {
     "context": 1 << 20,
     "vocab": 1 << 20,
 }
+OUTPUT = "lm_head"
+"""Name of the output projection."""
 MAX_EXPERTS = 512
 """Of a layer."""
 MAX_EXPERTS_IN_ALL = 1 << 15
@@ -115,8 +117,8 @@ class Lora(Description, frozen=True):
     Fields:
         rank: of every adapter.
         alpha: numerator of the adapters' factor.
-        targets: linear layers of every block that have one, by their names in `transformers`, in
-            the architecture's order.
+        targets: linear layers of every block that have one, by their names within it, in the
+            architecture's order.
         base: type in which the frozen matrices are kept. They are multiplied in fp32. Packed ones
             (`int8`, `nf4`) are those of the blocks; embeddings and the head are then in bf16.
 
@@ -161,16 +163,6 @@ class Lora(Description, frozen=True):
     def ends_bytes(self) -> int:
         """Of a number of them."""
         return 4 if self.ends == "fp32" else 2
-
-
-class LinearPart(NamedTuple):
-    """A linear layer as `transformers` has it: some rows of one of ours."""
-
-    module: str
-    """Name of ours within its block."""
-    first_row: int
-    rows: int
-    columns: int
 
 
 class Shape(Description, frozen=True):
@@ -288,11 +280,6 @@ class Shape(Description, frozen=True):
         """Whether a layer has rotary positions."""
         return self.nope_every is None or (layer + 1) % self.nope_every != 0
 
-    @property
-    def qkv_width(self) -> int:
-        """Rows of the fused query, key and value projection."""
-        return (self.heads + 2 * self.kv_heads) * self.head_width
-
 
 SWITCHES = {
     field.name: field.default
@@ -303,17 +290,33 @@ SWITCHES = {
 
 
 class Architecture(ABC):
-    """The facts of one architecture; holds no state."""
+    """The facts of one architecture, whose parameters have the names that they have in
+    `transformers`; holds no state."""
 
-    switches: frozenset[str] = frozenset()
+    switches: ClassVar[frozenset[str]] = frozenset()
     """Those of `SWITCHES` that such a model may have."""
 
-    usual_targets: tuple[str, ...]
+    decoder: ClassVar[str]
+    """Name of all but the output projection, which is `OUTPUT`."""
+
+    layers: ClassVar[str]
+    """Name of the layers within it."""
+
+    tokens: ClassVar[str]
+    """Name of the token embedding's matrix."""
+
+    usual_targets: ClassVar[tuple[str, ...]]
     """The linear layers that have adapters where nothing is chosen: as in `peft`."""
 
-    residual_outputs: tuple[str, ...]
+    residual_outputs: ClassVar[tuple[str, ...]]
     """Endings of the names of the matrices that write into the residual stream: they start
     smaller, by the square root of twice the layers."""
+
+    fused: ClassVar[dict[str, int]] = {}
+    """How many matrices are below one another in a layer's parameter, where it is not one."""
+
+    transposed: ClassVar[tuple[str, ...]] = ()
+    """Endings of the names of the matrices that `transformers` has transposed."""
 
     @abstractmethod
     def problem(self, shape: Shape) -> str | None:
@@ -321,26 +324,20 @@ class Architecture(ABC):
 
     @abstractmethod
     def embedding(self, shape: Shape) -> Tensors:
-        """Return the parameters of the embedding, by their names within it."""
+        """Return the parameters of the embedding, by their names in the decoder."""
 
     @abstractmethod
     def block(self, shape: Shape) -> Tensors:
         """Return the parameters of one layer, by their names within it."""
 
     @abstractmethod
-    def head(self, shape: Shape) -> Tensors:
-        """Return the parameters of the final norm and, if it has its own, of the output
-        projection."""
+    def final_norm(self, shape: Shape) -> Tensors:
+        """Return the parameters of the final norm, by their names in the decoder."""
 
-    @abstractmethod
-    def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
-        """Return the linear layers of a block that may have adapters, in the block's order, by the
-        ends of their names in `transformers`."""
-
-    @abstractmethod
-    def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """Return the rows of each matrix of a layer's tensors that have several matrices below one
-        another, by their names."""
+    def linears(self, shape: Shape) -> Tensors:
+        """Return the shapes of a layer's linear layers, in its order, by their names within it."""
+        matrices = {name: each for name, each in self.block(shape).items() if len(each) == 2}
+        return {name.removesuffix(".weight"): each for name, each in matrices.items()}
 
     def idle_per_token(self, shape: Shape) -> int:
         """Return how many of a layer's parameters a token does not pass."""
@@ -359,21 +356,10 @@ class Architecture(ABC):
         """Return the inner size that such models usually have at a width."""
 
 
-def fused_qkv(shape: Shape) -> tuple[int, ...]:
-    """Return the rows of the query, key and value projections, which are one tensor."""
-    keys = shape.kv_heads * shape.head_width
-    return shape.joined_width, keys, keys
-
-
 def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors:
     """Return the parameters of linear layer ``name``, from ``columns`` to ``rows`` numbers, with a
     ``bias`` or not."""
     return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
-
-
-def projection(shape: Shape) -> Tensors:
-    """Return the parameters of the output projection; none where the embedding's matrix is it."""
-    return linear("proj", shape.vocab, shape.width) if not shape.tied else {}
 
 
 def norm(name: str, width: int, *, bias: bool = False) -> Tensors:

@@ -1,6 +1,6 @@
 """The matrices of a stage's layers, for optimizers that treat a matrix as one.
 
-A tensor may have several matrices below one another: query, key and value projections, experts.
+A tensor may have several matrices: those of experts, or fused projections below one another.
 Embedding and head are no such matrices: their rows belong to tokens.
 """
 
@@ -37,9 +37,11 @@ def rows_of(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ..
         name: of the parameter in the whole model.
         shape: of the parameter.
     """
-    if not name.startswith("blocks.") or len(shape) != 2:
+    if not name.startswith(spec.layers_prefix) or len(shape) < 2:
         return ()
-    return spec.facts.stacked(spec).get(name.split(".", 2)[2], (shape[0],))
+    inner = name.removeprefix(spec.layers_prefix).partition(".")[2]
+    count = spec.facts.fused.get(inner, 1) * math.prod(shape[:-2])
+    return (math.prod(shape[:-1]) // count,) * count
 
 
 def hidden_matrices(spec: ModelSpec, part: StageSlice) -> tuple[Matrix, ...]:
@@ -52,16 +54,16 @@ def _matrices(spec: ModelSpec, part: StageSlice) -> Iterator[Matrix]:
     for name, shape in stage_layout(spec, part):
         begin = offset
         for rows in rows_of(spec, name, shape):
-            yield Matrix(begin, rows, shape[1])
-            begin += rows * shape[1]
+            yield Matrix(begin, rows, shape[-1])
+            begin += rows * shape[-1]
         offset += math.prod(shape)
 
 
 def largest_matrix(spec: ModelSpec) -> int:
     """Return the elements of the largest matrix of any layer."""
-    tensors = prefixed("blocks.0.", spec.adapter_tensors) or spec.layer_tensors(0)
+    tensors = prefixed(f"{spec.layers_prefix}0.", spec.adapter_tensors) or spec.layer_tensors(0)
     sizes = (
-        max(rows) * shape[1]
+        max(rows) * shape[-1]
         for name, shape in tensors.items()
         if (rows := rows_of(spec, name, shape))
     )

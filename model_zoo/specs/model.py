@@ -9,13 +9,21 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from model_zoo.specs.architecture import SWITCHES, Architecture, Shape, Tensors, prefixed
+from model_zoo.specs.architecture import (
+    OUTPUT,
+    SWITCHES,
+    Architecture,
+    Shape,
+    Tensors,
+    linear,
+    prefixed,
+)
 from model_zoo.specs.architectures.gpt import Gpt
 from model_zoo.specs.architectures.llama import Llama
 
 ARCHITECTURES: dict[str, Architecture] = {"gpt": Gpt(), "llama": Llama()}
 """Every architecture that a manifest may name. A new one is a line here and two files of its name:
-its facts in `specs/architectures`, its modules in `models`, its names in `huggingface`."""
+its facts in `specs/architectures`, its modules in `models`."""
 
 LOGITS_AT_ONCE = 1 << 25
 """Numbers of logits that a head makes at a time: 128 MiB in fp32."""
@@ -54,16 +62,27 @@ class ModelSpec(Shape, frozen=True):
     @property
     def embedding_tensors(self) -> Tensors:
         """Parameters of the embedding, by their names in the whole model."""
-        return prefixed("embed.", self.facts.embedding(self))
+        return prefixed(f"{self.facts.decoder}.", self.facts.embedding(self))
 
     @property
     def head_tensors(self) -> Tensors:
         """Parameters of the final norm and of an output projection of its own."""
-        return prefixed("head.", self.facts.head(self))
+        own = {} if self.tied else linear(OUTPUT, self.vocab, self.width)
+        return prefixed(f"{self.facts.decoder}.", self.facts.final_norm(self)) | own
+
+    @property
+    def token_embedding(self) -> str:
+        """Name of the token embedding's matrix in the whole model."""
+        return f"{self.facts.decoder}.{self.facts.tokens}"
+
+    @property
+    def layers_prefix(self) -> str:
+        """Beginning of the names of all parameters of layers; the layer's number follows."""
+        return f"{self.facts.decoder}.{self.facts.layers}."
 
     def layer_tensors(self, layer: int) -> Tensors:
         """Return the parameters of one block."""
-        return prefixed(f"blocks.{layer}.", self.facts.block(self))
+        return prefixed(f"{self.layers_prefix}{layer}.", self.facts.block(self))
 
     @property
     def base(self) -> "ModelSpec":
@@ -80,11 +99,11 @@ class ModelSpec(Shape, frozen=True):
         """Parameters of one block's adapters, by their names within it; empty without any."""
         found: Tensors = {}
         if self.lora is not None:
-            parts = self.facts.linear_parts(self)
+            linears = self.facts.linears(self)
             for target in self.lora.targets:
-                part, prefix = parts[target], adapter_name(parts[target].module, target)
-                found[f"{prefix}.a"] = (self.lora.rank, part.columns)
-                found[f"{prefix}.b"] = (part.rows, self.lora.rank)
+                rows, columns = linears[target]
+                found[f"{target}.lora_A.weight"] = (self.lora.rank, columns)
+                found[f"{target}.lora_B.weight"] = (rows, self.lora.rank)
         return found
 
     @property
@@ -121,11 +140,6 @@ class ModelSpec(Shape, frozen=True):
         return self.parameter_count - self.layers * self.facts.idle_per_token(self)
 
 
-def adapter_name(module: str, target: str) -> str:
-    """Return the name of the adapter of a linear layer ``target`` within ours, ``module``."""
-    return f"{module}.lora.{target.replace('.', '_')}"
-
-
 def _wrong_adapters(spec: ModelSpec) -> str | None:
     """Say in words why a model cannot have its adapters, or None."""
     lora = spec.lora
@@ -133,19 +147,18 @@ def _wrong_adapters(spec: ModelSpec) -> str | None:
         return None
     if spec.experts is not None:
         return "a mixture of experts cannot have adapters: leave lora out and train all of it"
-    parts = spec.facts.linear_parts(spec)
+    linears = spec.facts.linears(spec)
     for target in lora.targets:
-        if target not in parts:
-            known = ", ".join(parts)
+        if target not in linears:
+            known = ", ".join(linears)
             return f"{spec.architecture} has no linear layer {target[:40]!r}; it has {known}"
-        most = min(parts[target].rows, parts[target].columns)
-        if lora.rank > most:
-            shape = f"{parts[target].rows} x {parts[target].columns}"
+        rows, columns = linears[target]
+        if lora.rank > (most := min(rows, columns)):
             return (
-                f"an adapter of rank {lora.rank} is larger than {target}, which is {shape}: take "
-                f"a rank of {most} or less"
+                f"an adapter of rank {lora.rank} is larger than {target}, which is {rows} x "
+                f"{columns}: take a rank of {most} or less"
             )
-    if lora.targets != tuple(target for target in parts if target in lora.targets):
+    if lora.targets != tuple(target for target in linears if target in lora.targets):
         return "lora.targets are not in the architecture's order, each once"
     return None
 
@@ -153,7 +166,6 @@ def _wrong_adapters(spec: ModelSpec) -> str | None:
 @lru_cache(maxsize=64)
 def _count(spec: ModelSpec) -> tuple[int, int, int]:
     """Return the parameters of the embedding, of one block and of the head."""
-    facts = spec.facts
-    parts = (facts.embedding(spec), facts.block(spec), facts.head(spec))
+    parts = (spec.embedding_tensors, spec.facts.block(spec), spec.head_tensors)
     embedding, layer, head = (sum(map(math.prod, part.values())) for part in parts)
     return embedding, layer, head

@@ -23,6 +23,11 @@ class StageSlice:
     embeds: bool
     has_head: bool
 
+    @property
+    def layers(self) -> range:
+        """Their numbers in the whole model."""
+        return range(self.first_layer, self.last_layer)
+
 
 def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
     """Return the slices of a cut, in order.
@@ -52,11 +57,11 @@ def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
     has adapters these are the adapters; what is frozen beside them is `stage_tensors(spec.base)`.
     """
     if spec.lora is not None:
-        layers = range(part.first_layer, part.last_layer)
-        each = (prefixed(f"blocks.{layer}.", spec.adapter_tensors) for layer in layers)
+        prefix = spec.layers_prefix
+        each = (prefixed(f"{prefix}{layer}.", spec.adapter_tensors) for layer in part.layers)
         return {name: shape for tensors in each for name, shape in tensors.items()}
     found = dict(spec.embedding_tensors) if part.embeds else {}
-    for layer in range(part.first_layer, part.last_layer):
+    for layer in part.layers:
         found |= spec.layer_tensors(layer)
     return found | (spec.head_tensors if part.has_head else {})
 

@@ -9,8 +9,8 @@ first step) is part of every plan of a round: what the commit of a step decides,
 the next version knows (``agreeing.py``). How long the run is changes no number of any step, so
 that follows from what is known alone.
 
-State: at most two amendments of each number, and the newest list. No I/O; the driver keeps ``Kept``
-on disk.
+State: at most two amendments of each number, and the newest list. No I/O; the driver keeps them on
+disk (``KeptAmendments``).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Beginning(Protocol):
         """Number of stages."""
 
 
-class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class KeptAmendments(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state on disk."""
 
     amendments: Annotated[
@@ -84,7 +84,9 @@ class Amendments:
         kept: the state from disk; what does not verify is left out.
     """
 
-    def __init__(self, beginning: Beginning, swarm: SwarmId, kept: Kept | None = None) -> None:
+    def __init__(
+        self, beginning: Beginning, swarm: SwarmId, kept: KeptAmendments | None = None
+    ) -> None:
         self._run, self._swarm = beginning, swarm
         self._known: dict[int, dict[bytes, Known]] = {}
         self._chains: dict[AgreedList, tuple[Known, ...]] = {}
@@ -184,9 +186,9 @@ class Amendments:
         return [one.envelope for _, of in sorted(self._known.items()) for one in of.values()]
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> KeptAmendments:
         """The state to be kept on disk."""
-        return Kept(tuple(self.envelopes), self.agreed)
+        return KeptAmendments(tuple(self.envelopes), self.agreed)
 
     # --- what is agreed ----------------------------------------------------------------------
 

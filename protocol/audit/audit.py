@@ -1,14 +1,23 @@
 """One audit, from its auditor's side: from the draw to the result.
 
-| in | commitment | list | tensors | recomputed | segments | compared | refusal, nothing for 10 s |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-| awaits commitment | asks for the list | - | - | - | - | - | refused |
-| awaits list | - | asks for what it names | - | - | - | - | refused |
-| recomputes | - | - | next microbatch | next, or compares | kept | - | refused |
-| compares | - | - | - | - | compares | judged | refused |
-| over | - | - | - | - | - | - | - |
+| in | commitment | list | tensors | recomputed | segments | compared | parts | summed |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| awaits commitment | asks for the list | - | - | - | - | - | - | - |
+| awaits list | - | asks for what it names | - | - | - | - | - | - |
+| recomputes | - | - | next microbatch | next, or compares | kept | - | - | - |
+| compares | - | - | - | - | compares | judged; asks for the parts | - | - |
+| collects | - | - | - | - | - | - | sums again | - |
+| sums | - | - | - | - | - | - | - | judged |
+| over | - | - | - | - | - | - | - | - |
 
-What does not come is asked for again every 3 s.
+What does not come is asked for again every 3 s; whoever refuses, or sends nothing for 10 s, is
+*refused*.
+
+If the contribution agrees, a sum that the member has broadcast is made again from the members'
+parts. All agree on the digests of these and of the sum, for they are in what all were Ready for. So
+the member can show no other parts than it has accepted, and nobody can make it look false by
+contributing something else than it signed. Our own part need not be shown. Replicas may add in
+another order within a robust rule's norms, so sums are compared within a tolerance.
 
 A payload must have the digest that the list names, the list must have the root that was signed, and
 it must list exactly the microbatches that the plan counts for the member. Otherwise the member has
@@ -29,7 +38,7 @@ from enum import Enum
 from typing import Literal
 
 from protocol.audit.commitment import CONTENTS, Contents, Statement, root_of
-from protocol.audit.record import Grade, judge
+from protocol.audit.record import Grade, grade, judge
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -52,9 +61,10 @@ class Stage(Enum):
 
     COMMITMENT = "awaits the commitment"
     LIST = "awaits the list"
-    COLLECTING = "collects the parts of a sum"
     RECOMPUTING = "recomputes"
     COMPARING = "compares"
+    COLLECTING = "collects the parts of a sum"
+    SUMMING = "sums again"
     OVER = "over"
 
 
@@ -89,17 +99,33 @@ AuditEffect = AskList | Ask | RecomputeTask | CompareTask | SumAgainTask | Judge
 
 
 @dataclass(frozen=True, slots=True)
+class SumSubject:
+    """A segment that the audited member has summed, by the plan that was committed.
+
+    Fields:
+        segment: its number.
+        parts: the members of the plan, in order, with the digests of what they contributed.
+        microbatches: how many each part is the sum of.
+    """
+
+    segment: int
+    parts: tuple[tuple[PeerId, bytes], ...]
+    microbatches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """The subject of an audit, by the plan that was committed.
 
     Fields:
-        counted: microbatches that it counts for the member.
+        counted: microbatches that it counts for the member; none: only its sum is checked.
         bounds: of its segments.
         segments: digests of its contribution's segments, which all members of the plan agree on.
         held: those of its segments that were sent to us before the commit.
         tensors: what is shown of a microbatch (``tensors_of``).
         coarse: whether the averaging codec loses anything.
         mixed: whether passes compute in few bits.
+        sum: a segment that the member owns; None: it owns none.
     """
 
     member: PeerId
@@ -114,6 +140,7 @@ class Subject:
     tensors: tuple[PayloadName, ...]
     coarse: bool
     mixed: bool = False
+    sum: SumSubject | None = None
 
 
 class Audit:
@@ -121,11 +148,15 @@ class Audit:
 
     Args:
         subject: what is audited.
+        me: our own id; our part of a sum is here.
+        usual: the norm that the sum's segment usually has, as the aggregation rule takes it.
         now: when the version was kept.
     """
 
-    def __init__(self, subject: Subject, now: float) -> None:
-        self._of, self.state = subject, Stage.COMMITMENT
+    def __init__(self, subject: Subject, me: PeerId, usual: float, now: float) -> None:
+        self._of, self._me, self._usual, self.state = subject, me, usual, Stage.COMMITMENT
+        self._found = ""
+        """What the contribution came to, in words."""
         self._root = b""
         self._list = Contents((), ())
         self._waits: dict[PayloadKey, bytes] = {}
@@ -177,6 +208,8 @@ class Audit:
             return self._refused("its list is not of what the plan counts for it")
         if self._list.segments != self._of.segments:
             return self._over(Grade.OTHER, Grade.OTHER.value)
+        if not self._of.counted:
+            return self._collect(now)
         self.state = Stage.RECOMPUTING
         self._came(now)
         self._left = [row.microbatch for row in self._list.microbatches]
@@ -233,15 +266,28 @@ class Audit:
         self._boundary = max(self._boundary, activation, gradient)
         return self._go_on()
 
-    def compared(self, deviation: float, along: float) -> list[AuditEffect]:
-        """The contribution was compared with our sum."""
+    def compared(self, deviation: float, along: float, now: float) -> list[AuditEffect]:
+        """The contribution was compared with our sum at ``now``: go on with the member's sum."""
         if self.state is not Stage.COMPARING:
             return []
         found = judge(
             self._boundary, deviation, along, coarse=self._of.coarse, mixed=self._of.mixed
         )
         numbers = f"contribution {deviation:.1e}, {along:+.1e} along; tensors {self._boundary:.1e}"
-        return self._over(found, f"{found.value}: {numbers}")
+        self._found = f"{found.value}: {numbers}"
+        if found is Grade.AGREES and self._of.sum is not None:
+            return self._collect(now)
+        return self._over(found, self._found)
+
+    def summed(self, deviation: float) -> list[AuditEffect]:
+        """The member's sum is so far from ours, relative to ours."""
+        of = self._of.sum
+        if self.state is not Stage.SUMMING or of is None:
+            return []
+        found = grade(deviation)
+        found = Grade.SUMS if found is Grade.LIES else found
+        words = f"sum of segment {of.segment} {deviation:.1e} apart"
+        return self._over(found, f"{self._found or found.value}; {words}")
 
     def not_computed(self, error: str) -> list[AuditEffect]:
         """A task failed: by what the member has shown, or by our own doing."""
@@ -296,6 +342,8 @@ class Audit:
         return [(self._key("segment", i), self._list.segments[i]) for i in rest]
 
     def _go_on(self) -> list[AuditEffect]:
+        if self.state is Stage.COLLECTING and not self._waits:
+            return self._sum_again()
         if self.state is not Stage.RECOMPUTING or self._busy:
             return []
         if not self._left:
@@ -315,6 +363,31 @@ class Audit:
             self._key("segment", i) if i in active else None for i in range(len(of.bounds) - 1)
         )
         return [CompareTask(of.step, of.attempt, of.bounds, segments)]
+
+    def _collect(self, now: float) -> list[AuditEffect]:
+        """Ask the owner of a sum for what it has summed."""
+        of = self._of.sum
+        if of is None:
+            return self._over(None, "it has contributed nothing, and owns no sum")
+        self.state, self._busy = Stage.COLLECTING, False
+        self._came(now)
+        self._waits = {self._part(peer): part for peer, part in of.parts if peer != self._me}
+        return [Ask(self._of.member, key, digest) for key, digest in self._waits.items()]
+
+    def _part(self, peer: PeerId) -> PayloadKey:
+        segment = self._of.sum.segment if self._of.sum else 0
+        return PayloadKey(self._of.step, "segment", segment, self._of.attempt, peer)
+
+    def _sum_again(self) -> list[AuditEffect]:
+        of, total = self._of, self._of.sum
+        if total is None:
+            return []
+        self.state, self._busy = Stage.SUMMING, True
+        i, parts = total.segment, tuple(self._part(peer) for peer, _ in total.parts)
+        size = of.bounds[i + 1] - of.bounds[i]
+        sent = PayloadKey(of.step, "reduced", i, of.attempt, of.member)
+        again = SumAgainTask(of.step, i, parts, size, total.microbatches, self._usual, sent)
+        return [again]
 
     def _refused(self, words: str) -> list[AuditEffect]:
         return self._over(Grade.REFUSED, words)

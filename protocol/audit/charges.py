@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
+from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.token_bucket import Rate, TokenBuckets
+from protocol.verdicts import Verdict
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
+from protocol.wire.parts import VotedOut
 
 KIND: Final = "audit-charge"
 FEWEST: Final = limits.FEWEST_TO_CONVICT
@@ -28,7 +31,7 @@ FEWEST: Final = limits.FEWEST_TO_CONVICT
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64
-MAX_AUTHORS: Final = 32
+MAX_AUTHORS: Final = MAX_REPLICAS_IN_ROUND
 VERIFIED: Final = Rate(1.0, 16)
 """Charges of an author that are verified: half of a full stage may be found out in one step."""
 
@@ -49,23 +52,21 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     step: StepIndex
     attempt: Attempt
     root: StateHash
-    """The commitment or the sum that was audited; empty if it was never shown."""
+    """The commitment that was audited; empty if it was never shown."""
     reason: Reason
 
 
 CHARGE: Final = Canonical(Charge, "charge")
 
 
-class VotedOut(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member that its stage has expelled, with the charges."""
-
-    stage: StageIndex
-    member: PeerText
-    charges: Annotated[tuple[Envelope, ...], Meta(min_length=1, max_length=MAX_AUTHORS)]
+def verdict_of(out: VotedOut) -> Verdict:
+    """Return the verdict that charges come to; they are verified."""
+    words = words_of([CHARGE.parse(one.body) for one in out.charges])
+    return Verdict(PeerId(out.member), words, out, out.stage)
 
 
-def check(out: VotedOut, swarm: SwarmId) -> str:
-    """Verify the charges of a member that was voted out; return the reason in words.
+def check(out: VotedOut, swarm: SwarmId) -> Verdict:
+    """Verify the charges of a member that was voted out; return the verdict.
 
     Whether their authors were a majority, only those can say who saw the stage then.
 
@@ -80,7 +81,7 @@ def check(out: VotedOut, swarm: SwarmId) -> str:
         if envelope.kind != KIND or (charge.stage, charge.member) != (out.stage, out.member):
             raise RemoteProtocolError("charge-of-another", out.member, 50)
         verify(envelope, swarm)
-    return words_of(charges)
+    return verdict_of(out)
 
 
 JudgesOf = Callable[[Charge], Collection[PeerId]]
@@ -152,8 +153,8 @@ class Charges:
 
     def verdict(
         self, stage: int, member: PeerId, judges_of: JudgesOf, now: float
-    ) -> list[Envelope]:
-        """Return the charges that expel a member; none if they are no majority.
+    ) -> Verdict | None:
+        """Return the verdict on a member; None: those that charge it are no majority.
 
         Args:
             stage: of the member.
@@ -168,7 +169,9 @@ class Charges:
             if author in members and now < one.at + COUNTS_S:
                 counting.append(one.envelope)
                 most = max(most, len(members))
-        return counting if 2 * len(counting) > most else []
+        if 2 * len(counting) <= most:
+            return None
+        return verdict_of(VotedOut(stage, member, tuple(counting)))
 
     def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:
         if about not in self._kept and len(self._kept) >= MAX_MEMBERS:

@@ -54,7 +54,7 @@ def drawn(
         closed: the digest that the step is closed with.
         stage: whose step it is.
         step: the step.
-        others: the other members of its plan that have counted anything in it.
+        others: the other members of its plan that have counted anything in it, or own a sum.
         budget: share of all contributions that the run wants to be audited.
     """
     shares = {peer: rate(budget, record) / len(others) for peer, record in others.items()}
@@ -63,35 +63,17 @@ def drawn(
     return min(hit, key=lambda peer: draws[peer] / shares[peer], default=None)
 
 
-def sum_drawn(
-    secret: bytes,
-    closed: bytes,
-    stage: int,
-    step: int,
-    owned: Mapping[PeerId, tuple[Record, Sequence[int]]],
-    budget: float,
-) -> tuple[PeerId, int] | None:
-    """Return the owner and the segment whose sum we make again; None: no segment.
-
-    Args:
-        secret: 32 bytes that only we know.
-        closed: the digest that the step is closed with.
-        stage: whose step it is.
-        step: the step.
-        owned: the other owners: what our audits of their sums came to, and their segments.
-        budget: share of all owners' sums of a step that the run wants to be checked.
-    """
-    key = blake2b(b"sums", digest_size=32, key=secret).digest()
-    others = {peer: record for peer, (record, _) in owned.items()}
-    peer = drawn(key, closed, stage, step, others, budget)
-    if peer is None:
+def segment_drawn(
+    secret: bytes, closed: bytes, stage: int, step: int, segments: Sequence[int]
+) -> int | None:
+    """Return the one of a drawn member's segments whose sum is made again; None: it owns none."""
+    if not segments:
         return None
-    segments = owned[peer][1]
-    which = int(_uniform(key, closed + b"segment", stage, step, peer) * len(segments))
-    return peer, segments[which]
+    which = _uniform(secret, closed + b"segment", stage, step, "")
+    return segments[int(which * len(segments))]
 
 
-def _uniform(secret: bytes, closed: bytes, stage: int, step: int, peer: PeerId) -> float:
+def _uniform(secret: bytes, closed: bytes, stage: int, step: int, what: str) -> float:
     """Return a number from 0 to 1 that cannot be foreseen without the secret."""
-    text = closed + f"|{stage}|{step}|{peer}".encode()
+    text = closed + f"|{stage}|{step}|{what}".encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=secret).digest(), "big") / 2**64

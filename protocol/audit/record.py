@@ -37,6 +37,7 @@ class Grade(Enum):
     REFUSED = "does not show what it has committed to"
     OTHER = "is not the one that it has signed"
     LIES = "is not what it should have computed"
+    SUMS = "agrees, but a sum that it broadcast is not that of the contributions"
 
 
 def grade(deviation: float, tolerance: float = TOLERANCE) -> Grade:
@@ -93,15 +94,17 @@ class Record:
         return self.suspected or (bool(self._newest) and self._newest[-1] is not Grade.AGREES)
 
     @property
-    def reason(self) -> Literal["lies", "other", "fails"]:
+    def reason(self) -> Literal["lies", "sums", "other", "fails"]:
         """The charge against a member that is not trusted."""
         if Grade.LIES in self._newest:
             return "lies"
+        if Grade.SUMS in self._newest:
+            return "sums"
         return "other" if Grade.OTHER in self._newest else "fails"
 
     def trusted(self) -> Answer:
         """Whether we do not charge the member with anything."""
-        for grade in (Grade.LIES, Grade.OTHER):
+        for grade in (Grade.LIES, Grade.SUMS, Grade.OTHER):
             if grade in self._newest:
                 return no(f"its contribution {grade.value}")
         strikes = [result for result in self._newest if result is not Grade.AGREES]

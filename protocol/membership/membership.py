@@ -59,6 +59,7 @@ from protocol.membership.view import (
 )
 from protocol.recovery.stored import STORED
 from protocol.token_bucket import TokenBucket
+from protocol.verdicts import Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
@@ -116,9 +117,9 @@ class Membership:
             lambda slot: self.records.seq(slot),
             per_step,
         )
-        self._out: set[PeerId] = set()
-        """Peers that a proof has convicted: their records and heartbeats are ignored."""
-        self.records = RecordStore(swarm, own, kinds, self._is_linked, self._out.__contains__)
+        self.verdicts = Verdicts()
+        """Who is out: their records and heartbeats are ignored."""
+        self.records = RecordStore(swarm, own, kinds, self._is_linked, self.verdicts.__contains__)
         self.gossip = Gossip(own, self.records)
         self.proves: Callable[[], Proves | None] = lambda: None
         """Returns whom work has proven to us; None while we have closed no step ourselves."""
@@ -258,14 +259,9 @@ class Membership:
         gone = list[MembershipEffect](self.roster.link_down(peer, reason, crashed=crashed))
         return [*gone, *(self._heartbeat(now) if self._is_known(peer) else [])]
 
-    def is_out(self, peer: PeerId) -> bool:
-        """Whether a proof has convicted a peer."""
-        return peer in self._out
-
     def expel(self, peer: PeerId, now: float) -> list[MembershipEffect]:
-        """Forget a convicted peer and its records, take no more of them, and tell all links at once
-        that we have lost it, so that rounds go on without it."""
-        self._out.add(peer)
+        """Forget a peer that is out and its records, and tell all links at once that we have lost
+        it, so that rounds go on without it."""
         self.contacts.expel(peer)
         effects: list[MembershipEffect] = []
         for held in self.records.drop_author(peer):

@@ -41,7 +41,6 @@ from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import SPOILT_TIMES, Wait
 from protocol.rounds.plans import (
     REFUSED,
-    Broadcast,
     blame_impostor,
     counts_all_once,
     in_sending_order,
@@ -221,11 +220,6 @@ class RoundMember:
     def received(self) -> int:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
-
-    @property
-    def sums(self) -> Sequence[Broadcast]:
-        """The sums of the promised attempt, in order; empty while one is missing."""
-        return () if self._plan is None else self._inbox.broadcasts(self._plan) or ()
 
     def spoilers(self) -> set[PeerId]:
         """Return the members of which we have refused something in this step."""

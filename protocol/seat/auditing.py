@@ -1,6 +1,6 @@
 """A seat's audits: it commits to its contributions, shows them to auditors, and audits others.
 
-Audited is a contribution, or the sum of one segment that its owner has broadcast.
+Audited is a contribution, and the sum of one segment that its author has broadcast.
 
 An auditor draws a member when it is Ready for the step, and tells the others (never the member)
 before it says so. They keep the version, too: if the auditor finds fault, they audit the same
@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocol import limits
-from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject
+from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject, SumSubject
 from protocol.audit.charges import (
     CHARGE,
     FEWEST,
@@ -31,8 +31,6 @@ from protocol.audit.charges import (
     Charge,
     Charges,
     Reason,
-    VotedOut,
-    words_of,
 )
 from protocol.audit.commitment import (
     envelope_of,
@@ -41,9 +39,8 @@ from protocol.audit.commitment import (
     statement_of,
     tensors_of,
 )
-from protocol.audit.draw import NEW_TIMES, drawn, sum_drawn
+from protocol.audit.draw import NEW_TIMES, drawn, segment_drawn
 from protocol.audit.record import Grade, Record
-from protocol.audit.second_sum import SecondSum, SumSubject, root_of_sum
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, rank, short
@@ -65,17 +62,17 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of, from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.rounds.plans import Broadcast, active, owner
+from protocol.rounds.plans import active, owner
 from protocol.seat.effects import (
     Audited,
     CommitTo,
     Contributions,
-    Convicted,
     SeatEffect,
     SignCharge,
 )
 from protocol.seat.showing import Showing
 from protocol.token_bucket import Rate, TokenBuckets
+from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -98,8 +95,6 @@ KEPT_STEPS: Final = 4
 """Steps that are kept so, at most."""
 STANDBY_S: Final = 60.0
 """How long a judge keeps a version for an audit of which it hears nothing."""
-SUMS: Final = 16
-"""Attempts of which the digests of all sums are kept."""
 WAITS_S: Final = 2.0
 """An audit's task waits so long for a worker that has nothing else to do."""
 TELL_AGAIN_S: Final = 3.0
@@ -133,9 +128,8 @@ class AuditTerms:
         coarse: whether the averaging codec loses anything.
         mixed: whether passes compute in few bits.
         charges: who charges whom.
-        records: what our audits of contributions came to, by stage and member.
-        sums: the same of our audits of sums.
-        expelled: members that majorities have expelled before our eyes.
+        records: what our audits came to, by stage and member.
+        verdicts: who is out, which all of this process share.
         plans: members of the plans that closed the newest steps, by stage, step and attempt.
         results: of our audits, by grade; ``void`` for those that came to nothing.
     """
@@ -146,37 +140,30 @@ class AuditTerms:
     swarm: SwarmId
     charges: Charges
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
-    sums: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
-    expelled: dict[tuple[int, PeerId], str] = field(default_factory=dict)
+    verdicts: Verdicts = field(default_factory=Verdicts)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
     results: Counter[str] = field(default_factory=Counter)
 
-    def restore(self, voted_out: Iterable[VotedOut], now: float) -> None:
-        """Take who was expelled before these terms began, with the charges: others of the stage may
-        not know all of them, and go on with the member unless somebody tells them again."""
-        for out in voted_out:
-            charges = [CHARGE.parse(one.body) for one in out.charges]
-            self.expelled[out.stage, PeerId(out.member)] = words_of(charges)
+    def share(self, verdicts: Verdicts, now: float) -> None:
+        """Go by these verdicts, and take the charges of earlier ones: others of the stage may not
+        know all of them, and go on with the member unless somebody tells them again."""
+        self.verdicts = verdicts
+        for out in verdicts.votes:
             self.charges.restore(out, now)
 
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""
         return self.records.setdefault((stage, peer), Record())
 
-    def record_of_sums(self, stage: int, peer: PeerId) -> Record:
-        """Return the record of a member's sums."""
-        return self.sums.setdefault((stage, peer), Record())
-
     def open_charges(self) -> dict[tuple[int, PeerId], list[PeerId]]:
         """Return who charges whom, where that has expelled nobody; not the charges of those who
         are expelled themselves."""
         found: dict[tuple[int, PeerId], list[PeerId]] = {}
-        out = {peer for _, peer in self.expelled}
         for kept in self.charges.all(-math.inf):
-            about, author = (kept.charge.stage, PeerId(kept.charge.member)), kept.envelope.signer
-            if about not in self.expelled and author not in out:
-                found.setdefault(about, []).append(PeerId(author))
+            member, author = PeerId(kept.charge.member), PeerId(kept.envelope.signer)
+            if member not in self.verdicts and author not in self.verdicts:
+                found.setdefault((kept.charge.stage, member), []).append(author)
         return found
 
 
@@ -184,7 +171,7 @@ class AuditTerms:
 class _Case:
     """What we audit, or keep a version for."""
 
-    subject: Subject | SumSubject
+    subject: Subject
     role: Role
     auditor: PeerId
     others: tuple[PeerId, ...]
@@ -195,8 +182,8 @@ class _Case:
     called: bool = False
     """Whether the auditor has found fault."""
     usual: float = 0.0
-    """The norm that the segment has had lately, if a sum is audited."""
-    audit: Audit | SecondSum | None = None
+    """The norm that the segment has had lately whose sum is made again."""
+    audit: Audit | None = None
 
 
 class Auditing:
@@ -220,9 +207,6 @@ class Auditing:
     ) -> None:
         self._place, self._terms, self._era, self._judges = place, terms, era, judges
         self._commitments = commitments
-        self._sums: dict[tuple[int, int], dict[int, tuple[PeerId, bytes]]] = {}
-        """Owners and digests of the sums of the newest attempts, by step and attempt, then by
-        segment."""
         self._drawn: tuple[int, PeerId | None, int | None] = (-1, None, None)
         """The step that we drew for last, whom we drew, and of whose segments the sum."""
         self._notice: tuple[PeerId, AuditNotice] | None = None
@@ -415,73 +399,56 @@ class Auditing:
         of = Charge(plan.stage, member, plan.step, plan.attempt, said.root, "other")
         return self._charge(member, of, said.root, "other")
 
-    def ready(self, plan: Plan, digest: bytes, sums: Sequence[Broadcast]) -> list[SeatEffect]:
-        """We are about to be Ready: draw whether a contribution or a sum is audited, and tell the
-        judges.
+    def ready(self, plan: Plan, digest: bytes) -> list[SeatEffect]:
+        """We are about to be Ready: draw whether a member is audited, and tell the judges.
 
         Args:
             plan: the plan that we follow.
             digest: for which we are Ready.
-            sums: of all segments that have elements, in order.
         """
         me, terms, step = self._place.me, self._terms, plan.step
         counts = self._counts(plan)
         if terms is None or me not in counts or len(counts) < 2:
             return []
-        self._sums[step, plan.attempt] = {
-            i: (owner(plan, i) or me, sent.digest)
-            for i, sent in zip(active(plan), sums, strict=True)
-        }
-        while len(self._sums) > SUMS:
-            del self._sums[next(iter(self._sums))]
         if self._drawn[0] != step:
             self._drawn = step, None, None
-            if self._case is None or self._gives_way(self._case):
-                self._drawn = step, *self._draw(plan, digest, terms)
-        _, member, segment = self._drawn
-        if member is None or not self._can_be_audited(plan, member, segment):
+            if self._case is None or self._is_waiting(self._case):
+                self._drawn = step, self._draw(plan, digest, terms), None
+        member = self._drawn[1]
+        if member is None:
+            return []
+        segments = self._owned(plan, member)
+        segment = segment_drawn(terms.secret, digest, plan.stage, step, segments)
+        self._drawn = step, member, segment
+        if not self._can_be_audited(plan, member, segment):
             return []
         notice = AuditNotice(plan.stage, step, plan.attempt, member, segment)
         return [Send(peer, notice) for peer in counts if peer not in (me, member)]
 
-    def _draw(
-        self, plan: Plan, digest: bytes, terms: AuditTerms
-    ) -> tuple[PeerId | None, int | None]:
-        """Draw a contribution, or else a sum, of the other members."""
-        me, stage, step = self._place.me, plan.stage, plan.step
-        counting = [peer for peer, counted in self._counts(plan).items() if peer != me and counted]
-        others = {peer: terms.record(stage, peer) for peer in counting}
-        who = drawn(terms.secret, digest, stage, step, others, terms.budget)
-        busy = self._case is not None and not self._is_waiting(self._case)
-        if who is not None or busy or self._noticed(plan):
-            return who, None
-        segments: dict[PeerId, list[int]] = {}
-        for i, (peer, _) in self._sums[step, plan.attempt].items():
-            segments.setdefault(peer, []).append(i)
-        owned = {
-            peer: (terms.record_of_sums(stage, peer), of)
-            for peer, of in segments.items()
-            if peer != me
+    def _draw(self, plan: Plan, digest: bytes, terms: AuditTerms) -> PeerId | None:
+        """Draw one of the other members that have contributed anything, or broadcast a sum."""
+        stage = plan.stage
+        others = {
+            peer: terms.record(stage, peer)
+            for peer, counted in self._counts(plan).items()
+            if peer != self._place.me and (counted or self._owned(plan, peer))
         }
-        return sum_drawn(terms.secret, digest, stage, step, owned, terms.budget) or (None, None)
+        return drawn(terms.secret, digest, stage, plan.step, others, terms.budget)
+
+    def _owned(self, plan: Plan, member: PeerId) -> list[int]:
+        """Return the segments of an attempt whose sums a member has broadcast."""
+        return [i for i in active(plan) if owner(plan, i) == member]
 
     def _can_be_audited(self, plan: Plan, member: PeerId, segment: int | None) -> bool:
-        """Whether this attempt has the contribution or the sum that was drawn or announced."""
+        """Whether this attempt has the contribution and the sum that were drawn or announced."""
         if self._commitments.missing(plan):
             return False
         if segment is None:
             return bool(self._counts(plan).get(member))
-        known = self._sums.get((plan.step, plan.attempt), {}).get(segment)
-        return known is not None and known[0] == member
+        return segment in self._owned(plan, member)
 
     def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
-        """Another member audits this step's contribution of a third one, or its sum: judges are
-        needed for contributions first."""
-        if self._notice is not None and message.segment is not None:
-            known = self._notice[1]
-            same = (known.step, known.attempt) == (message.step, message.attempt)
-            if same and known.segment is None:
-                return []
+        """Another member audits this step's contribution of a third one."""
         if self._heeds(sender):
             self._notice = sender, message
         return []
@@ -518,51 +485,27 @@ class Auditing:
         auditor, (step, member, segment) = me, self._drawn
         if step != plan.step:
             member = None
-        if self._case is not None and not self._is_of_a_sum(self._case):
+        if self._case is not None:
             if member is None or not self._is_waiting(self._case):
                 return []
             self._case = None  # our own draw comes before the word of another auditor
-        effects: list[SeatEffect] = []
-        if self._notice is not None and self._noticed(plan):
-            sender, notice = self._notice
-            if member is not None and segment is not None and notice.segment is None:
-                effects += self._give_way(plan, member, counts)
-                member = None
-            if member is None:
-                role, auditor = "judge", sender
-                member, segment = PeerId(notice.member), notice.segment
+        if member is None and self._notice is not None and self._noticed(plan):
+            auditor, notice = self._notice
+            role, member, segment = "judge", PeerId(notice.member), notice.segment
         if member is None or member == me or auditor not in counts:
-            return effects
+            return []
         if not self._can_be_audited(plan, member, segment):
-            return effects
-        if self._case is not None and segment is not None:
-            return effects
-        if self._case is not None:
-            effects += self._over(self._case, None, "a contribution is audited first", now)
-        of = self._subject(plan, member) if segment is None else self._sum(plan, segment)
-        others = tuple(peer for peer in counts if peer not in (me, member))
-        self._case = _Case(of, role, auditor, others)
-        if isinstance(of, SumSubject):
-            return [*effects, Compute(UsualNormTask(of.step, of.bounds, of.segment))]
-        return [*effects, Compute(KeepVersionTask(plan.step))]
+            return []
+        of = self._subject(plan, member, segment)
+        self._case = _Case(of, role, auditor, tuple(p for p in counts if p not in (me, member)))
+        tasks = [Compute(KeepVersionTask(plan.step))]
+        if segment is None:
+            return [*tasks]
+        return [Compute(UsualNormTask(of.step, of.bounds, segment)), *tasks]
 
     def _is_waiting(self, case: _Case) -> bool:
         """Whether we are a judge that has not been called: it may never be."""
         return case.role == "judge" and not case.called
-
-    def _gives_way(self, case: _Case) -> bool:
-        return self._is_waiting(case) or self._is_of_a_sum(case)
-
-    def _is_of_a_sum(self, case: _Case) -> bool:
-        """Whether a case gives way to the audit of a contribution: it is the check of a sum, and no
-        auditor that has found fault waits for us."""
-        return isinstance(case.subject, SumSubject) and not case.called
-
-    def _give_way(self, plan: Plan, member: PeerId, counts: Collection[PeerId]) -> list[SeatEffect]:
-        """Another member audits a contribution, which needs judges more than our own draw of a sum
-        needs us: say that nothing comes of ours."""
-        nothing = AuditResult(plan.stage, plan.step, plan.attempt, member, agrees=True)
-        return [Send(peer, nothing) for peer in counts if peer not in (self._place.me, member)]
 
     def on_result(self, sender: PeerId, message: AuditResult, now: float) -> list[SeatEffect]:
         """The auditor has come to a result: judge it if it has found fault."""
@@ -591,9 +534,7 @@ class Auditing:
         if message.name == "commitment":
             return []
         if message.name == "list":
-            if not isinstance(audit := case.audit, Audit):
-                return []
-            return self._perform(audit.listed(digest, now), now)
+            return self._perform(case.audit.listed(digest, now), now)
         whose = sender if message.of is None else message.of
         key = PayloadKey(of.step, message.name, message.item, of.attempt, whose)
         if not case.audit.waits_for(key):
@@ -605,20 +546,23 @@ class Auditing:
         case = self._case
         if case is None or case.subject.step != task.step:
             return []
+        if isinstance(task, UsualNormTask) and not outcome.error:
+            case.usual = outcome.sq_norm
+            return []
         if isinstance(task, KeepVersionTask | UsualNormTask):
             if outcome.error:  # we have not seen the sum before, or have no memory for the copy
                 return self._over(case, None, "the version could not be kept", now)
-            case.kept, case.until, case.usual = True, now + STANDBY_S, outcome.sq_norm
+            case.kept, case.until = True, now + STANDBY_S
             return self._begin(now)
         if case.audit is None:
             return []
         if outcome.error:
             return self._perform(case.audit.not_computed(outcome.error), now)
-        if isinstance(case.audit, SecondSum):
-            return self._perform(case.audit.compared(outcome.apart[0]), now)
+        if isinstance(task, SumAgainTask):
+            return self._perform(case.audit.summed(outcome.apart[0]), now)
         if isinstance(task, RecomputeTask):
             return self._perform(case.audit.recomputed(*outcome.apart, now), now)
-        return self._perform(case.audit.compared(*outcome.apart), now)
+        return self._perform(case.audit.compared(*outcome.apart, now), now)
 
     def work(self, *, idle: bool, now: float) -> list[SeatEffect]:
         """Give the worker the next task, if it is idle or the task has waited long enough."""
@@ -657,9 +601,7 @@ class Auditing:
         terms, member = self._terms, PeerId(charge.member)
         if terms is None or charge.stage != self._place.stage:
             return
-        of_sum = charge.reason == "sums"
-        record = (terms.record_of_sums if of_sum else terms.record)(charge.stage, member)
-        record.suspected = True
+        terms.record(charge.stage, member).suspected = True
 
     def verdicts(self, now: float) -> list[SeatEffect]:
         """Return the members that majorities of their stages have charged by now, once each."""
@@ -668,16 +610,14 @@ class Auditing:
             return []
         effects: list[SeatEffect] = []
         for stage, member in terms.charges.charged(now):
-            if (stage, member) in terms.expelled or abs(stage - self._place.stage) > 1:
+            if member in terms.verdicts or abs(stage - self._place.stage) > 1:
                 continue
-            found = terms.charges.verdict(stage, member, self._judges_at, now)
-            if not found:
+            verdict = terms.charges.verdict(stage, member, self._judges_at, now)
+            if verdict is None or not terms.verdicts.add(verdict):
                 continue
-            words = words_of([CHARGE.parse(one.body) for one in found])
-            terms.expelled[stage, member] = words
             self._again.pop(member, None)
-            effects.append(Convicted(stage, member, words, tuple(found)))
-            for envelope in found:  # some may not have got all of them
+            effects.append(verdict)
+            for envelope in verdict.charges:  # some may not have got all of them
                 effects += self._tell_near(envelope, but=member)
         return effects
 
@@ -693,7 +633,7 @@ class Auditing:
         return author in self._judges_at(charge)
 
     def _charge(
-        self, member: PeerId, of: Subject | SumSubject | Charge, root: bytes, reason: Reason
+        self, member: PeerId, of: Subject | Charge, root: bytes, reason: Reason
     ) -> list[SeatEffect]:
         terms = self._terms
         if terms is None or member == self._place.me:
@@ -801,23 +741,16 @@ class Auditing:
         return of and notice.member not in (sender, self._place.me)
 
     def _sum(self, plan: Plan, segment: int) -> SumSubject:
-        """Return a segment of another member; all commitments are here, for we are Ready."""
-        step, attempt, members = plan.step, plan.attempt, [PeerId(m.peer) for m in plan.members]
-        peer, digest = self._sums[step, attempt][segment]
-        said = [self._commitments.of(member, step, attempt) for member in members]
+        """Return a sum of another member; all commitments are here, for we are Ready."""
+        members = [PeerId(m.peer) for m in plan.members]
+        said = [self._commitments.of(member, plan.step, plan.attempt) for member in members]
         return SumSubject(
-            member=peer,
-            stage=plan.stage,
-            step=step,
-            attempt=attempt,
             segment=segment,
-            root=root_of_sum(segment, digest),
-            bounds=tuple(plan.bounds),
             parts=tuple((m, c.segments[segment]) for m, c in zip(members, said, strict=True) if c),
             microbatches=tuple(count_of(m.counted) for m in plan.members),
         )
 
-    def _subject(self, plan: Plan, member: PeerId) -> Subject:
+    def _subject(self, plan: Plan, member: PeerId, segment: int | None) -> Subject:
         said = self._commitments.of(member, plan.step, plan.attempt)
         return Subject(
             member=member,
@@ -832,6 +765,7 @@ class Auditing:
             tensors=self._tensors,
             coarse=self._terms is not None and self._terms.coarse,
             mixed=self._terms is not None and self._terms.mixed,
+            sum=None if segment is None else self._sum(plan, segment),
         )
 
     def _begin(self, now: float) -> list[SeatEffect]:
@@ -839,16 +773,13 @@ class Auditing:
         case = self._case
         if case is None or not case.kept or (case.role == "judge" and not case.called):
             return []
-        if isinstance(case.subject, SumSubject):
-            case.audit = SecondSum(case.subject, self._place.me, case.usual, now)
-            return self._perform(case.audit.begin(), now)
-        case.audit = Audit(case.subject, now)
+        case.audit = Audit(case.subject, self._place.me, case.usual, now)
         return self._feed(now)
 
     def _feed(self, now: float) -> list[SeatEffect]:
         """Give the audit the member's commitment, if it is here and signed."""
         case, terms = self._case, self._terms
-        if case is None or not isinstance(case.audit, Audit) or terms is None or case.audit.root:
+        if case is None or case.audit is None or terms is None or case.audit.root:
             return []
         of = case.subject
         said = self._commitments.of(of.member, of.step, of.attempt)
@@ -912,13 +843,11 @@ class Auditing:
         of, terms = case.subject, self._terms
         if terms is None:
             return []
-        of_sum = isinstance(of, SumSubject)
-        record = (terms.record_of_sums if of_sum else terms.record)(of.stage, of.member)
+        record = terms.record(of.stage, of.member)
         record.note(grade)
         if record.trusted():
             return []
-        lies = of_sum and record.reason == "lies"
-        effects = self._charge(of.member, of, root, "sums" if lies else record.reason)
+        effects = self._charge(of.member, of, root, record.reason)
         if effects and len(case.others) + 2 < FEWEST:
             words = f"{short(of.member)} and we are alone in stage {of.stage}: nobody can decide"
             effects.append(Explain("round", words, "warning"))

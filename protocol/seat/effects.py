@@ -23,7 +23,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
-from protocol.wire.fields import Envelope
+from protocol.verdicts import Verdict
 from protocol.wire.messages import Commitment
 
 
@@ -59,16 +59,6 @@ class SignCharge:
 
     kind: str
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Convicted:
-    """A majority of a stage has charged one of its members: it is out."""
-
-    stage: int
-    member: PeerId
-    words: str
-    charges: tuple[Envelope, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +109,7 @@ SeatEffect = (
     | HeldOutLoss
     | CommitTo
     | SignCharge
-    | Convicted
+    | Verdict
     | Contradicted
     | Contributions
     | Audited

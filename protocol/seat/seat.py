@@ -75,7 +75,6 @@ from protocol.seat.early_messages import EarlyMessages, RoundMessage
 from protocol.seat.effects import (
     AgreedOn,
     CommitTo,
-    Convicted,
     KeepMet,
     SeatEffect,
     Serving,
@@ -98,6 +97,7 @@ from protocol.seat.routing import (
 )
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
+from protocol.verdicts import Verdict, Verdicts
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -256,6 +256,7 @@ class Seat:
         self.standing = Standing(
             place,
             touch,
+            audits.verdicts if audits else Verdicts(),
             self.pipeline.owed_for,
             self.pipeline.overdue,
             self._spoilers,
@@ -269,8 +270,6 @@ class Seat:
         self._obstruction = Obstruction()
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
-        for (stage, peer), why in (audits.expelled if audits else {}).items():
-            self.standing.expel(peer, stage, why, 0.0)
         self._aside = self.standing.aside()
         self._handlers = self._routed()
 
@@ -826,7 +825,7 @@ class Seat:
         plan = self.member.plan_followed
         if plan is None or ready.digest == REFUSED:
             return []
-        return self.auditing.ready(plan, ready.digest, self.member.sums)
+        return self.auditing.ready(plan, ready.digest)
 
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
@@ -843,15 +842,15 @@ class Seat:
             case _:
                 return [effect]
 
-    def _expel(self, out: Convicted, now: float) -> list[SeatEffect]:
+    def _expel(self, out: Verdict, now: float) -> list[SeatEffect]:
         """A majority of a stage wants one of its members out."""
-        if out.member == self.place.me:
+        if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.standing.expel(out.member, out.stage, out.words, now)]
-        if self.standing.is_out(out.member) and self.member.expelled(out.member):
-            words = f"step {self.step}: what {short(out.member)} contributed is taken out"
-            said.append(Explain("round", words, "warning", (out.member,)))
+        said: list[SeatEffect] = [*self.standing.keep_out(now)]
+        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
+            words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
+            said.append(Explain("round", words, "warning", (out.culprit,)))
         return [*said, *self._take_view(now)]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -998,7 +997,7 @@ class Seat:
                 pending += self._set_aside(effect, now)
                 at_rest = False
             else:
-                if isinstance(effect, Convicted):
+                if isinstance(effect, Verdict):
                     pending += self._expel(effect, now)
                 outward += self._audited(effect, now)
             if not pending and not at_rest:

@@ -52,6 +52,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Touch
+from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 
 ASIDE_S: Final = 60.0
@@ -130,6 +131,7 @@ class Standing:
     Args:
         place: where this replica stands.
         touch: our contacts; None in worlds in which all peers are in touch.
+        verdicts: who is out.
         owed_for: by peer, for how many seconds it has had our work and brought nothing.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
@@ -141,6 +143,7 @@ class Standing:
         self,
         place: Place,
         touch: Touch | None,
+        verdicts: Verdicts,
         owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
         overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
         spoilers: Callable[[], Collection[PeerId]] = lambda: (),
@@ -149,11 +152,9 @@ class Standing:
     ) -> None:
         self._least, self._needs = least, needs
         self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
-        self._place, self._touch = place, touch
+        self._place, self._touch, self._verdicts = place, touch, verdicts
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
-        self._expelled: dict[PeerId, tuple[int, str]] = {}
-        """Members that are out for good, with their stage and why."""
         self._disputes: dict[Pair, float] = {}
         """Since when two siblings cannot work together, as at least one of them says."""
         self._where: dict[Pair, int] = {}
@@ -183,7 +184,8 @@ class Standing:
 
     def is_out(self, peer: PeerId) -> bool:
         """Whether a majority of our stage has expelled a peer."""
-        return peer in self._expelled and self._expelled[peer][0] == self._place.stage
+        verdict = self._verdicts.of(peer)
+        return verdict is not None and verdict.stage == self._place.stage
 
     def without(self, view: SwarmView) -> SwarmView:
         """Return the view without those set aside, in all their stages: only one that would be left
@@ -264,29 +266,25 @@ class Standing:
             return []
         return self._put(peer, stages[-1], why, now)
 
-    def expel(self, peer: PeerId, stage: int, why: str, now: float) -> list[Explain]:
-        """Set a member of a ``stage`` aside for good, from ``now`` on."""
-        self._expelled[peer] = stage, why
-        while len(self._expelled) > MAX_PEERS:
-            del self._expelled[next(iter(self._expelled))]
-        return self._keep_out(now)
-
-    def _keep_out(self, now: float) -> list[Explain]:
-        """Set those aside that are out, where their stage has anybody else."""
+    def keep_out(self, now: float) -> list[Explain]:
+        """Set those aside for good that stages near ours have voted out, where their stage has
+        anybody else."""
         said: list[Explain] = []
-        for peer, (stage, why) in self._expelled.items():
-            there = any(r.peer == peer for r in self._view.serving(stage))
+        for verdict in self._verdicts.voted:
+            peer, stage = verdict.culprit, verdict.stage
+            if stage is None or not any(r.peer == peer for r in self._view.serving(stage)):
+                continue
             known = self._aside.get(peer)
-            if not there or (known is not None and known.until == math.inf):
+            if known is not None and known.until == math.inf:
                 continue
             if known is not None:
                 said += self._back(peer, now, "it is out for good now")
-            said += self._put(peer, stage, why, now, for_good=True)
+            said += self._put(peer, stage, verdict.words, now, for_good=True)
         return said
 
     def tick(self, now: float) -> list[Explain]:
         """Settle what is due, and let back whose time is over."""
-        said: list[Explain] = self._keep_out(now) if self._expelled else []
+        said = self.keep_out(now)
         for peer in [p for p, aside in self._aside.items() if aside.until <= now]:
             if self._left_behind(peer):
                 self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)

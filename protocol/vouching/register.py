@@ -6,7 +6,7 @@ of the expelled member, which shows that its signer may do it, so that it counts
 told, whether or not its author is still there. It holds for the rest of the run.
 
 State: our chain, the chains of the members that we have met, and the expulsions, all bounded. No
-I/O here; the driver keeps ``Kept`` on disk.
+I/O here; the driver keeps ``KeptRegister`` on disk.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unk
     proof: Hash32
 
 
-class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class KeptRegister(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state of one swarm's register, as kept on disk."""
 
     chain: _Links = ()
@@ -102,9 +102,9 @@ class Register:
     """
 
     def __init__(
-        self, signer: Signer, founder: PeerId, swarm: SwarmId, kept: Kept | None = None
+        self, signer: Signer, founder: PeerId, swarm: SwarmId, kept: KeptRegister | None = None
     ) -> None:
-        kept = Kept() if kept is None else kept
+        kept = KeptRegister() if kept is None else kept
         self._signer, self._founder, self._swarm = signer, founder, swarm
         self.chain: Chain = ()
         self.tickets, self._redeemed = kept.tickets, kept.redeemed
@@ -131,9 +131,9 @@ class Register:
         return self._founder
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> KeptRegister:
         """The state that the driver keeps on disk."""
-        return Kept(self.chain, self.expulsions, self.tickets, self._redeemed)
+        return KeptRegister(self.chain, self.expulsions, self.tickets, self._redeemed)
 
     @property
     def expulsions(self) -> tuple[Expulsion, ...]:

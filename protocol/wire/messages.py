@@ -422,15 +422,15 @@ class Commitment(Wire, frozen=True):
 
 
 class AuditNotice(Wire, frozen=True):
-    """The sender audits this contribution of ``member``; sent to the other members of the plan
-    before the sender is Ready, so that they keep the version, too."""
+    """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
+    of the plan before the sender is Ready, so that they keep the version, too."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
     member: PeerText
     segment: SegmentIndex | None = None
-    """Audited is the sum of this segment, which the member owns; None: its contribution."""
+    """Whose sum is made again; None: the member owns none."""
     era: Era = 0
 
 

@@ -47,6 +47,16 @@ class Proof(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     second: Envelope
 
 
+class VotedOut(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member that its stage has expelled, with the charges of a majority."""
+
+    stage: StageIndex
+    member: PeerText
+    charges: Annotated[
+        tuple[Envelope, ...], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
+    ]
+
+
 class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A replica's report on one stage it holds."""
 

@@ -45,6 +45,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client.cli.founding.presets import PRESETS
+from client.compute import s8
 from client.compute.codec import decode, encode
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
@@ -55,7 +56,6 @@ from client.compute.requests import (
     Backward,
     Contribute,
     DecodeSum,
-    Drop,
     Forward,
     ForwardBackward,
     OpenStage,
@@ -209,17 +209,17 @@ def codec(asked: argparse.Namespace) -> Found:
     fetched["seal"] = timed("cpu", lambda: seal(payload), 5)
     fetched["check the seal"] = timed("cpu", lambda: check_seal(payload), 5)
     if asked.device != "cpu":
-        from client.compute import device_s8
+        chunk = s8.chunk_of(numbers.device)
 
         def encode_there() -> None:
-            for _ in device_s8.encode(numbers, None, rotated=False):
+            for _ in s8.encode(numbers, None, rotated=False, chunk=chunk):
                 pass
 
         fetched["encode there"] = timed(asked.device, encode_there)
         body = torch.frombuffer(bytearray(payload), dtype=torch.uint8)[-len(numbers) * 6 * 130 :]
         there = body.to(asked.device)
         fetched["decode there"] = timed(
-            asked.device, lambda: device_s8.decode(there, copied, None, rotated=False)
+            asked.device, lambda: s8.decode(there, copied, None, rotated=False, chunk=chunk)
         )
     rate = {name: numbers.nbytes / seconds / 1e9 for name, seconds in fetched.items()}
     return {
@@ -537,7 +537,9 @@ def _pipelined(
         named: Any = {"step": worker.replica.version, "microbatch": number}
         worker.executor.execute(Forward(**named), [given], answer)
         worker.executor.execute(Backward(**named), [gradient, given], answer)
-    worker.executor.execute(Drop(microbatches=[0]), [], answer)  # answered after all others
+    worker.executor.execute(
+        Probe(sizes=[], device=asked.device), [], answer
+    )  # answered after all others
     sync(asked.device)
     taken = time.perf_counter() - began
     if len(answers) != 2 * one.microbatches + 1:
@@ -738,7 +740,6 @@ def faults(asked: argparse.Namespace) -> Found:
         told["out of memory"] = str(reply)[:400]
         del hold
         told["state is unchanged"] = worker.replica.state_hash() == before
-        worker.ask(Drop(microbatches=[0]))
         small = replace(large, sequences=512)
         reply, _ = worker.ask(ForwardBackward(step=0, microbatch=1, tokens=small.sample(1)))
         told["afterwards"] = str(reply)[:300]

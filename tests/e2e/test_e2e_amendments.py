@@ -115,14 +115,14 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
         in_state(member, members, "done")
     losses.until(6, members)
 
-    stranger = volunteer(members[1].home, "extend", "--steps", "12", "--yes")
+    stranger = volunteer(members[1].home, "amend", "--steps", "12", "--yes")
     assert stranger.returncode == ExitCode.REFUSED
     assert "only the founder" in stranger.stderr
-    few = volunteer(members[0].home, "extend", "--steps", "6", "--yes")
+    few = volunteer(members[0].home, "amend", "--steps", "6", "--yes")
     assert few.returncode != 0
     assert "has done 6 steps" in few.stderr
 
-    told = parsed(volunteer(members[0].home, "extend", "--steps", "12", "--yes", "--json"))
+    told = parsed(volunteer(members[0].home, "amend", "--steps", "12", "--yes", "--json"))
     assert told["told"]
     assert told["amendment"]["words"] == "the run is extended from 6 to 12 steps"
     for member in members:
@@ -159,7 +159,7 @@ def test_what_is_signed_offline_is_told_at_the_next_start_and_to_newcomers(
 ) -> None:
     swarm, home = found(folder, "volunteer-1", _run(steps=6)), folder / "volunteer-1"
     SwarmStore(home_folders(home).swarms).remember(swarm)
-    told = parsed(volunteer(home, "extend", "--steps", "9", "--yes", "--json"))
+    told = parsed(volunteer(home, "amend", "--steps", "9", "--yes", "--json"))
     assert not told["told"]
     members = _start(processes, 2)
     for member in members:

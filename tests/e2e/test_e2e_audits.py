@@ -121,9 +121,9 @@ def _everybody_can_see_why(folder: Path, honest: list[Member], liar: str, why: s
     """The commands say who was expelled and why, and the evidence holds."""
     home, evidence = folder / "honest-1", folder / "evidence"
     _audits_are_counted(home, honest)
-    lines = volunteer(home, "peers").stdout.splitlines()
+    lines = volunteer(home, "status", "peers").stdout.splitlines()
     assert any("contributions audited today" in line for line in lines)
-    trust = {one["peer"]: one for one in parsed(volunteer(home, "peers", "--json"))["trust"]}
+    trust = {one["peer"]: one for one in parsed(volunteer(home, "status", "--json"))["trust"]}
     assert {one["standing"] for one in trust.values()} == {"proven", "expelled"}
     assert trust[liar]["standing"] == "expelled"
     assert why in trust[liar]["words"]

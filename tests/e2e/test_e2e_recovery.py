@@ -14,7 +14,8 @@ from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.checkpoints import CheckpointFolder
-from client.store.company import load_company
+from client.store.persisted import Persisted
+from client.store.records import COMPANY, Companions
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
@@ -127,7 +128,9 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     Each has written down that the other was there. Both together may still have a version newer by
     one interval: a member that is back waits for it only 15 s.
     """
-    known = all(load_company(folder) for folder in _folders(members, swarm))
+    known = all(
+        Persisted(folder / COMPANY, Companions).peek() for folder in _folders(members, swarm)
+    )
     return True if known and _saved(members, swarm) >= SELDOM else None
 
 

@@ -108,7 +108,7 @@ def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
         shell.press("d")
         shell.wait_for("CODE 0")
         pid = _state(home, "training").pid
-        shell.type("clear; volunteer stop; echo CODE $?")
+        shell.type("clear; volunteer finish --yes --wait-s 0; echo CODE $?")
         wait_for(lambda: None if psutil.pid_exists(pid) else True, "the volunteer has left")
     finally:
         shell.close()

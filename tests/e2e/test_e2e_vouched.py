@@ -93,7 +93,7 @@ def club(folder: Path) -> Iterator[Club]:
 
 def _here(club: Club, names: list[str], seen_by: str) -> bool | None:
     """Whether all of these are members that are linked with one of them."""
-    listed = parsed(volunteer(club.home(seen_by), "members", "--json"))["members"]
+    listed = parsed(volunteer(club.home(seen_by), "status", "members", "--json"))["members"]
     here = {one["peer"] for one in listed if one["linked"]}
     return True if here >= {club.peer(name) for name in names} else None
 
@@ -145,7 +145,7 @@ def test_members_invite_and_expel_while_the_swarm_trains(folder: Path, club: Clu
 
     before = max(club.step("founder"), club.step("good"))
     wait_for(lambda: club.step("good") > before + 3 or None, "the rest to train on")
-    listed = parsed(volunteer(club.home("good"), "members", "--json"))["members"]
+    listed = parsed(volunteer(club.home("good"), "status", "members", "--json"))["members"]
     out = {one["peer"]: one["reason"] for one in listed if one["expelled_by"]}
     assert out == {friend: "sends noise", guest: "sends noise"}, "the reason reaches everybody"
 

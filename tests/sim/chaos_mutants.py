@@ -20,7 +20,7 @@ import pytest
 from client.lab.simulate.chaos import schedule
 from protocol import limits
 from protocol.answer import YES
-from protocol.audit.charges import Charges
+from protocol.audit.charges import Charges, verdict_of
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
@@ -36,6 +36,8 @@ from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
 from protocol.seat.probation import Probation
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
+from protocol.wire.parts import VotedOut
 
 Patch = pytest.MonkeyPatch
 
@@ -285,15 +287,16 @@ def follows_one_when_nothing_goes_on(patch: Patch) -> None:
 
 def expels_on_one_word(patch: Patch) -> None:
     """One member of a stage that charges another one expels it."""
-    patch.setattr(
-        Charges,
-        "verdict",
-        lambda self, stage, member, _, now, *__: [
-            one.envelope
-            for one in self.all(now)
-            if (one.charge.stage, one.charge.member) == (stage, member)
-        ],
-    )
+
+    def verdict(
+        self: Charges, stage: int, member: PeerId, judges_of: object, now: float
+    ) -> Verdict | None:
+        about = stage, member
+        said = [one for one in self.all(now) if (one.charge.stage, one.charge.member) == about]
+        charges = tuple(one.envelope for one in said)
+        return verdict_of(VotedOut(stage, member, charges)) if charges else None
+
+    patch.setattr(Charges, "verdict", verdict)
 
 
 MUTANTS = (

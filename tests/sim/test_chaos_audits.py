@@ -32,8 +32,7 @@ def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", usual(2, [0, 8, 4, 2]))
 def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
-    """Of seeds 0 to 13 the slowest needed 21 steps; in 3, 5, 9, 10 and 11 whole stages are lost
-    before."""
+    """Of seeds 0 to 13 the slowest needed ten steps."""
     world, violation = run_once(calm(seed, "sums"))
     assert not violation
     assert not world.audits.undiscovered

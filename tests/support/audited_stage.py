@@ -288,7 +288,7 @@ class AuditedStage:
         """Have a replica audit what the first one shows."""
         self._set_threads(auditor)
         of = replace(shown.of, held=self._held(shown.segments, auditor))
-        audit, done = Audit(of, 0.0), Audited()
+        audit, done = Audit(of, PeerId("auditor"), 0.0, 0.0), Audited()
         pending = deque(audit.committed(shown.statement, 0.0))
         while pending:
             pending += self._perform(audit, pending.popleft(), shown, done, self.members[auditor])
@@ -329,7 +329,7 @@ class AuditedStage:
                     return audit.not_computed(reply.kind)
                 done.seconds += reply.seconds
                 done.compared = reply
-                return audit.compared(reply.deviation, reply.along)
+                return audit.compared(reply.deviation, reply.along, 0.0)
             case Judged(_, _, grade, words):
                 done.grade, done.words = grade, words
         return []

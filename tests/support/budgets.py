@@ -34,7 +34,6 @@ EXPECTED_SKIPS = (
     "peft is not installed",
     "wandb is not installed",
     "trackio is not installed",
-    "TEST_LM_EVAL_PYTHON names no interpreter",
     "TEST_LLAMA_CPP_PYTHON names no interpreter",
     "this machine has no IPv6",
     "npm's registry cannot be reached",

@@ -29,7 +29,9 @@ MODELS = {
     "mixtral": ModelSpec("llama", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)),
 }
 MODELS["gpt-2"] = replace(MODELS["gpt"], bias=True, gelu="new")
-MODELS["lora"] = replace(MODELS["llama"], lora=Lora(4, 8.0, ("q_proj", "v_proj", "up_proj")))
+MODELS["lora"] = replace(
+    MODELS["llama"], lora=Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj"))
+)
 OPTIMIZER = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, beta2=0.95)
 
 

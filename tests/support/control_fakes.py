@@ -10,7 +10,7 @@ from client.control.matches import (
     StageMatch,
     StewardshipView,
 )
-from client.control.methods import Impossible
+from client.control.methods import EventBatch, Impossible
 from client.control.snapshot import (
     Amended,
     Counters,
@@ -27,7 +27,7 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import HeldOutPoint, StepPoint
+from client.control.updates import Curve, StepPoint
 from client.events import Entry, LogLine
 from protocol.amendments.changes import Changes
 
@@ -169,17 +169,16 @@ class FakeProvider:
         entries = (Entry(seq, float(seq), line) for seq in range(1, event_count + 1))
         self._events = [EventView.of(entry) for entry in entries]
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
         return example_snapshot(paused=self.paused)
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
-        detail = Explanation(time=1.0, level="debug", words="a detail")
-        return example_matches(explanations=[detail]) if everything else example_matches()
+    def matches(self) -> MatchesSnapshot:
+        return example_matches()
 
-    def events(self, since: int) -> list[EventView]:
-        return [event for event in self._events if event.seq > since]
+    def events(self, since: int = 0) -> EventBatch:
+        return EventBatch.of([event for event in self._events if event.seq > since], since)
 
     def stop(self) -> None:
         self.stops += 1
@@ -188,11 +187,8 @@ class FakeProvider:
         self.stop()
         return example_snapshot().leaving
 
-    def held_out(self, points: int) -> list[HeldOutPoint]:
-        return []
-
-    def history(self, points: int) -> list[StepPoint]:
-        return [StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:]
+    def history(self, points: int) -> Curve:
+        return Curve([StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:])
 
     def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         self.paused = PauseView(reason=reason or "you paused it", until=until, since=1.0)

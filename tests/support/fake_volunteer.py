@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from client.control.matches import MatchesSnapshot
-from client.control.methods import Impossible
+from client.control.methods import EventBatch, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
     DrainCostView,
@@ -31,7 +31,7 @@ from client.control.snapshot import (
     StageView,
 )
 from client.control.sockets import socket_path
-from client.control.updates import HeldOutPoint, StepPoint
+from client.control.updates import Curve
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
 from tests.support.control_fakes import example_invite, example_matches, example_snapshot
@@ -50,7 +50,7 @@ class ScriptedVolunteer:
         self._entries: list[Entry] = []
         self.stopped = trio.Event()
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         self._asked += 1
         step = min(self._asked, STEPS)
         loss = 5.0 - 3.0 * step / STEPS
@@ -76,11 +76,12 @@ class ScriptedVolunteer:
     def _append(self, event: StepCommitted | RecoveryEvent) -> None:
         self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
 
-    def matches(self, everything: bool) -> MatchesSnapshot:
+    def matches(self) -> MatchesSnapshot:
         return example_matches(peer=self.peer)
 
-    def events(self, since: int) -> list[EventView]:
-        return [EventView.of(entry) for entry in self._entries if entry.seq > since]
+    def events(self, since: int) -> EventBatch:
+        found = [EventView.of(entry) for entry in self._entries if entry.seq > since]
+        return EventBatch.of(found, since)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -89,11 +90,8 @@ class ScriptedVolunteer:
         self.stop()
         return []
 
-    def held_out(self, points: int) -> list[HeldOutPoint]:
-        return []
-
-    def history(self, points: int) -> list[StepPoint]:
-        return []
+    def history(self, points: int) -> Curve:
+        return Curve([])
 
     def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
         return PauseView(reason=reason, until=until)

@@ -29,12 +29,19 @@ SPECS = {
     "tied": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16, tied=True),
     "mixtral": ModelSpec("llama", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)),
     "lora": ModelSpec(
-        "llama", 4, 32, 2, 1, 48, context=16, lora=Lora(4, 64.0, ("q_proj", "v_proj", "down_proj"))
+        "llama",
+        4,
+        32,
+        2,
+        1,
+        48,
+        context=16,
+        lora=Lora(4, 64.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")),
     ),
     "lora nf4": ModelSpec(
         *("llama", 4, 32, 2, 1, 48),
         context=16,
-        lora=Lora(4, 64.0, ("q_proj", "v_proj", "down_proj"), "nf4"),
+        lora=Lora(4, 64.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"), "nf4"),
     ),
 }
 CUTS = {1: (4,), 2: (2, 2), 4: (1, 1, 1, 1)}

@@ -19,7 +19,7 @@ MODERN: dict[str, object] = {
     "subscribe": {"subscribed": True, "seq": 0},
     "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
     "pause": {},
-    "finish": {"leaving": []},
+    "finish": [],
 }
 
 

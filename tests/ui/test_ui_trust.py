@@ -102,7 +102,9 @@ def test_the_details_say_why_and_where_the_evidence_is() -> None:
 
 def test_whom_its_inviter_has_expelled_is_explained_by_the_members() -> None:
     out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
-    assert "volunteer members" in plain(peers.details(record_of(judged(expelled=out)), BORIS, WIDE))
+    assert "volunteer status members" in plain(
+        peers.details(record_of(judged(expelled=out)), BORIS, WIDE)
+    )
 
 
 def test_of_whom_nothing_is_known_nothing_is_said() -> None:

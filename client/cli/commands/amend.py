@@ -1,4 +1,4 @@
-"""``volunteer amend``: change the learning rate of a run in its midst, as its founder."""
+"""``volunteer amend``: change the steps or the learning rate of a run, as its founder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def amend(
     yes: bool = False,
     json: AsJson = False,
 ) -> None:
-    """Change the learning rate or its schedule from a step on.
+    """Change how many steps a run has in all, or its learning rate from a step on.
 
     Only the founder can. All members apply it from the same step on, which the stages agree on: the
     one that you name, or the first that all can reach with it. What is not given stays, but a new
@@ -49,7 +49,7 @@ def amend(
     from_step
         Step from which this holds at the earliest; as soon as possible.
     steps
-        Steps of the whole run, as volunteer extend changes them.
+        Steps of the whole run, those that are done included; also of a run that is complete.
     swarm
         Name or beginning of the id of the swarm, where there are several.
     yes

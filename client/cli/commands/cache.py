@@ -34,7 +34,6 @@ class Listed(Struct, frozen=True, kw_only=True):
 
     folder: str
     kinds: list[KindView]
-    schema_version: int = 1
 
 
 class Pruned(Struct, frozen=True, kw_only=True):
@@ -44,7 +43,6 @@ class Pruned(Struct, frozen=True, kw_only=True):
     removed: list[KindView]
     freed_bytes: int
     dry_run: bool
-    schema_version: int = 1
 
 
 @app.command

@@ -33,7 +33,6 @@ class Shown(Struct, frozen=True):
 
     settings: dict[str, object]
     origins: dict[str, str]
-    schema_version: int = 1
 
 
 @app.command

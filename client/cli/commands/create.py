@@ -33,9 +33,9 @@ from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
 from client.quantities import plural
 from client.store.atomic import write_atomic
+from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
-from client.store.vouches import save_vouches
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
@@ -43,7 +43,7 @@ from model_zoo.specs.precision import Compute
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
-from protocol.vouching.register import Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
 
@@ -81,7 +81,6 @@ class Created(Struct, frozen=True):
     """Of the run on one thread of this machine; None: it was not measured."""
     seconds_at_best: float | None = None
     """Of the run with the volunteers that the stages should have, one such thread each."""
-    schema_version: int = 1
 
 
 def create(
@@ -221,7 +220,7 @@ def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
     register = Register(signer, signer.peer, swarm.swarm)
     ticket = register.draw_ticket(secrets.token_bytes(TICKET_BYTES), MAX_USES, time.time())
     try:
-        save_vouches(path, register.kept)
+        Persisted(path, KeptRegister).save(register.kept)
     except OSError as error:
         problem = f"cannot keep the invite in {path}: {error.strerror}"
         raise UserError(problem, "make room: volunteer cache prune", ExitCode.CONFIG) from error

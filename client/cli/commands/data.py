@@ -72,7 +72,6 @@ class DataView(Struct, frozen=True, kw_only=True):
     """Damaged parts of 256 KiB, by number."""
     parts: list[PartView] = []
     """Of a mixture."""
-    schema_version: int = 1
 
 
 class DataList(Struct, frozen=True, kw_only=True):
@@ -80,7 +79,6 @@ class DataList(Struct, frozen=True, kw_only=True):
 
     folders: list[DataView]
     unfinished: list[str]
-    schema_version: int = 1
 
 
 class SampleView(Struct, frozen=True, kw_only=True):
@@ -93,7 +91,6 @@ class SampleView(Struct, frozen=True, kw_only=True):
     """Of conversations: what of each text is learned."""
     parts: list[str] = []
     """Of a mixture: names of the parts that the samples are from."""
-    schema_version: int = 1
 
 
 @app.command

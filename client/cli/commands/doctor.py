@@ -35,7 +35,6 @@ class Diagnosis(Struct, frozen=True):
 
     ok: bool
     checks: list[Check]
-    schema_version: int = 1
 
 
 def doctor(

@@ -32,7 +32,6 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     """Nats per token."""
     perplexity: float
     bits_per_byte: float
-    schema_version: int = 1
 
 
 def eval(

@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running
 from client.cli.terminal.levels import LevelName, at_least, with_level
-from client.cli.terminal.output import json_line
+from client.cli.terminal.output import json_line, versioned
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import since as since_time
 from client.control.client import ControlClient, NotRunning
@@ -20,12 +19,6 @@ from client.control.names import with_names
 from client.control.snapshot import EventView
 
 LOOK_S = 0.5
-
-
-class EventLine(EventView, frozen=True, kw_only=True):
-    """A line of ``volunteer events --json``."""
-
-    schema_version: int = 1
 
 
 def events(
@@ -70,16 +63,12 @@ def _print_all(
         names = node.status().names if batch.events and not as_json else {}
         for event in batch.events:
             if event.time >= earliest and at_least(event.level, level):
-                print(_json(event) if as_json else _text(event, names), flush=True)
+                print(json_line(versioned(event)) if as_json else _text(event, names), flush=True)
         if batch.last == last:
             if not follow:
                 return
             time.sleep(LOOK_S)
         last = batch.last
-
-
-def _json(event: EventView) -> str:
-    return json_line(EventLine(**msgspec.structs.asdict(event)))
 
 
 def _text(event: EventView, names: Mapping[str, str]) -> str:

@@ -15,9 +15,8 @@ from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.quantities import plural
-from client.store.packed import DamagedFile
-from client.store.proofs import Shown, load_proofs, load_shown, save_shown
-from client.store.voted_out import beside, load_voted_out
+from client.store.persisted import DamagedFile, Persisted
+from client.store.records import KeptEvidence, ShownEvidence
 from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
@@ -50,7 +49,6 @@ class EvidenceList(Struct, frozen=True, kw_only=True):
 
     swarm: str
     proofs: list[CheckedProof]
-    schema_version: int = 1
 
 
 @app.command
@@ -74,7 +72,7 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
     try:
-        save_shown(out, kept)
+        Persisted(out, ShownEvidence).save(kept)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
     say(f"saved in {out}; to check it: volunteer evidence verify {out}")
@@ -92,30 +90,35 @@ def verify(file: Path, *, json: AsJson = False) -> int:
         A file of volunteer evidence save.
     """
     try:
-        shown = load_shown(file)
+        shown = Persisted(file, ShownEvidence).read()
     except DamagedFile as error:
-        raise UserError(str(error), "ask for the file again", ExitCode.USAGE) from error
+        words = f"{file} is damaged: {error}"
+        raise UserError(words, "ask for the file again", ExitCode.USAGE) from error
     except OSError as error:
         problem = f"cannot read {file}: {error.strerror}"
         raise UserError(problem, "check the name", ExitCode.USAGE) from error
+    if shown is None:
+        raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
     return _report(shown, as_json=json)
 
 
-def _kept(text: str | None) -> Shown:
+def _kept(text: str | None) -> ShownEvidence:
     home = find_home()
     target = find_swarm(home, text)
     if not isinstance(target, SwarmFile):
         raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
     path = home.folders.proofs(target.swarm)
     try:
-        return Shown(1, target.swarm, load_proofs(path), load_voted_out(beside(path)))
+        kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
-        raise UserError(str(error), "remove it; the volunteer begins a new one") from error
+        words = f"{path} is damaged: {error}"
+        raise UserError(words, "remove it; the volunteer begins a new one") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
+    return ShownEvidence(kept.proofs, kept.voted_out, swarm=target.swarm)
 
 
-def _report(shown: Shown, *, as_json: bool) -> int:
+def _report(shown: ShownEvidence, *, as_json: bool) -> int:
     found = _checked(shown)
     if as_json:
         print_json(EvidenceList(swarm=shown.swarm, proofs=found))
@@ -127,7 +130,7 @@ def _report(shown: Shown, *, as_json: bool) -> int:
     return ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
 
 
-def _checked(shown: Shown) -> list[CheckedProof]:
+def _checked(shown: ShownEvidence) -> list[CheckedProof]:
     """Check every piece of evidence: its signatures, its swarm, and what it shows."""
     swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
     for proof in shown.proofs:
@@ -139,8 +142,9 @@ def _checked(shown: Shown) -> list[CheckedProof]:
         found.append(one)
     for out in shown.voted_out:
         try:
-            fault = charges.check(out, swarm)
-            one = CheckedProof(kind="charges", valid=True, peer=out.member, fault=fault)
+            verdict = charges.check(out, swarm)
+            peer, fault = verdict.culprit, verdict.words
+            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
         except RemoteProtocolError as error:
             one = CheckedProof(kind="charges", valid=False, problem=str(error))
         found.append(one)

@@ -17,7 +17,6 @@ class Expelled(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     member: InvitedMember
-    schema_version: int = 1
 
 
 def expel(
@@ -31,7 +30,7 @@ def expel(
     Parameters
     ----------
     member
-        Its peer id, or the end of it, as volunteer members shows it.
+        Its peer id, or the end of it, as volunteer status members shows it.
     reason
         Why, for all members to read.
     """

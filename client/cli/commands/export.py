@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.commands.credit import contributions
 from client.cli.models.card import CARD, Facts, card
 from client.cli.models.held_out import held_out_words
-from client.cli.reach.contributors import contributors_of, members_met
+from client.cli.reach.contributors import contributors_of, members_met, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
@@ -56,7 +55,6 @@ class Exported(Struct, frozen=True):
     """Nats per token; None where the swarm's text is not at hand."""
     bits_per_byte: float | None
     """The same in bits per byte of the text that the tokens stand for."""
-    schema_version: int = 1
 
 
 def export(
@@ -272,7 +270,7 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
 
 def _need_gguf() -> None:
     """Raise ``UserError`` without the package, before a model is fetched."""
-    from model_zoo.llama_cpp.writing import NoGguf, load_gguf
+    from model_zoo.llama_cpp.package import NoGguf, load_gguf
 
     try:
         load_gguf()
@@ -317,7 +315,7 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    mine = [one for one in contributions(home) if one.swarm == trained.swarm]
+    microbatches, tokens = own_work(home, trained.swarm)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
@@ -328,11 +326,11 @@ def write_card(
         bits=bits,
         adapter_alone=alone,
         gguf=gguf,
-        own=home.signer().peer if any(one.microbatches for one in mine) else None,
+        own=home.signer().peer if microbatches else None,
         met=members_met(home, trained.swarm),
         contributors=_contributors(home, trained),
-        own_microbatches=sum(one.microbatches for one in mine),
-        own_tokens=sum(one.tokens for one in mine),
+        own_microbatches=microbatches,
+        own_tokens=tokens,
     )
     try:
         write_atomic(path, card(facts).encode(), 0o644)

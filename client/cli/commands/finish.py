@@ -29,7 +29,6 @@ class Finished(Struct, frozen=True, kw_only=True):
     """The consequences for the stages that it served."""
     left: bool
     """Whether it had ended when this was printed."""
-    schema_version: int = 1
 
 
 def finish(
@@ -62,7 +61,7 @@ def finish(
             if not yes and not _agreed(node.status().leaving):
                 say("nothing was done")
                 return ExitCode.INTERRUPTED
-            leaving = node.finish(discard=discard).leaving
+            leaving = node.finish(discard=discard)
             left = _wait_until_gone(node, wait_s)
             ending = wait_for_ending(folders, greeting.pid) if left else None
         except NotRunning as error:

@@ -29,7 +29,6 @@ class Forgotten(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     removed: list[str]
-    schema_version: int = 1
 
 
 def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:

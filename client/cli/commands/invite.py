@@ -51,7 +51,6 @@ class Invited(Struct, frozen=True, kw_only=True):
     notes: list[str]
     file: str | None
     """The .swarm file that was written."""
-    schema_version: int = 1
 
 
 def invite(

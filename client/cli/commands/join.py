@@ -48,7 +48,6 @@ class Detached(Struct, frozen=True, kw_only=True):
     swarm_name: str
     socket: str
     log: str
-    schema_version: int = 1
 
 
 def join(

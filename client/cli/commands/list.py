@@ -30,7 +30,6 @@ class Listing(Struct, frozen=True):
     """Answer of ``volunteer list --json``."""
 
     volunteers: tuple[Volunteer, ...]
-    schema_version: int = 1
 
 
 def list(*, json: AsJson = False) -> int:

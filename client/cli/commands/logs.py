@@ -7,23 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
 from client.cli.terminal.levels import LevelName, at_least, with_level
-from client.cli.terminal.output import json_line
+from client.cli.terminal.output import json_line, versioned
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
 
 LOOK_S = 0.3
-
-
-class LogRecord(Line, frozen=True):
-    """A line of ``volunteer logs --json``."""
-
-    schema_version: int = 1
 
 
 def logs(
@@ -92,7 +85,7 @@ def _coming(folder: Path, start: int) -> Iterator[Line]:
 
 
 def _json(line: Line) -> str:
-    return json_line(LogRecord(**msgspec.structs.asdict(line)))
+    return json_line(versioned(line))
 
 
 def _text(line: Line) -> str:

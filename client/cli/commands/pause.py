@@ -24,7 +24,6 @@ class Paused(Struct, frozen=True, kw_only=True):
     swarm_name: str
     peer: str
     paused: PauseView
-    schema_version: int = 1
 
 
 def pause(

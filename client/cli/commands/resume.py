@@ -21,7 +21,6 @@ class Resumed(Struct, frozen=True, kw_only=True):
     """False: it was not paused by you."""
     paused: PauseView | None
     """The remaining obstacle, such as battery or schedule."""
-    schema_version: int = 1
 
 
 def resume(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:

@@ -31,7 +31,6 @@ class Sample(Struct, frozen=True):
     version: int
     prompt: str
     text: str
-    schema_version: int = 1
 
 
 def sample(

@@ -1,9 +1,11 @@
-"""``volunteer status``: the state of the volunteer on this machine."""
+"""``volunteer status``: the state of the volunteer on this machine, whole or one section of it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import (
@@ -13,17 +15,21 @@ from client.cli.reach.running import (
     not_running,
     wait_for_ending,
 )
+from client.cli.terminal.members_text import members_text
 from client.cli.terminal.output import print_moment, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
-from client.views.report import status_report
+from client.views import report
 from client.views.status import one_line
 
 WATCH_S = 1.0
+Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
 
 
 def status(
+    section: Section | None = None,
+    /,
     *,
     swarm: RunningSwarm = None,
     json: bool = False,
@@ -35,8 +41,13 @@ def status(
 
     Parameters
     ----------
+    section
+        Show one thing: peers (who is near, which stages they hold, how far each is trusted and
+        why), stages (who serves which, how fast), members (who invited whom), matches (why this
+        volunteer has its stages), or leaderboard (who contributed how much, as others counted it).
     json
-        Print JSON; with --watch one document per line.
+        Print JSON, of peers, stages and the leaderboard that of the whole status; with --watch one
+        document per line.
     watch
         Go on until it ends or you interrupt.
     plain
@@ -50,9 +61,17 @@ def status(
         return
     with connect(folders, swarm) as node:
         try:
-            shown = _print(node, node.status(), json, watch, plain)
-            while watch:
-                shown = _look_again(node, json, plain, shown)
+            shown = None
+            while True:
+                now = node.status()
+                if not plain or json:
+                    data, words = _looked(node, now, section)
+                    print_moment(data, words, as_json=json, watch=watch)
+                elif shown != (shown := (now.state, now.step)):
+                    print(one_line(now), flush=True)
+                if not watch:
+                    break
+                time.sleep(WATCH_S)
         except NotRunning as error:
             if not watch:
                 raise not_running(folders, swarm) from error
@@ -60,25 +79,22 @@ def status(
             say(ending_words(ending) if ending else "the volunteer has ended")
 
 
-def _look_again(
-    node: ControlClient, as_json: bool, plain: bool, shown: tuple[str, int]
-) -> tuple[str, int]:
-    time.sleep(WATCH_S)
-    now = node.status()
-    if plain and not as_json and shown == (now.state, now.step):
-        return shown
-    return _print(node, now, as_json, True, plain)
-
-
-def _print(
-    node: ControlClient, now: Snapshot, as_json: bool, watch: bool, plain: bool
-) -> tuple[str, int]:
-    """Print a snapshot; return the values that trigger the next plain line when they change."""
-    if plain and not as_json:
-        print(one_line(now), flush=True)
-    elif as_json:
-        print_moment(now, status_report, as_json=True, watch=watch)
-    else:
-        report = partial(status_report, matches=node.matches())
-        print_moment(now, report, as_json=False, watch=watch)
-    return now.state, now.step
+def _looked(
+    node: ControlClient, now: Snapshot, section: Section | None
+) -> tuple[object, Callable[[], str]]:
+    """Return what is shown, for programs, and how to say it."""
+    match section:
+        case "peers":
+            return now, partial(report.peers_report, now)
+        case "stages":
+            return now, partial(report.stages_report, now, node.matches())
+        case "leaderboard":
+            return now, partial(report.leaderboard_report, now.contributors, now.peer)
+        case "members":
+            members = node.members()
+            return members, partial(members_text, members, now)
+        case "matches":
+            matches = node.matches()
+            return matches, partial(report.matches_report, now, matches)
+        case None:
+            return now, partial(report.status_report, now, node.matches())

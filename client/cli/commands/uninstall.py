@@ -26,7 +26,6 @@ class Uninstalled(Struct, frozen=True, kw_only=True):
 
     removed: list[str]
     purged: bool
-    schema_version: int = 1
 
 
 def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -> int:

@@ -22,7 +22,6 @@ class Versions(Struct, frozen=True):
     packages: dict[str, str]
     protocol: int
     """Members of a swarm need the same one."""
-    schema_version: int = 1
 
 
 def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> None:

@@ -160,7 +160,7 @@ def check_node(home: Home) -> Iterator[Check]:
                 "report it, with volunteer doctor --bundle report.zip",
             )
         elif now.lacks_text and now.state == "waiting":
-            yield Check("volunteer", "warn", words, "volunteer stop, then join with --data FILE")
+            yield Check("volunteer", "warn", words, "volunteer finish, then join with --data FILE")
         elif now.last_error:
             last = "" if now.last_error in now.reason else f"; last: {now.last_error}"
             yield Check("volunteer", "warn", f"{words}{last}", "volunteer logs")

@@ -14,8 +14,10 @@ from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import Idleness, ask, look
 from client.limits.power import PowerCap
+from client.limits.usage import DayUse
 from client.schedule import Schedule, parse_schedule
-from client.train.machine.limiting import FILE_NAME, load_use
+from client.store.persisted import Persisted
+from client.train.machine.limiting import FILE_NAME
 from client.train.machine.power import nvidia_cap
 
 
@@ -66,7 +68,7 @@ def check_hours(schedule: Schedule, now: datetime) -> Check:
 def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
     """The rest of the day's quota; ``daily_bytes`` is the quota, ``data`` the folder with the day's
     use, ``now`` the local time."""
-    use = load_use(data / FILE_NAME)
+    use = Persisted(data / FILE_NAME, DayUse).peek()
     used_bytes = use.used_bytes if use is not None and use.day == now.date() else 0
     words = f"{human_bytes(used_bytes)} of {human_bytes(daily_bytes)} used today"
     if used_bytes >= daily_bytes:

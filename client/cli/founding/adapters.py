@@ -29,10 +29,12 @@ def adapted(spec: ModelSpec, choices: ModelChoices, base: Base) -> ModelSpec:
         _refuse_details(choices)
         return spec
     facts, wanted = spec.facts, choices.lora_targets
-    parts = list(facts.linear_parts(spec))
+    linears = list(facts.linears(spec))
     names = list(facts.usual_targets) if wanted is None else wanted.replace(" ", "").split(",")
-    known = parts if names == [ALL] else [part for part in parts if part in names]
-    unknown = [] if names == [ALL] else [name for name in names if name not in parts]
+    # as in peft, the end of a name is enough
+    ends = {name: [each for each in linears if f".{each}".endswith(f".{name}")] for name in names}
+    known = [each for each in linears if names == [ALL] or any(each in ends[n] for n in names)]
+    unknown = [] if names == [ALL] else [name for name in names if not ends[name]]
     alpha = ALPHA_BY_RANK * choices.lora if choices.lora_alpha is None else choices.lora_alpha
     try:
         targets = (*known, *unknown)  # the model says which are unknown

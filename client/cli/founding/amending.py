@@ -19,12 +19,12 @@ from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import Amended, AmendmentView
 from client.errors import ExitCode, UserError
-from client.store.amendments import load_amendments, save_amendments
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
+from client.store.persisted import Persisted
 from protocol.amendments.amendment import sign_amendment
-from protocol.amendments.book import Amendments
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.changes import Changes
 from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
@@ -34,7 +34,7 @@ UNKNOWN = "found one with volunteer create, or name it with --swarm"
 
 
 class AmendedRun(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer extend --json`` and ``volunteer amend --json``."""
+    """Answer of ``volunteer amend --json``."""
 
     swarm: str
     swarm_name: str
@@ -47,7 +47,6 @@ class AmendedRun(Struct, frozen=True, kw_only=True):
     """Learning rates at some steps: the step, as it was to be, as it will be."""
     told: bool
     """Whether a running volunteer tells the others now; otherwise its next start does."""
-    schema_version: int = 1
 
 
 def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) -> None:
@@ -98,10 +97,8 @@ def _on_disk(home: Home, swarm: SwarmFile, changes: Changes, *, yes: bool, json:
     if signer.peer != run.founder:
         raise _refused(ONLY_THE_FOUNDER.format(run.founder))
     path = home.folders.amendments(swarm.swarm)
-    kept, warning = load_amendments(path)
-    if warning:
-        say(warning)
-    book = Amendments(run, swarm.swarm, kept)
+    file = Persisted(path, KeptAmendments)
+    book = Amendments(run, swarm.swarm, file.load(say))
     entries = CheckpointFolder(home.folders.checkpoints(swarm.swarm)).entries()
     done = max((entry.version for entry in entries), default=0)
     try:
@@ -113,7 +110,7 @@ def _on_disk(home: Home, swarm: SwarmFile, changes: Changes, *, yes: bool, json:
         return
     book.take(sign_amendment(signer, said, swarm.swarm))
     try:
-        save_amendments(path, book.kept)
+        file.save(book.kept)
     except OSError as error:
         words = f"cannot write {path}: {error.strerror}"
         raise UserError(words, "make room: volunteer cache prune", ExitCode.CONFIG) from error

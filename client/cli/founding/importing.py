@@ -16,6 +16,7 @@ from client.store.texts import TextStore
 from model_zoo.datasets.folder import is_data_folder
 from model_zoo.huggingface.config import to_spec
 from model_zoo.huggingface.shards import FolderError, read_json
+from model_zoo.huggingface.stored import tensor_shapes
 from model_zoo.specs.slices import slices
 from protocol.manifest import StageStart
 
@@ -120,7 +121,8 @@ def check_vocabulary(imported: Imported, vocab: int, *, brought: bool) -> None:
 
 def published_base(imported: Imported) -> Literal["bf16", "fp32"]:
     """Return the type in which the model's matrices can be kept without a loss."""
-    types = {imported.dtype(name) for name in imported.names if "norm" not in name}
+    shapes = tensor_shapes(imported.spec)
+    types = {imported.dtype(name) for name, shape in shapes.items() if len(shape) > 1}
     return "bf16" if types == {"BF16"} else "fp32"
 
 

@@ -94,12 +94,11 @@ class RunChoices:
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
-    """How the gradients of a stage's volunteers are averaged: their exact sum, the default of a
-    private swarm; a rule that a lying minority of three or more volunteers per stage moves little,
-    the default of a public one; or, for members who know each other and four or more per stage,
-    secure: nobody sees another's, only the sum. Choose a robust rule or secure: what nobody sees,
-    nobody can judge. From eight per stage on, secure-clipping shows the sums of fours and leaves
-    out those far from most others; twelve bound one liar."""
+    """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
+    centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage
+    on, a lying minority moves the average little. secure: from four on, nobody sees another's
+    gradients, only their sum, so that nobody can judge them. secure-clipping: from eight on, the
+    sums of fours are seen, and those far from most others are left out; twelve bound one liar."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
     per stage. Every update is one step late, which slows learning, most in the first steps."""
@@ -179,8 +178,8 @@ class ModelChoices:
     lora_alpha: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None
     """Weight of the adapters, which is divided by their rank (default: twice the rank)."""
     lora_targets: str | None = None
-    """Linear layers that get an adapter, as transformers names them: q_proj,v_proj (the default of
-    such models), or all."""
+    """Linear layers that get an adapter, by the ends of their names in transformers: q_proj,v_proj
+    (the default of such models), or all."""
     lora_base: Base | None = None
     """How the frozen weights are kept (default: bf16 if they were published so). int8 and nf4 pack
     the matrices of the layers in 8 and 4 bits: less memory, a little less exact."""

@@ -58,7 +58,6 @@ class Listing(Struct, frozen=True, kw_only=True):
     """Answer of ``volunteer checkpoint ls --json`` and ``verify --json``."""
 
     swarms: list[SwarmView]
-    schema_version: int = 1
 
 
 class Restored(Struct, frozen=True, kw_only=True):
@@ -70,7 +69,6 @@ class Restored(Struct, frozen=True, kw_only=True):
     set_aside: list[str]
     """New names of the files set aside."""
     complete: list[int]
-    schema_version: int = 1
 
 
 def look(folder: Path, swarm: str, name: str, *, whole: bool) -> SwarmView:

@@ -18,15 +18,15 @@ from client.cli.terminal.output import say
 from client.control.amended import amendment_views
 from client.errors import ExitCode, UserError
 from client.node.gather import TOKENIZER_FILE, gather
-from client.store.amendments import known_amendments
+from client.store.persisted import Persisted
 from client.store.texts import TextStore
-from client.store.vouches import load_vouches
 from model_zoo.datasets.folder import checked_tokenizer
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 
 
 def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
@@ -36,9 +36,9 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
         UserError: no version is complete anywhere, or nobody answers.
     """
     trained = _newest(home, target, folders)
-    path = home.folders.amendments(trained.swarm)
-    book = known_amendments(path, trained.manifest, trained.swarm)
-    trained = replace(trained, amendments=amendment_views(book))
+    known = Persisted(home.folders.amendments(trained.swarm), KeptAmendments).peek()
+    amendments = Amendments(trained.manifest, trained.swarm, known)
+    trained = replace(trained, amendments=amendment_views(amendments))
     kept = kept_tokenizer(trained.manifest, TextStore(home.folders.texts))
     return replace(trained, tokenizer=kept) if kept else trained
 
@@ -108,7 +108,7 @@ def _from_the_swarm(home: Home, target: Target) -> Trained:
         return replace(trained, tokenizer=found)
 
 
-def lent(home: Home, swarm: SwarmFile, key: PeerId) -> Kept:
+def lent(home: Home, swarm: SwarmFile, key: PeerId) -> KeptRegister:
     """Vouch for the key with which this program looks on, as the volunteer of this home.
 
     Args:
@@ -119,7 +119,7 @@ def lent(home: Home, swarm: SwarmFile, key: PeerId) -> Kept:
     Raises:
         UserError: the volunteer does not belong to the swarm.
     """
-    kept, _ = load_vouches(home.folders.vouches(swarm.swarm))
+    kept = Persisted(home.folders.vouches(swarm.swarm), KeptRegister).peek() or KeptRegister()
     register = Register(home.signer(), swarm.manifest.founder, swarm.swarm, kept)
     try:
         chain = register.lend(key, time.time())

@@ -93,7 +93,6 @@ class Answer(Struct, frozen=True):
     alternatives: list[Row]
     cost: Cost
     notes: list[str]
-    schema_version: int = 1
 
 
 def row(each: Alternative, best: Alternative | None) -> Row:

@@ -9,8 +9,8 @@ from client.cli.reach.home import Home
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
-from client.store.company import load_company
-from client.store.contributions import load_contributions
+from client.store.persisted import Persisted
+from client.store.records import COMPANY, Companions, KeptContributions, KeptCredit
 from client.store.swarms import SwarmStore
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId, SwarmId
@@ -23,7 +23,8 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
         if node.swarm == swarm.swarm:
             with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
                 return client.status().contributors
-    kept = load_contributions(home.folders.contributions(swarm.swarm))
+    file = Persisted(home.folders.contributions(swarm.swarm), KeptContributions)
+    kept = file.peek() or KeptContributions()
     board = Board(
         Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
     )
@@ -35,6 +36,20 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
 def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
     """Return the ids of the members that this volunteer remembers, sorted."""
     known = SwarmStore(home.folders.swarms).load(swarm)
-    found = {companion.peer for companion in load_company(home.folders.checkpoints(swarm)) or ()}
+    company: Persisted[Companions]
+    company = Persisted(home.folders.checkpoints(swarm) / COMPANY, Companions)
+    found = {companion.peer for companion in company.peek() or ()}
     found |= {address.peer for address in known.peers if address.peer} if known else set()
     return tuple(sorted(found))
+
+
+def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:
+    """Return this volunteer's microbatches and tokens in committed steps of a swarm, over all its
+    sessions."""
+    for path, node in running_nodes(home.folders.runtime):
+        if node.swarm == swarm:
+            with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
+                now = client.status().credit
+                return now.microbatches, now.tokens
+    kept = Persisted(home.folders.credit(swarm), KeptCredit).peek()
+    return (kept.microbatches, kept.tokens) if kept else (0, 0)

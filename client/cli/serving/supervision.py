@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 import trio
 
 from client.cli.terminal.output import printable
-from client.control.methods import Provider
+from client.control.methods import ControlApi
 from client.control.snapshot import Snapshot
 from client.views.status import one_line as progress_line
 
@@ -84,20 +84,20 @@ class Supervised:
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
-        self._provider: Provider | None = None
+        self._node: ControlApi | None = None
         self.up = trio.Event()
 
-    def set_up(self, provider: Provider) -> None:
+    def set_up(self, node: ControlApi) -> None:
         """The node answers on its control socket."""
-        self._provider = provider
+        self._node = node
         self._notifier.ready()
         self.up.set()
 
     def snapshot(self) -> Snapshot:
         """Return the node's status; raises ``RuntimeError`` before it is up."""
-        if self._provider is None:
+        if self._node is None:
             raise RuntimeError("the node is not up yet")
-        return self._provider.snapshot()
+        return self._node.status()
 
     async def keep_informed(self, stop: trio.Event) -> None:
         """Report the node's state to systemd until cancelled."""
@@ -113,8 +113,8 @@ class Supervised:
                     self._notifier.stopping()
                 said_stopping = True
                 self._notifier.extend(EXTENSION_S)
-            if self._provider is not None:
-                self._notifier.status(progress_line(self._provider.snapshot()))
+            if self._node is not None:
+                self._notifier.status(progress_line(self._node.status()))
             with trio.move_on_after(beat_s):
                 await (trio.sleep_forever() if said_stopping else stop.wait())
 

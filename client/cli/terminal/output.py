@@ -10,34 +10,40 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final
 
 import msgspec
 
-Shown = TypeVar("Shown")
+SCHEMA_VERSION: Final = 1
+"""Of the documents that commands print; raised when a field is removed or means something else."""
 
 
-def print_json(data: object) -> None:
-    """Print one JSON document on stdout; pass something with a ``schema_version``."""
-    print(json_document(data))
+def print_json(answer: object) -> None:
+    """Print one JSON document on stdout."""
+    print(json_document(versioned(answer)))
 
 
-def print_moment(now: Shown, report: Callable[[Shown], str], *, as_json: bool, watch: bool) -> None:
+def versioned(answer: object) -> dict[str, object]:
+    """Return an answer with its ``schema_version``; a node's own answers have theirs."""
+    return {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(answer)}
+
+
+def print_moment(now: object, words: Callable[[], str], *, as_json: bool, watch: bool) -> None:
     """Print a state, in words or as JSON.
 
     Args:
         now: the state.
-        report: describes it in words.
+        words: return its description.
         as_json: print JSON instead.
         watch: more will follow: JSON takes one line, and words replace those before in a terminal.
     """
     if as_json and watch:
-        print(json_line(now), flush=True)
+        print(json_line(versioned(now)), flush=True)
     elif as_json:
         print_json(now)
     else:
         clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + printable(report(now)), flush=True)
+        print(clear + printable(words()), flush=True)
 
 
 def json_document(data: object) -> str:

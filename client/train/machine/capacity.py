@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
-from client.store.atomic import write_atomic
 from client.store.paths import Entry
+from client.store.persisted import Persisted
 from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
@@ -84,16 +83,13 @@ class Line(Struct, frozen=True):
 
 def kept_line(folder: Path) -> Line:
     """Return what earlier sessions measured."""
-    try:
-        return msgspec.json.decode((folder / LINE_FILE_NAME).read_bytes(), type=Line)
-    except (OSError, msgspec.MsgspecError):
-        return Line()
+    return Persisted(folder / LINE_FILE_NAME, Line).peek() or Line()
 
 
 def save_line(folder: Path, line: Line) -> None:
-    """Keep a measured line beside the identity; raises ``OSError``."""
+    """Keep a measured line beside the identity, as far as the disk allows it."""
     if line != Line():
-        write_atomic(folder / LINE_FILE_NAME, msgspec.json.encode(line))
+        Persisted(folder / LINE_FILE_NAME, Line).keep(line)
 
 
 def line_rates(line: Line, settings: Settings) -> tuple[float, float]:
@@ -124,7 +120,8 @@ async def measured_capacity(
         folder: where the measurement is saved.
         threads: threads to compute with.
     """
-    known = _load(folder / FILE_NAME)
+    file = Persisted(folder / FILE_NAME, Capacity)
+    known = file.peek()
     wanted = (settings.device, threads)
     request = Probe(sizes=[], device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
@@ -152,7 +149,7 @@ async def measured_capacity(
         peaks=best,
         identity=reply.identity,
     )
-    write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
+    file.save(capacity)
     return capacity
 
 
@@ -222,10 +219,3 @@ def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, li
     nothing = Capacity("cpu", 1, 0.0, 0.0, 0, 0.0)
     own = advert(nothing, settings, addresses, 0, joined, line)
     return replace(own, memory_bytes=0)
-
-
-def _load(path: Path) -> Capacity | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Capacity)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None

@@ -7,7 +7,6 @@ restart does not begin a new quota. State: today's use, and the traffic counted 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,9 +18,9 @@ from client.config import Settings
 from client.limits.battery import on_battery
 from client.limits.decision import Allowed, Facts, decide
 from client.limits.idle import Idleness, find_idleness
-from client.limits.usage import MAX_FILE_BYTES, DayUse, decode_use, encode_use
-from client.store.atomic import write_atomic
+from client.limits.usage import DayUse
 from client.store.paths import Entry
+from client.store.persisted import Persisted
 
 LOOK_S = 5.0
 SAVE_EVERY_S = 60.0
@@ -61,10 +60,10 @@ class Limiting:
     """See the module's docstring. ``folder`` holds the files beside the identity."""
 
     def __init__(self, settings: Settings, folder: Path, pauses: Holdable, senses: Senses) -> None:
-        self._settings, self._path = settings, folder / FILE_NAME
+        self._settings, self._file = settings, Persisted(folder / FILE_NAME, DayUse)
         self._pauses, self._senses = pauses, senses
         self._counted = senses.carried_bytes()
-        self._use = load_use(self._path) or DayUse(senses.now().date())
+        self._use = self._file.peek() or DayUse(senses.now().date())
 
     def change(self, settings: Settings) -> None:
         """Decide by these settings from the next look on."""
@@ -120,14 +119,4 @@ class Limiting:
 
     def _save(self) -> None:
         self._count()
-        with suppress(OSError):  # a full disk must not stop training
-            write_atomic(self._path, encode_use(self._use))
-
-
-def load_use(path: Path) -> DayUse | None:
-    """Return the stored use; None if there is none or it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return decode_use(file.read(MAX_FILE_BYTES))
-    except OSError:
-        return None
+        self._file.keep(self._use)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import trio
 
-from client.store.pause import KeptPause, load_pause, save_pause
+from client.store.paths import Entry
+from client.store.persisted import Persisted
+from client.store.records import KeptPause
 from protocol.effects import Explain
 
 LOOK_S = 1.0
@@ -35,8 +37,9 @@ class Pauses:
         explain: Callable[[Explain], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._folder, self._explain, self._wall = folder, explain, wall
-        self._own = load_pause(folder)
+        self._explain, self._wall = explain, wall
+        self._file = Persisted(folder / Entry.PAUSED, KeptPause)
+        self._own = self._file.peek()
         self._holds: dict[str, KeptPause] = {}
         self._changed = trio.Event()
         self._end_if_due()
@@ -109,11 +112,14 @@ class Pauses:
     def _set_own(self, pause: KeptPause | None) -> None:
         self._own = pause
         try:
-            save_pause(self._folder, pause)
+            if pause is None:
+                self._file.remove()
+            else:
+                self._file.save(pause)
         except OSError as error:
             words = (
                 f"the pause cannot be saved and ends with this run: {error.strerror}; "
-                f"make room, or make {self._folder} writable"
+                f"make room, or make {self._file.path.parent} writable"
             )
             self._explain(Explain("swarm", words, "error"))
         self._tell()

@@ -10,7 +10,7 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 from protocol.wire.messages import ExpulsionList, Vouched
 from protocol.wire.parts import Expulsion
@@ -78,7 +78,7 @@ class Vouching:
         ticket: bytes | None,
         ports: Ports,
         wall: Callable[[], float],
-        keep: Callable[[Kept], None],
+        keep: Callable[[KeptRegister], None],
         linked: Callable[[], Iterable[PeerId]],
         greet: Callable[[], None],
         cut: Callable[[PeerId, str], None],

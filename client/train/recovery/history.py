@@ -11,21 +11,16 @@ import math
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
+from client.store import records
 from client.store.checkpoints import CheckpointFolder, Stored
-from client.store.company import load_company, save_company
-from client.store.lineage import (
-    Seen,
-    load_beginnings,
-    load_evidence,
-    load_lineage,
-    save_beginnings,
-    save_evidence,
-    save_lineage,
-)
+from client.store.persisted import Persisted
+from client.store.records import Companions, MetThere, Seen
 from client.train.ports import Ports
 from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
 from client.train.swarm.views import eras_served, live_members, versions_served
@@ -50,8 +45,8 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.stored import Copy, Lineage, parse_stored
-from protocol.rounds.beginnings import Met
+from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
+from protocol.rounds.beginnings import Beginnings, Met
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
 
@@ -72,6 +67,16 @@ class Restarts(Protocol):
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of the electors of each of our seats is within reach."""
+
+
+class _Files:
+    """The records beside a swarm's checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.company: Persisted[Companions] = Persisted(folder / records.COMPANY, Companions)
+        self.lineage = Persisted(folder / records.LINEAGE, Lineage)
+        self.evidence = Persisted(folder / records.EVIDENCE, Seen)
+        self.beginnings: Persisted[MetThere] = Persisted(folder / records.BEGINNINGS, MetThere)
 
 
 class History:
@@ -100,17 +105,17 @@ class History:
         self._ports, self._me, self.touch = ports, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
         self._folder, self._shelf = folder, shelf
-        known = load_company(folder.folder)
+        self._files = _Files(folder.folder)
+        known = self._files.company.peek()
         self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
         self._company_changed = trio.Event()
         now, longest = steps or (manifest.steps, manifest.steps)
-        lineage, unusable = load_lineage(folder.folder, manifest.stage_count, longest)
+        of_no_use = partial(why_unusable, stages=manifest.stage_count, steps=longest)
+        lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
-        seen, damaged = load_evidence(folder.folder)
-        self._beginnings, lost = load_beginnings(folder.folder)
-        for words in filter(None, (unusable, damaged, lost)):
-            ports.perform(Explain("transfer", words, "warning"))
+        seen = self._files.evidence.load(self._warn) or Seen()
+        self._beginnings = Beginnings(self._files.beginnings.load(self._warn) or ())
         away_s = max(0.0, time.time() - seen.wall)
         self.machine = Recovery(
             me,
@@ -164,11 +169,7 @@ class History:
         """Write down whom a seat of ours has met at the beginning of its lineage, before it acts on
         that."""
         self._beginnings.keep(met)
-        try:
-            save_beginnings(self._folder.folder, self._beginnings)
-        except OSError as error:
-            words = f"who began with us cannot be written to {self._folder.folder}: {error}"
-            self._ports.perform(Explain("transfer", words, "warning"))
+        self._files.beginnings.keep(self._beginnings.kept, self._warn)
 
     def holders(self, stage: int) -> list[PeerId]:
         """Return the others who have the state of a stage from which the lineage begins."""
@@ -285,8 +286,10 @@ class History:
     def end(self) -> None:
         """We are leaving: the remaining members decide how the run continues."""
         self._ended = True
-        with suppress(OSError):  # then the earlier file stays valid
-            save_evidence(self._folder.folder, self._seen())
+        self._files.evidence.keep(self._seen())  # otherwise the earlier file stays valid
+
+    def _warn(self, words: str) -> None:
+        self._ports.perform(Explain("transfer", words, "warning"))
 
     def _seen(self) -> Seen:
         return Seen(self.machine.evidence.kept(), time.time())
@@ -310,20 +313,17 @@ class History:
                 self._perform(self.machine.not_fetched(self._ports.now()))
 
     async def _keep_company(self) -> None:
-        folder, company = self._folder.folder, self._company
+        file, company = self._files.company, self._company
         try:
             while True:
                 await self._company_changed.wait()
                 self._company_changed = trio.Event()
-                try:
-                    await trio.to_thread.run_sync(save_company, folder, company.companions())
-                except OSError:
+                if not await trio.to_thread.run_sync(file.keep, tuple(company.companions())):
                     self._company_changed.set()  # a full disk may have room soon
                 await trio.sleep(COMPANY_EVERY_S)
         finally:
             if self._company_changed.is_set():  # unless all left just before us
-                with suppress(OSError):
-                    save_company(folder, company.companions())
+                file.keep(tuple(company.companions()))
 
     async def _keep_saying(self) -> None:
         while True:
@@ -338,13 +338,10 @@ class History:
         """Publish the checkpoints on our disk and save what we have seen; return whether all were
         readable and the disk names our lineage."""
         if self.machine.evidence.any:
-            with suppress(OSError):  # it is written again with the next checkpoint
-                seen = self._seen()
-                await trio.to_thread.run_sync(save_evidence, self._folder.folder, seen)
-        if (lineage := self.lineage) != self._saved:
-            with suppress(OSError):  # it is tried again
-                await trio.to_thread.run_sync(save_lineage, self._folder.folder, lineage)
-                self._saved = lineage
+            await trio.to_thread.run_sync(self._files.evidence.keep, self._seen())
+        lineage, keep = self.lineage, self._files.lineage.keep
+        if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
+            self._saved = lineage  # otherwise it is tried again
         found = await trio.to_thread.run_sync(
             stored_states, self._folder, self._swarm, self._stages
         )
@@ -375,11 +372,11 @@ class History:
             for checkpoint in self._folder.entries():
                 if checkpoint.version > kept:
                     self._folder.set_aside(checkpoint)
-            save_lineage(self._folder.folder, lineage)
+            self._files.lineage.save(lineage)
             self._saved = lineage
             for copy in fetched:  # under the old lineage they would be another state
                 self._place(copy)
-            save_evidence(self._folder.folder, self._seen())
+            self._files.evidence.save(self._seen())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))
@@ -393,3 +390,14 @@ class History:
         path = self._folder.adopt(found.path, copy.stage, copy.version)
         self._shelf.put(found.blob, path, temporary=False)
         self._made.add((copy.stage, copy.version))
+
+
+def why_unusable(found: Lineage, *, stages: int, steps: int) -> str:
+    """Say why a kept lineage cannot be one of this run; empty: it can."""
+    if len(found.hashes) != (stages if found.version else 0):
+        return "it lacks the state of some stage"
+    if found.version > steps:
+        return f"the run has {steps} steps, and it begins later"
+    if found.number > HIGHEST_NUMBER:
+        return f"no run was rolled back {found.number} times"
+    return ""

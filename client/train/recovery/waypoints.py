@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from client.store.packed import DamagedFile
-from client.store.waypoints import load_chain, save_chain
+from client.store.persisted import Persisted
+from client.store.records import KeptChain
 from client.train.ports import Ports
 from client.train.recovery.history import History
 from protocol.effects import Explain
@@ -48,7 +48,7 @@ class WaypointDriver:
     ) -> None:
         self._ports, self._contradicted, self._history = ports, contradicted, history
         self._stages = manifest.stage_count
-        self._path: Path | None = None
+        self._file: Persisted[KeptChain] | None = None
         self.machine = Waypoints(
             me,
             PeerId(manifest.founder),
@@ -63,12 +63,12 @@ class WaypointDriver:
 
     def keep_in(self, path: Path) -> None:
         """Take the chain of a file, and save ours to it from now on."""
-        self._path = path
+        self._file = Persisted(path, KeptChain)
+        found = self._file.load(self._warn) or KeptChain()
         try:
-            effects = self.machine.restore(load_chain(path))
-        except (DamagedFile, OSError, RemoteProtocolError) as error:
-            words = f"the chain of waypoints cannot be used, beginning anew: {error}"
-            self._ports.perform(Explain("membership", words, "warning"))
+            effects = self.machine.restore(found.links)
+        except RemoteProtocolError as error:
+            self._warn(f"the chain of waypoints cannot be used, beginning anew: {error}")
             return
         self._perform(effects, save=False)
 
@@ -136,10 +136,8 @@ class WaypointDriver:
                     self._ports.perform(effect)
 
     def _save(self) -> None:
-        if self._path is None:
-            return
-        try:
-            save_chain(self._path, self.machine.chain)
-        except OSError as error:  # a full disk must not stop training
-            words = f"the chain of waypoints cannot be written: {error.strerror}"
-            self._ports.perform(Explain("membership", words, "warning"))
+        if self._file is not None:
+            self._file.keep(KeptChain(tuple(self.machine.chain)), self._warn)
+
+    def _warn(self, words: str) -> None:
+        self._ports.perform(Explain("membership", words, "warning"))

@@ -7,21 +7,14 @@ from its own records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 import trio
 from msgspec.structs import replace
 
-from client.store.audits import (
-    MAX_MEMBERS,
-    AuditedMember,
-    KeptAudits,
-    Tally,
-    load_audits,
-    save_audits,
-)
+from client.store.persisted import Persisted
+from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits, Tally
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.seat.effects import Audited, Contributions
@@ -39,8 +32,9 @@ class AuditLog:
     """
 
     def __init__(self, path: Path | None = None, today: Callable[[], date] = date.today) -> None:
-        self._path, self._today = path, today
-        kept = (load_audits(path) if path else None) or KeptAudits(today())
+        self._today = today
+        self._file = Persisted(path, KeptAudits) if path else None
+        kept = (self._file.peek() if self._file else None) or KeptAudits(today())
         self._day, self._contributions, self._tally = kept.day, kept.contributions, kept.today
         self._members = {PeerId(one.peer): one for one in kept.members}
         self.contributions = 0
@@ -83,9 +77,8 @@ class AuditLog:
 
     def save(self) -> None:
         """Write the file."""
-        if self._path is not None:
-            with suppress(OSError):  # a full disk must not stop training
-                save_audits(self._path, self.kept())
+        if self._file is not None:
+            self._file.keep(self.kept())
 
     def _turn(self) -> None:
         """Begin a new day, if it is one; a clock that is set back begins one, too."""

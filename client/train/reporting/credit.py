@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from client.control.snapshot import CreditView
-from client.store.credit import KeptCredit, load_credit, save_credit
+from client.store.persisted import Persisted
+from client.store.records import KeptCredit
 from client.train.reporting.counters import Counters
 
 SAVE_EVERY_S = 60.0
@@ -32,9 +32,9 @@ class Credit:
     def __init__(
         self, path: Path, counters: Counters, tokens: int, sent_bytes: Callable[[], int]
     ) -> None:
-        self._path, self._counters, self._tokens = path, counters, tokens
+        self._file, self._counters, self._tokens = Persisted(path, KeptCredit), counters, tokens
         self._sent_bytes = sent_bytes
-        self._before = load_credit(path) or KeptCredit(since=time.time())
+        self._before = self._file.peek() or KeptCredit(since=time.time())
 
     def view(self) -> CreditView:
         """Return the sum up to now."""
@@ -57,6 +57,4 @@ class Credit:
 
     def _save(self) -> None:
         now = self.view()
-        kept = KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since)
-        with suppress(OSError):  # a full disk must not stop training
-            save_credit(self._path, kept)
+        self._file.keep(KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since))

@@ -66,7 +66,6 @@ from protocol.seat.effects import (
     Audited,
     CommitTo,
     Contributions,
-    Convicted,
     HeldOutLoss,
     KeepMet,
     SeatEffect,
@@ -75,6 +74,7 @@ from protocol.seat.effects import (
     Snapshot,
 )
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
@@ -121,7 +121,7 @@ class SeatHooks:
     accepted: Callable[[GradientAccepted], None]
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
-    convicted: Callable[[Convicted | Contradicted], None]
+    convicted: Callable[[Verdict | Contradicted], None]
     audited: Callable[[Audited | Contributions], None]
     evaluated: Callable[[HeldOutLoss], None]
     agreed: Callable[[AgreedOn], None]
@@ -330,7 +330,7 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Convicted() | Contradicted():
+            case Verdict() | Contradicted():
                 self._hooks.convicted(effect)
             case Audited() | Contributions():
                 self._hooks.audited(effect)

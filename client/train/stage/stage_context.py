@@ -15,7 +15,8 @@ from client.train.workers.task_scheduler import TaskScheduler
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import AgreedOn, Convicted, HeldOutLoss
+from protocol.seat.effects import AgreedOn, HeldOutLoss
+from protocol.verdicts import Verdict
 
 
 class Owner(Ports, Protocol):
@@ -36,7 +37,7 @@ class Owner(Ports, Protocol):
     def evaluated(self, found: HeldOutLoss) -> None:
         """A seat of ours has a version's loss on held-out text."""
 
-    def convicted(self, out: Convicted | Contradicted) -> None:
+    def convicted(self, out: Verdict | Contradicted) -> None:
         """A majority of a stage has expelled one of its members; or one contradicts itself."""
 
     def agreed_on(self, said: AgreedOn) -> None:

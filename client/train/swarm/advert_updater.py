@@ -78,11 +78,8 @@ class AdvertUpdater:
         """Save the present values and put them into the advert."""
         length_s = self._engine.now() - self._began
         self._line = _newer(self._line, self._engine.measuring, self.settings)
-        try:
-            self._history.beat(length_s)
-            save_line(self._folder, self._line)
-        except OSError:
-            pass  # a full disk must not stop training; the next start knows less of us
+        self._history.beat(length_s)
+        save_line(self._folder, self._line)
         upload, download = line_rates(self._line, self.settings)
         rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)

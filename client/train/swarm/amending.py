@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from client.store.amendments import load_amendments, save_amendments
+from client.store.persisted import Persisted
 from client.train.ports import Ports
 from protocol import limits
-from protocol.amendments.book import Amendments, Kept, Known
+from protocol.amendments.book import Amendments, KeptAmendments, Known
 from protocol.amendments.words import describe
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
@@ -43,16 +43,14 @@ class Amending:
         self._ports, self._manifest, self._swarm = ports, manifest, swarm
         self._linked, self._changed = linked, changed
         self.book = Amendments(manifest, swarm)
-        self._path: Path | None = None
-        self._saved = Kept()
+        self._file: Persisted[KeptAmendments] | None = None
+        self._saved = KeptAmendments()
         self._answered: dict[PeerId, float] = {}
 
     def keep_in(self, path: Path) -> None:
         """Take the amendments of a file, and save ours to it from now on."""
-        self._path = path
-        self._saved, warning = load_amendments(path)
-        if warning:
-            self._ports.perform(Explain("swarm", warning, "warning"))
+        self._file = Persisted(path, KeptAmendments)
+        self._saved = self._file.load(self._warn) or KeptAmendments()
         self.book = Amendments(self._manifest, self._swarm, self._saved)
 
     # --- links -------------------------------------------------------------------------------
@@ -126,11 +124,8 @@ class Amending:
     def save(self) -> None:
         """Keep what is new on disk."""
         kept = self.book.kept
-        if self._path is None or kept == self._saved:
-            return
-        try:
-            save_amendments(self._path, kept)
+        if self._file is not None and kept != self._saved and self._file.keep(kept, self._warn):
             self._saved = kept
-        except OSError as error:  # a full disk must not stop training
-            words = f"cannot write {self._path}: {error.strerror}; make room: volunteer cache prune"
-            self._ports.perform(Explain("swarm", words, "error"))
+
+    def _warn(self, words: str) -> None:
+        self._ports.perform(Explain("swarm", words, "warning"))

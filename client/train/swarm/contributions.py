@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
 
-from client.store.contributions import (
-    MAX_NAMES,
-    KeptContributions,
-    KeptLine,
-    KeptStage,
-    load_contributions,
-    save_contributions,
-)
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptLine, KeptStage
 from protocol.contributions.account import StageAccount
 from protocol.contributions.board import Board, Contributor, Vouched
 from protocol.contributions.record import (
@@ -38,6 +31,7 @@ from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 
 SAVE_EVERY_S: Final = 60.0
+MAX_NAMES: Final = 2048
 LOOK_EVERY_S: Final = 5.0
 """How often the board is made anew in a small swarm."""
 LOOK_AT_PER_S: Final = 20
@@ -71,7 +65,7 @@ class Contributions:
         self._me, self._membership, self._perform, self._proves = me, membership, perform, proves
         self._stages, self._per_step = manifest.stage_count, manifest.microbatches_per_step
         self._accounts: dict[int, StageAccount] = {}
-        self._path: Path | None = None
+        self._file: Persisted[KeptContributions] | None = None
         self._board = Board()
         self._names: dict[PeerId, str] = {}
         self._records: dict[PeerId, Counts] = {}
@@ -81,7 +75,8 @@ class Contributions:
 
     def keep_in(self, path: Path) -> None:
         """Go on with what a file holds, and keep it there."""
-        self._path, kept = path, load_contributions(path)
+        self._file = Persisted(path, KeptContributions)
+        kept = self._file.peek() or KeptContributions()
         for one in kept.stages:
             seen = {PeerId(peer): count for peer, count in one.seen.items()}
             taken = {PeerId(peer): count for peer, count in one.taken_over.items()}
@@ -132,7 +127,7 @@ class Contributions:
 
     def contributors(self) -> list[Contributor]:
         """Return the lines of the board, the most work first; expelled members are left out."""
-        return self._board.contributors(self._membership.is_out)
+        return self._board.contributors(self._membership.verdicts.__contains__)
 
     def name(self, peer: PeerId) -> str:
         """Return the name that a member goes by, or went by when it was here; empty: none."""
@@ -153,9 +148,8 @@ class Contributions:
 
     def save(self) -> None:
         """Write the file."""
-        if self._path is not None:
-            with suppress(OSError):  # a full disk must not stop training
-                save_contributions(self._path, self._kept())
+        if self._file is not None:
+            self._file.keep(self._kept())
 
     def _kept(self) -> KeptContributions:
         stages = tuple(

@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Final
 
 from client.net.network import Network
-from client.store.packed import DamagedFile
-from client.store.proofs import load_proofs, save_proofs
-from client.store.voted_out import beside, load_voted_out, save_voted_out
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence
 from client.train.ports import Ports
-from protocol.audit.charges import VotedOut, check
+from protocol.audit.charges import check
 from protocol.effects import Effect, Explain, Penalise
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.expelled import MAX_PROOFS, Expel, Expelled
 from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import contradiction
+from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, rank
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
-from protocol.seat.effects import Convicted
+from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import PassedOn
 from protocol.wire.parts import Proof
@@ -49,58 +48,44 @@ class Expulsions:
         swarm: SwarmId,
     ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
-        self.expelled = Expelled(network.peer_id, swarm)
-        self.voted: dict[PeerId, tuple[VotedOut, str]] = {}
-        """Members that their stages have expelled, with the charges, and why in words."""
+        self.verdicts = membership.verdicts
+        self._proofs = Proofs(network.peer_id, swarm, self.verdicts)
         self._swarm, self._heard = swarm, Heard(swarm)
-        self._path: Path | None = None
+        self._file: Persisted[KeptEvidence] | None = None
         self._due: float | None = None
         self._saved_at = -math.inf
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
-        """Expel the members convicted by the proofs of a file, and save to it from now on."""
-        self._path = path
-        try:
-            found, bad = self.expelled.restore(load_proofs(path))
-            voted_out = load_voted_out(beside(path))
-        except (DamagedFile, OSError) as error:
-            self._warn(f"the proofs of who was expelled cannot be read, beginning anew: {error}")
-            return []
-        for out in voted_out:
+        """Expel the members convicted by the certificates of a file, and save to it from now on."""
+        self._file = Persisted(path, KeptEvidence)
+        kept = self._file.load(self._warn) or KeptEvidence()
+        found, bad = self._proofs.restore(kept.proofs)
+        for out in kept.voted_out:
             try:
-                found.append(self._keep_out(out))
+                verdict = check(out, self._swarm)
             except RemoteProtocolError:
                 bad += 1
+            else:
+                found += [verdict] if self.verdicts.add(verdict) else []
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
         return self._act(found)
 
-    def of_votes(self) -> list[VotedOut]:
-        """Return the members that their stages have expelled, with the charges."""
-        return [out for out, _ in self.voted.values()]
-
-    def voted_out(self, out: Convicted) -> list[MembershipEffect]:
+    def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
-        known = out.member in self.voted or out.member in self.expelled
-        if known or out.member == self._network.peer_id:
+        if verdict.culprit == self._network.peer_id:
             return []
-        return self._perform([self._keep_out(VotedOut(out.stage, out.member, out.charges))])
-
-    def _keep_out(self, out: VotedOut) -> Expel:
-        words = check(out, self._swarm)
-        if len(self.voted) >= MAX_PROOFS:
-            del self.voted[next(iter(self.voted))]
-        self.voted[PeerId(out.member)] = out, words
-        return Expel(PeerId(out.member), f"{words}: it is expelled for the rest of the run")
+        self.verdicts.add(verdict)
+        return self._perform([verdict])
 
     def link_up(self, peer: PeerId) -> None:
         """Send a new link the proofs."""
-        for effect in self.expelled.link_up(peer, self._ports.now()):
+        for effect in self._proofs.link_up(peer, self._ports.now()):
             self._ports.perform(effect)
 
     def link_down(self, peer: PeerId) -> None:
         """A link has ended."""
-        self.expelled.link_down(peer)
+        self._proofs.link_down(peer)
         self._heard.forget(peer)
 
     def stated(
@@ -135,7 +120,7 @@ class Expulsions:
             RemoteProtocolError: it is no statement.
         """
         there = siblings(stage_of(envelope))
-        if PeerId(envelope.signer) in self.expelled or sender not in there:
+        if PeerId(envelope.signer) in self.verdicts or sender not in there:
             return []
         return self._compared(self._heard.passed_on(sender, envelope))
 
@@ -143,7 +128,7 @@ class Expulsions:
         effects: list[MembershipEffect] = []
         for one in found:
             if isinstance(one, Proof):
-                effects += self._perform(self.expelled.found(one, member=self._is_member(one)))
+                effects += self._perform(self._proofs.found(one, member=self._is_member(one)))
             else:
                 effects.append(one)
         return effects
@@ -157,7 +142,7 @@ class Expulsions:
         proof = contradiction(held, other)
         if proof is None:
             return []
-        return self._perform(self.expelled.found(proof, member=self._is_member(proof)))
+        return self._perform(self._proofs.found(proof, member=self._is_member(proof)))
 
     def receive(self, sender: PeerId, proof: Proof) -> list[MembershipEffect]:
         """Handle a proof from a peer.
@@ -166,27 +151,28 @@ class Expulsions:
             RemoteProtocolError: it proves nothing.
         """
         now, member = self._ports.now(), self._is_member(proof)
-        return self._perform(self.expelled.receive(sender, proof, now, member=member))
+        return self._perform(self._proofs.receive(sender, proof, now, member=member))
 
     def _is_member(self, proof: Proof) -> bool:
         member = self._membership.roster.member(PeerId(proof.first.signer))
         return member is not None and member.linked
 
-    def _perform(self, effects: Sequence[Effect | Expel]) -> list[MembershipEffect]:
-        out = [effect for effect in effects if isinstance(effect, Expel)]
+    def _perform(self, effects: Sequence[Effect | Verdict]) -> list[MembershipEffect]:
+        out = [effect for effect in effects if isinstance(effect, Verdict)]
         for effect in effects:
-            if not isinstance(effect, Expel):
+            if not isinstance(effect, Verdict):
                 self._ports.perform(effect)
         if out:
             self._save()
         return self._act(out)
 
-    def _act(self, out: Sequence[Expel]) -> list[MembershipEffect]:
+    def _act(self, out: Sequence[Verdict]) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
-        for expel in out:
-            self._network.expel(expel.peer, expel.words)
-            effects += [Explain("membership", expel.words, "warning", (expel.peer,))]
-            effects += self._membership.expel(expel.peer, self._ports.now())
+        for verdict in out:
+            words = f"{verdict.words}: it is expelled for the rest of the run"
+            self._network.expel(verdict.culprit, words)
+            effects += [Explain("membership", words, "warning", (verdict.culprit,))]
+            effects += self._membership.expel(verdict.culprit, self._ports.now())
         return effects
 
     def _save(self) -> None:
@@ -196,19 +182,14 @@ class Expulsions:
 
     def tick(self, now: float) -> None:
         """Save the proofs if that is due."""
-        if self._due is None or now < self._due or self._path is None:
+        if self._due is None or now < self._due or self._file is None:
             return
         self._due, self._saved_at = None, now
-        try:
-            save_proofs(self._path, self.expelled.proofs)
-            if self.voted:
-                save_voted_out(beside(self._path), self.of_votes())
-        except OSError as error:  # a full disk must not stop training
-            self._warn(f"the proofs of who was expelled cannot be written: {error.strerror}")
+        self._file.keep(KeptEvidence(self.verdicts.proofs, self.verdicts.votes), self._warn)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return self._due if self._path is not None else None
+        return self._due if self._file is not None else None
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("membership", words, "warning"))

@@ -72,7 +72,6 @@ def stage_need(
         offload=offload,
         ranks=ranks,
         host=host,
-        z_loss=manifest.optimizer.z_loss > 0,
     )
 
 

@@ -95,7 +95,7 @@ class LiveSource:
         if node.greeting.pid != self._pid:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
-        self._mailbox.put_curve(node.curve(CURVE_POINTS))
+        self._mailbox.put_curve(node.history(CURVE_POINTS))
         node.subscribe(events_since=self._since, matches=True, hz=HZ)
         self._mailbox.put_link(Link("live"))
         heard = time.monotonic()

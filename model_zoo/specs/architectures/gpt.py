@@ -1,15 +1,8 @@
 """GPT as nanoGPT trains it; the modules are in `model_zoo.models.gpt`."""
 
-from model_zoo.specs.architecture import (
-    Architecture,
-    LinearPart,
-    Shape,
-    Tensors,
-    fused_qkv,
-    linear,
-    norm,
-    projection,
-)
+from typing import ClassVar
+
+from model_zoo.specs.architecture import Architecture, Shape, Tensors, linear, norm
 from model_zoo.specs.precision import DEFAULT, Precision
 
 
@@ -17,8 +10,11 @@ class Gpt(Architecture):
     """Pre-LayerNorm blocks, learned positions, GELU, optional biases."""
 
     switches = frozenset({"bias", "norm_eps", "gelu", "tied", "lora"})
-    usual_targets = ("c_attn",)
-    residual_outputs = ("attn.out.weight", "ffn.down.weight")
+    decoder, layers, tokens = "transformer", "h", "wte.weight"
+    usual_targets = ("attn.c_attn",)
+    residual_outputs = ("c_proj.weight",)
+    fused: ClassVar = {"attn.c_attn.weight": 3}
+    transposed = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
     def problem(self, shape: Shape) -> str | None:
         """See `Architecture`."""
@@ -29,39 +25,25 @@ class Gpt(Architecture):
     def embedding(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
         return {
-            "token.weight": (shape.vocab, shape.width),
-            "position.weight": (shape.context, shape.width),
+            "wte.weight": (shape.vocab, shape.width),
+            "wpe.weight": (shape.context, shape.width),
         }
 
     def block(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
         width, inner, bias = shape.width, shape.ffn_width, shape.bias
         return {
-            **norm("attn_norm", width, bias=bias),
-            **linear("attn.qkv", shape.qkv_width, width, bias=bias),
-            **linear("attn.out", width, width, bias=bias),
-            **norm("ffn_norm", width, bias=bias),
-            **linear("ffn.up", inner, width, bias=bias),
-            **linear("ffn.down", width, inner, bias=bias),
+            **norm("ln_1", width, bias=bias),
+            **linear("attn.c_attn", 3 * width, width, bias=bias),
+            **linear("attn.c_proj", width, width, bias=bias),
+            **norm("ln_2", width, bias=bias),
+            **linear("mlp.c_fc", inner, width, bias=bias),
+            **linear("mlp.c_proj", width, inner, bias=bias),
         }
 
-    def head(self, shape: Shape) -> Tensors:
+    def final_norm(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        return norm("norm", shape.width, bias=shape.bias) | projection(shape)
-
-    def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
-        """See `Architecture`."""
-        width, inner = shape.width, shape.ffn_width
-        return {
-            "c_attn": LinearPart("attn.qkv", 0, shape.qkv_width, width),
-            "attn.c_proj": LinearPart("attn.out", 0, width, width),
-            "c_fc": LinearPart("ffn.up", 0, inner, width),
-            "mlp.c_proj": LinearPart("ffn.down", 0, width, inner),
-        }
-
-    def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """See `Architecture`."""
-        return {"attn.qkv.weight": fused_qkv(shape)}
+        return norm("ln_f", shape.width, bias=shape.bias)
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Architecture`."""

@@ -1,15 +1,8 @@
 """A Llama-style model and its relatives; the modules are in `model_zoo.models.llama`."""
 
-from model_zoo.specs.architecture import (
-    Architecture,
-    LinearPart,
-    Shape,
-    Tensors,
-    fused_qkv,
-    linear,
-    norm,
-    projection,
-)
+from typing import ClassVar
+
+from model_zoo.specs.architecture import Architecture, Shape, Tensors, linear, norm
 from model_zoo.specs.precision import DEFAULT, Precision
 
 
@@ -32,8 +25,10 @@ class Llama(Architecture):
             "lora",
         }
     )
-    usual_targets = ("q_proj", "v_proj")
-    residual_outputs = ("attn.out.weight", "ffn.down.weight")
+    decoder, layers, tokens = "model", "layers", "embed_tokens.weight"
+    usual_targets = ("self_attn.q_proj", "self_attn.v_proj")
+    residual_outputs = ("o_proj.weight", "down_proj.weight", "down_proj")
+    fused: ClassVar = {"mlp.experts.gate_up_proj": 2}
 
     def problem(self, shape: Shape) -> str | None:
         """See `Architecture`."""
@@ -47,46 +42,17 @@ class Llama(Architecture):
 
     def embedding(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        return {"token.weight": (shape.vocab, shape.width)}
+        return {"embed_tokens.weight": (shape.vocab, shape.width)}
 
     def block(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        width = shape.width
-        return {
-            **norm("attn_norm", width),
-            **linear("attn.qkv", shape.qkv_width, width, bias=shape.qkv_bias),
-            **linear("attn.out", width, shape.joined_width),
-            **_qk_norms(shape),
-            **norm("ffn_norm", width),
-            **_feed_forward(shape),
-        }
+        other = "post_feedforward_layernorm" if shape.post_norm else "input_layernorm"
+        norms = norm("post_attention_layernorm", shape.width) | norm(other, shape.width)
+        return norms | _attention(shape) | _feed_forward(shape)
 
-    def head(self, shape: Shape) -> Tensors:
+    def final_norm(self, shape: Shape) -> Tensors:
         """See `Architecture`."""
-        return norm("norm", shape.width) | projection(shape)
-
-    def linear_parts(self, shape: Shape) -> dict[str, LinearPart]:
-        """See `Architecture`."""
-        width, inner = shape.width, shape.ffn_width
-        query, key = (heads * shape.head_width for heads in (shape.heads, shape.kv_heads))
-        return {
-            "q_proj": LinearPart("attn.qkv", 0, query, width),
-            "k_proj": LinearPart("attn.qkv", query, key, width),
-            "v_proj": LinearPart("attn.qkv", query + key, key, width),
-            "o_proj": LinearPart("attn.out", 0, width, shape.joined_width),
-            "gate_proj": LinearPart("ffn.gate", 0, inner, width),
-            "up_proj": LinearPart("ffn.up", 0, inner, width),
-            "down_proj": LinearPart("ffn.down", 0, width, inner),
-        }
-
-    def stacked(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """See `Architecture`."""
-        found = {"attn.qkv.weight": fused_qkv(shape)}
-        if shape.experts is None:
-            return found
-        count = shape.experts.count
-        gate_up, down = (shape.ffn_width,) * 2 * count, (shape.width,) * count
-        return {**found, "ffn.gate_up.weight": gate_up, "ffn.down.weight": down}
+        return norm("norm", shape.width)
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Architecture`."""
@@ -108,20 +74,30 @@ class Llama(Architecture):
         return -(-8 * width // 96) * 32
 
 
+def _attention(shape: Shape) -> Tensors:
+    width, bias = shape.width, shape.qkv_bias
+    query, key = (heads * shape.head_width for heads in (shape.heads, shape.kv_heads))
+    found = {
+        **linear("self_attn.q_proj", query, width, bias=bias),
+        **linear("self_attn.k_proj", key, width, bias=bias),
+        **linear("self_attn.v_proj", key, width, bias=bias),
+        **linear("self_attn.o_proj", width, query),
+    }
+    if shape.qk_norm is None:
+        return found
+    if shape.qk_norm == "head":
+        query = key = shape.head_width
+    return found | norm("self_attn.q_norm", query) | norm("self_attn.k_norm", key)
+
+
 def _feed_forward(shape: Shape) -> Tensors:
     width, inner = shape.width, shape.ffn_width
     if shape.experts is None:
-        sides = linear("ffn.gate", inner, width) | linear("ffn.up", inner, width)
-        return sides | linear("ffn.down", width, inner)
+        sides = linear("mlp.gate_proj", inner, width) | linear("mlp.up_proj", inner, width)
+        return sides | linear("mlp.down_proj", width, inner)
     count = shape.experts.count
-    sides = linear("ffn.gate_up", count * 2 * inner, width)
-    return linear("ffn.router", count, width) | sides | linear("ffn.down", count * width, inner)
-
-
-def _qk_norms(shape: Shape) -> Tensors:
-    if shape.qk_norm is None:
-        return {}
-    whole = shape.qk_norm == "projection"
-    query, key = (heads if whole else 1 for heads in (shape.heads, shape.kv_heads))
-    head_width = shape.head_width
-    return norm("attn.q_norm", query * head_width) | norm("attn.k_norm", key * head_width)
+    return {
+        **linear("mlp.gate", count, width),
+        "mlp.experts.gate_up_proj": (count, 2 * inner, width),
+        "mlp.experts.down_proj": (count, width, inner),
+    }

@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from model_zoo.huggingface.dtypes import DType
-from model_zoo.llama_cpp.architecture import NotInGguf, longest
+from model_zoo.llama_cpp.architecture import NotInGguf, longest, rotates_neighbours
 from model_zoo.llama_cpp.tensors import neighbours
 from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.llama_cpp.writing import export_gguf
@@ -112,20 +112,24 @@ def test_matrices_are_where_llama_cpp_looks(tmp_path: Path) -> None:
     spec = SPECS["qwen3moe"]
     state = shaken(spec)
     _, tensors = read(written(spec, state, tmp_path))
-    qkv, inner = state["blocks.1.attn.qkv.weight"], spec.ffn_width
-    assert torch.equal(tensors["blk.1.attn_k.weight"], qkv[32:48])  # no permutation here
-    of_last = state["blocks.1.ffn.gate_up.weight"][3 * 2 * inner :]
-    assert torch.equal(tensors["blk.1.ffn_gate_exps.weight"][3], of_last[:inner])
-    assert torch.equal(tensors["blk.1.ffn_up_exps.weight"][3], of_last[inner:])
-    down = state["blocks.1.ffn.down.weight"]
-    assert torch.equal(tensors["blk.1.ffn_down_exps.weight"][2], down[2 * 32 : 3 * 32])
-    assert torch.equal(tensors["blk.1.ffn_gate_inp.weight"], state["blocks.1.ffn.router.weight"])
+    assert not rotates_neighbours(spec)
+    for theirs, ours in {
+        "attn_k": "self_attn.k_proj",
+        "ffn_gate_inp": "mlp.gate",
+    }.items():
+        matrix = state[f"model.layers.1.{ours}.weight"]
+        assert torch.equal(tensors[f"blk.1.{theirs}.weight"], matrix), theirs
+    gates, ups = state["model.layers.1.mlp.experts.gate_up_proj"].chunk(2, dim=1)
+    downs = state["model.layers.1.mlp.experts.down_proj"]
+    for theirs, matrices in {"gate": gates, "up": ups, "down": downs}.items():
+        assert torch.equal(tensors[f"blk.1.ffn_{theirs}_exps.weight"], matrices), theirs
     _, plain = read(written(LLAMA, shaken(LLAMA), tmp_path))
-    rows = shaken(LLAMA)["blocks.0.attn.qkv.weight"]
-    assert torch.equal(plain["blk.0.attn_q.weight"], neighbours(rows[:32], 8))
-    assert torch.equal(plain["blk.0.attn_v.weight"], rows[48:])
+    rows = shaken(LLAMA)["model.layers.0.self_attn.q_proj.weight"]
+    assert torch.equal(plain["blk.0.attn_q.weight"], neighbours(rows, 8))
+    values = shaken(LLAMA)["model.layers.0.self_attn.v_proj.weight"]
+    assert torch.equal(plain["blk.0.attn_v.weight"], values)
     _, olmo = read(written(SPECS["olmo2"], shaken(SPECS["olmo2"]), tmp_path))
-    after = shaken(SPECS["olmo2"])["blocks.2.attn_norm.weight"]
+    after = shaken(SPECS["olmo2"])["model.layers.2.post_attention_layernorm.weight"]
     assert torch.equal(olmo["blk.2.post_attention_norm.weight"], after)
 
 
@@ -145,10 +149,10 @@ def test_matrices_are_rounded_and_vectors_are_not(
 ) -> None:
     spec, state = SPECS["gpt2"], shaken(SPECS["gpt2"])
     keys, tensors = read(written(spec, state, tmp_path, dtype))
-    matrix = state["blocks.0.attn.qkv.weight"]
+    matrix = state["transformer.h.0.attn.c_attn.weight"]
     assert torch.equal(tensors["blk.0.attn_qkv.weight"], matrix.to(kind).float())
-    assert torch.equal(tensors["blk.0.attn_norm.weight"], state["blocks.0.attn_norm.weight"])
-    assert torch.equal(tensors["position_embd.weight"], state["embed.position.weight"])
+    assert torch.equal(tensors["blk.0.attn_norm.weight"], state["transformer.h.0.ln_1.weight"])
+    assert torch.equal(tensors["position_embd.weight"], state["transformer.wpe.weight"])
     assert keys["general.file_type"] == {"fp16": 1, "bf16": 32}[dtype]
 
 
@@ -174,12 +178,12 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(
 def test_too_large_for_fp16_is_said_and_an_older_file_stays(tmp_path: Path) -> None:
     state = shaken(LLAMA)
     before = written(LLAMA, state, tmp_path).read_bytes()
-    state["blocks.0.ffn.up.weight"][3, 4] = 1e5
+    state["model.layers.0.mlp.up_proj.weight"][3, 4] = 1e5
     with pytest.raises(NotInGguf, match="beyond fp16: --dtype bf16"):
         written(LLAMA, state, tmp_path, "fp16")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
-    del state["head.norm.weight"]
-    with pytest.raises(ValueError, match=r"head\.norm\.weight is missing"):
+    del state["model.norm.weight"]
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is missing"):
         written(LLAMA, state, tmp_path)
 
 

@@ -332,7 +332,7 @@ def test_an_exported_tokenizer_talks_as_it_was_learned(model: Path, tmp_path: Pa
     from transformers import AutoTokenizer
 
     ours, spec = chosen(model), ModelSpec("llama", 1, 16, 2, 2, 32, context=16)
-    lora = msgspec.structs.replace(spec, vocab=ours.vocab, lora=Lora(2, 4.0, ("q_proj",)))
+    lora = msgspec.structs.replace(spec, vocab=ours.vocab, lora=Lora(2, 4.0, ("self_attn.q_proj",)))
     state = build_whole(lora, seed=1).state_dict()
     adapter = export_adapters(lora, state, tmp_path / "adapter", tokenizer=ours)
     whole = build_whole(lora.base, seed=1).state_dict()

@@ -74,18 +74,16 @@ def test_pieces_equal_the_whole(
     stage, x, targets = _given()
     in_pieces = _run(stage, x, targets, z_weight=z_weight, weight=weight)
     assert next(pieces) == [7, 7, 7, 7, 7, 1]
-    assert stage.head is not None
     leaf = x.clone().requires_grad_()
-    logits = stage.head(leaf * 2)
+    logits = stage.project(leaf * 2)
     loss, whole = losses_of(logits, targets, z_weight=z_weight, weight=weight)
-    expected = torch.autograd.grad(whole, [leaf, *stage.head.parameters()])
+    expected = torch.autograd.grad(whole, [leaf, *stage.projecting])
     for got, wanted in zip(in_pieces, (loss, whole, *expected), strict=True):
         assert ((got - wanted).detach().norm() / wanted.detach().norm()).item() < RELATIVE
 
 
 def test_the_gradient_is_that_of_what_it_is_multiplied_with(pieces: Iterator[list[int]]) -> None:
     stage, x, targets = _given()
-    assert stage.head is not None
     gradients = []
     for factor in (1.0, -3.0):
         leaf = x.clone().requires_grad_()
@@ -97,7 +95,7 @@ def test_the_gradient_is_that_of_what_it_is_multiplied_with(pieces: Iterator[lis
 
 def test_a_frozen_head_gets_no_gradient(pieces: Iterator[list[int]]) -> None:
     stage, x, targets = _given()
-    lora = Lora(rank=2, alpha=4.0, targets=("q_proj",), base="bf16")
+    lora = Lora(rank=2, alpha=4.0, targets=("self_attn.q_proj",), base="bf16")
     freeze(stage, SPEC, lora)
     results = _run(stage, x, targets, z_weight=0.0, weight=1.0)
     assert len(results) == 3  # loss, what is run back, gradient of the input
@@ -106,10 +104,9 @@ def test_a_frozen_head_gets_no_gradient(pieces: Iterator[list[int]]) -> None:
 
 def test_without_gradients_nothing_is_run_back(pieces: Iterator[list[int]]) -> None:
     stage, x, targets = _given()
-    assert stage.head is not None
     with torch.no_grad():
         loss, whole = head_loss.losses_of_hidden(stage, x, targets, z_weight=0.0, weight=1.0)
-        whole_logits, _ = losses_of(stage.head(x), targets, z_weight=0.0, weight=1.0)
+        whole_logits, _ = losses_of(stage.project(x), targets, z_weight=0.0, weight=1.0)
     assert not whole.requires_grad
     torch.testing.assert_close(loss, whole_logits)
     assert len(next(pieces)) == 6
@@ -119,11 +116,10 @@ def test_small_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they always were, bit for bit."""
     stage, x, targets = _given()
     assert tokens_at_once(SPEC.vocab) > targets.numel()
-    assert stage.head is not None
     got = _run(stage, x, targets, z_weight=0.0, weight=1.0)
     leaf = x.clone().requires_grad_()
-    loss, whole = losses_of(stage.head(leaf * 2), targets, z_weight=0.0, weight=1.0)
-    expected = torch.autograd.grad(whole, [leaf, *stage.head.parameters()])
+    loss, whole = losses_of(stage.project(leaf * 2), targets, z_weight=0.0, weight=1.0)
+    expected = torch.autograd.grad(whole, [leaf, *stage.projecting])
     assert all(torch.equal(a, b) for a, b in zip(got, (loss, whole, *expected), strict=True))
 
 

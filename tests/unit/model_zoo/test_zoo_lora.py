@@ -35,7 +35,7 @@ ALL = {"llama": LLAMA, "gpt": GPT}
 
 
 def adapted(base: ModelSpec, *targets: str, rank: int = 4, kept: Any = "fp32") -> ModelSpec:
-    chosen = targets or tuple(base.facts.linear_parts(base))
+    chosen = targets or tuple(base.facts.linears(base))
     return replace(base, lora=Lora(rank, 2.0 * rank, chosen, kept))
 
 
@@ -73,25 +73,23 @@ def test_the_model_begins_as_its_base(name: str, tokens: Tensor) -> None:
     x = tokens[:, :16]
     ours, base = build_whole(spec, 1), build_whole(spec.base, 1)
     assert torch.equal(ours(x), base(x))
-    drawn = {n: p for n, p in ours.named_parameters() if n.endswith(".a")}
+    drawn = {n: p for n, p in ours.named_parameters() if ".lora_A." in n}
     deviation = torch.cat([p.flatten() for p in drawn.values() if p.shape[1] == 32]).detach().std()
     assert float(deviation) == pytest.approx((3 * 32) ** -0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_adapter_adds_a_product_to_its_rows(name: str, tokens: Tensor) -> None:
+def test_an_adapter_adds_a_product(name: str, tokens: Tensor) -> None:
     spec = adapted(ALL[name])
     ours = moved(build_whole(spec, 1))
     merged = build_whole(spec.base, 1)
     state = ours.state_dict()
     with torch.no_grad():
-        for target, part in spec.facts.linear_parts(spec).items():
+        for target in spec.facts.linears(spec):
             for layer in range(spec.layers):
-                prefix = f"blocks.{layer}.{part.module}"
-                adapter = f"{prefix}.lora.{target.replace('.', '_')}"
-                weight = merged.get_parameter(f"{prefix}.weight")
-                rows = weight[part.first_row : part.first_row + part.rows]
-                rows += 2.0 * state[f"{adapter}.b"] @ state[f"{adapter}.a"]
+                name = f"{spec.layers_prefix}{layer}.{target}"
+                a, b = state[f"{name}.lora_A.weight"], state[f"{name}.lora_B.weight"]
+                merged.get_parameter(f"{name}.weight").add_(2.0 * b @ a)
     torch.testing.assert_close(ours(tokens[:, :16]), merged(tokens[:, :16]), rtol=1e-4, atol=1e-5)
 
 
@@ -183,27 +181,32 @@ def test_a_packed_base_takes_the_memory_that_is_planned(kind: str) -> None:
 
 
 def test_layers_that_are_no_target_have_no_adapter() -> None:
-    stage = build_stage(adapted(LLAMA, "q_proj", "v_proj"), whole_slice(LLAMA), 1)
-    adapters = {n for n, m in stage.named_modules() if isinstance(m, FrozenLinear) and len(m.lora)}
-    assert adapters == {f"blocks.{layer}.attn.qkv" for layer in range(3)}
+    stage = build_stage(
+        adapted(LLAMA, "self_attn.q_proj", "self_attn.v_proj"), whole_slice(LLAMA), 1
+    )
+    adapters = {n for n, m in stage.named_modules() if isinstance(m, FrozenLinear) and m.lora_A}
+    assert adapters == {f"model.layers.{n}.self_attn.{q}_proj" for n in range(3) for q in "qv"}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rank": 17}, "rank 17 is larger than k_proj, which is 16 x 32: take a rank of 16 or"),
+        (
+            {"rank": 17},
+            "larger than self_attn.k_proj, which is 16 x 32: take a rank of 16 or",
+        ),
         ({"rank": 0}, "between 1 and"),
         ({"alpha": 0.0}, "above 0"),
         ({"alpha": float("nan")}, "above 0"),
         ({"targets": ()}, "no linear layer"),
-        ({"targets": ("q_proj", "wte")}, "no linear layer 'wte'; it has q_proj, k_proj"),
-        ({"targets": ("v_proj", "q_proj")}, "order"),
-        ({"targets": ("q_proj", "q_proj")}, "order"),
+        ({"targets": ("self_attn.q_proj", "wte")}, "layer 'wte'; it has self_attn.q_proj, self"),
+        ({"targets": ("self_attn.v_proj", "self_attn.q_proj")}, "order"),
+        ({"targets": ("self_attn.q_proj", "self_attn.q_proj")}, "order"),
         ({"base": "int4"}, "one of bf16, fp32, int8"),
     ],
 )
 def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str) -> None:
-    usual = {"rank": 4, "alpha": 8.0, "targets": tuple(LLAMA.facts.linear_parts(LLAMA))}
+    usual = {"rank": 4, "alpha": 8.0, "targets": tuple(LLAMA.facts.linears(LLAMA))}
     with pytest.raises(ValueError, match=words):
         replace(LLAMA, lora=Lora(**(usual | changes)))
 
@@ -211,7 +214,7 @@ def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str
 def test_a_mixture_of_experts_has_no_adapters() -> None:
     spec = ModelSpec("llama", 3, 32, 4, 2, 24, context=16, experts=Experts(4, 2))
     with pytest.raises(ValueError, match="a mixture of experts cannot"):
-        adapted(spec, "q_proj")
+        adapted(spec, "self_attn.q_proj")
 
 
 OPTIMIZER = OptimizerSpec(1e-2, 1e-3, warmup_steps=3, decay_steps=30, beta2=0.95, clip=0.0)
@@ -248,11 +251,7 @@ def peft_losses(plan: TrainingPlan, corpus: Corpus, folder: Path) -> list[float]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                layer = next(int(each) for each in name.split(".") if each.isdigit())
-                target = next(each for each in lora.targets if f"{each}.lora_" in name)
-                module = spec.facts.linear_parts(spec)[target].module
-                letter = "a" if ".lora_A." in name else "b"
-                ours = f"blocks.{layer}.{module}.lora.{target.replace('.', '_')}.{letter}"
+                ours = name.removeprefix("base_model.model.").replace(".default.", ".")
                 parameter.copy_(first[ours])
     config_ = plan.optimizer
     trained = [each for each in model.parameters() if each.requires_grad]

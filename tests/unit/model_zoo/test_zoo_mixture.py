@@ -49,10 +49,10 @@ def hidden(sequences: int = 2) -> Tensor:
 @torch.no_grad()
 def test_a_token_becomes_the_weighted_sum_of_its_experts(shares: Literal["chosen", "all"]) -> None:
     ffn, x = mixture(shares), hidden()
-    gates, ups = ffn.gate_up.weight.view(COUNT, 2, SPEC.ffn_width, SPEC.width).unbind(1)
-    downs = ffn.down.weight.chunk(COUNT)
+    gates, ups = ffn.experts.gate_up_proj.chunk(2, dim=1)
+    downs = ffn.experts.down_proj
     for token, actual in zip(x.flatten(0, 1), ffn(x).flatten(0, 1), strict=True):
-        share = ffn.router(token).softmax(0)
+        share = ffn.gate(token).softmax(0)
         best = share.argsort(descending=True)[:ACTIVE].tolist()
         total = sum(share[i] for i in best) if shares == "chosen" else 1.0
         outputs = [downs[i] @ (F.silu(gates[i] @ token) * (ups[i] @ token)) for i in best]
@@ -64,7 +64,7 @@ def test_the_loss_of_balance_is_that_of_transformers() -> None:
     modeling = pytest.importorskip(
         "transformers.models.mixtral.modeling_mixtral", reason="needs the extra volunteer[hf]"
     )
-    logits = mixture().router(hidden(4))  # (B, T, E)
+    logits = mixture().gate(hidden(4))  # (B, T, E)
     probabilities = logits.softmax(-1)
     ours = imbalance(probabilities, probabilities.topk(ACTIVE).indices)
     for sequence, actual in zip(logits, ours, strict=True):
@@ -93,7 +93,8 @@ def loss_of(model: Stage, tokens: Tensor) -> tuple[Tensor, Tensor]:
                 busy[expert] += 1 / len(sequence)
             terms.append(COUNT * (busy * sequence.mean(0)).sum() * len(sequence) / LAYERS)
 
-    hooks = [block.ffn.router.register_forward_hook(note) for block in model.blocks.values()]  # type: ignore[union-attr,operator]
+    gates = [block.get_submodule("mlp.gate") for block in model.blocks.values()]
+    hooks = [gate.register_forward_hook(note) for gate in gates]
     loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:])
     for hook in hooks:
         hook.remove()
@@ -114,7 +115,7 @@ def test_it_enters_the_gradient_once_and_the_shown_loss_not_at_all(tokens: Tenso
     # and it matters
     plain.zero_grad()
     loss_of(plain, tokens)[0].backward()  # type: ignore[no-untyped-call]
-    routed = "blocks.1.ffn.router.weight"
+    routed = "model.layers.1.mlp.gate.weight"
     ours, without = (dict(each.named_parameters())[routed].grad for each in (model, plain))
     assert ours is not None
     assert without is not None
@@ -128,8 +129,8 @@ def test_sequences_are_independent() -> None:
         ffn = mixture()
         for part in x:
             ffn(part).sum().backward()
-        assert ffn.router.weight.grad is not None
-        return ffn.router.weight.grad
+        assert ffn.gate.weight.grad is not None
+        return ffn.gate.weight.grad
 
     x = hidden(4)
     torch.testing.assert_close(gradient([x]), gradient([x[:1], x[1:]]), rtol=1e-4, atol=1e-4)
@@ -139,10 +140,10 @@ def test_training_on_balance_makes_experts_equally_busy() -> None:
     ffn, x = mixture(balance=1.0), hidden(8)
     with torch.no_grad():
         x[..., 0] = 3.0
-        ffn.router.weight[0, 0] = 1.0  # one expert is everybody's favourite
+        ffn.gate.weight[0, 0] = 1.0  # one expert is everybody's favourite
 
     def found() -> float:
-        probabilities = ffn.router(x).softmax(-1)
+        probabilities = ffn.gate(x).softmax(-1)
         return imbalance(probabilities, probabilities.topk(ACTIVE).indices).mean().item()
 
     before = found()
@@ -150,7 +151,7 @@ def test_training_on_balance_makes_experts_equally_busy() -> None:
         ffn.zero_grad()
         (ffn(x) * 0).sum().backward()
         with torch.no_grad():
-            ffn.router.weight -= 0.05 * ffn.router.weight.grad  # type: ignore[operator]
+            ffn.gate.weight -= 0.05 * ffn.gate.weight.grad  # type: ignore[operator]
     assert before > 1.3 * ACTIVE
     assert found() < 1.05 * ACTIVE + 0.1
 

@@ -139,11 +139,11 @@ def test_matrices_are_those_of_the_layers_and_nothing_else(spec: ModelSpec) -> N
     flat = FlatParameters(stage)
     inside = {i for each in hidden_matrices(spec, stage.part) for i in range(each.offset, each.end)}
     for segment in flat.layout:
-        whole = segment.name.startswith("blocks.") and len(segment.shape) == 2
+        whole = segment.name.startswith(spec.layers_prefix) and len(segment.shape) > 1
         elements = set(range(segment.offset, segment.offset + segment.size))
         assert elements <= inside if whole else not elements & inside
         rows = rows_of(spec, segment.name, tuple(segment.shape))
-        assert sum(rows) == (segment.shape[0] if whole else 0)
+        assert sum(rows) == (math.prod(segment.shape[:-1]) if whole else 0)
 
 
 def test_a_matrix_and_the_rest_move_equally_far() -> None:

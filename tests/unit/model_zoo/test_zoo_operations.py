@@ -51,7 +51,7 @@ def test_a_window_leaves_less_to_look_at() -> None:
 
 
 def test_beside_adapters_only_the_inputs_are_differentiated() -> None:
-    adapted = msgspec.structs.replace(LLAMA, lora=Lora(4, 8.0, ("q_proj",), "fp32"))
+    adapted = msgspec.structs.replace(LLAMA, lora=Lora(4, 8.0, ("self_attn.q_proj",), "fp32"))
     part = whole_slice(adapted)
     assert flops_per_token(adapted, part) == 2 * forward_flops_per_token(adapted, part)
 

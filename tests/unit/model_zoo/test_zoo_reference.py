@@ -90,7 +90,7 @@ def test_a_lossy_wire_is_felt(corpus: Corpus, direction: str) -> None:
     plan = plan_for(spec, steps=1)
     start = build_whole(spec, plan.seed).state_dict()
     state = train_reference(plan, corpus, wire=silence).state
-    before_the_cut = "blocks.0.attn.qkv.weight"
+    before_the_cut = "transformer.h.0.attn.c_attn.weight"
     no_decay = 1 - learning_rate(OPTIMIZER, 0) * OPTIMIZER.weight_decay
     moved = not torch.allclose(state[before_the_cut], start[before_the_cut] * no_decay, atol=1e-7)
     assert moved == (direction == "forward")

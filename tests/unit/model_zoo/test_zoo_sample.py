@@ -43,7 +43,7 @@ def test_no_token_beyond_a_byte_is_drawn() -> None:
     spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=1000)
     model = build_whole(spec, seed=0)
     with torch.no_grad():
-        model.get_parameter("head.proj.weight")[256:] = 100.0
+        model.get_parameter("lm_head.weight")[256:] = 100.0
     assert generate(model, "a", 5) is not None
 
 

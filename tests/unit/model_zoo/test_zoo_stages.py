@@ -71,21 +71,21 @@ def test_initial_weights_follow_the_seed_and_the_scheme() -> None:
     spec = ModelSpec("gpt", 2, 64, 4, 4, 256, context=32, bias=True)
     state = build_whole(spec, seed=1).state_dict()
     other = build_whole(spec, seed=2).state_dict()
-    weight = state["blocks.0.attn.qkv.weight"]
-    assert not torch.equal(weight, other["blocks.0.attn.qkv.weight"])
-    assert not torch.equal(weight, state["blocks.1.attn.qkv.weight"])
+    weight = state["transformer.h.0.attn.c_attn.weight"]
+    assert not torch.equal(weight, other["transformer.h.0.attn.c_attn.weight"])
+    assert not torch.equal(weight, state["transformer.h.1.attn.c_attn.weight"])
     assert weight.std().item() == pytest.approx(0.02, rel=0.03)
     assert weight.mean().item() == pytest.approx(0.0, abs=1e-3)
-    assert state["blocks.1.ffn.down.weight"].std().item() == pytest.approx(0.01, rel=0.03)
-    assert torch.equal(state["head.norm.weight"], torch.ones(64))
-    assert torch.equal(state["blocks.0.ffn.up.bias"], torch.zeros(256))
+    assert state["transformer.h.1.mlp.c_proj.weight"].std().item() == pytest.approx(0.01, rel=0.03)
+    assert torch.equal(state["transformer.ln_f.weight"], torch.ones(64))
+    assert torch.equal(state["transformer.h.0.mlp.c_fc.bias"], torch.zeros(256))
 
 
 def test_initial_bits_are_the_same_on_every_machine() -> None:
     spec = ModelSpec("llama", 1, 16, 2, 1, 24, context=8)
     state = build_whole(spec, seed=42).state_dict()
     content = b"".join(name.encode() + t.numpy().tobytes() for name, t in state.items())
-    assert hashlib.blake2b(content, digest_size=8).hexdigest() == "c9d69496059aa40c"
+    assert hashlib.blake2b(content, digest_size=8).hexdigest() == "b0240fd3b4aeac6a"
 
 
 def test_building_leaves_the_global_generator_alone(spec: ModelSpec) -> None:
@@ -97,10 +97,9 @@ def test_building_leaves_the_global_generator_alone(spec: ModelSpec) -> None:
 def test_names_are_global(spec: ModelSpec) -> None:
     stages = build_all(spec, (1, 2, 1))
     first, middle, last = ([name for name, _ in stage.named_parameters()] for stage in stages)
-    assert "embed.token.weight" in first
-    assert {n.split(".")[1] for n in middle if n.startswith("blocks.")} == {"1", "2"}
-    assert "head.proj.weight" in last
-    assert not any(n.startswith(("embed.", "head.")) for n in middle)
+    assert spec.token_embedding in first
+    assert {n.removeprefix(spec.layers_prefix).partition(".")[0] for n in middle} == {"1", "2"}
+    assert "lm_head.weight" in last
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -143,16 +142,16 @@ def test_loading_copies(spec: ModelSpec) -> None:
     with torch.no_grad():
         for parameter in stage.parameters():
             parameter.zero_()
-    assert state["head.proj.weight"].abs().sum() > 0
+    assert state["lm_head.weight"].abs().sum() > 0
 
 
 def test_loading_refuses_a_state_that_does_not_fit(spec: ModelSpec) -> None:
     state = build_whole(spec, seed=0).state_dict()
-    missing = {n: t for n, t in state.items() if n != "head.proj.weight"}
-    with pytest.raises(ValueError, match=r"head\.proj\.weight.*nothing"):
+    missing = {n: t for n, t in state.items() if n != "lm_head.weight"}
+    with pytest.raises(ValueError, match=r"lm_head\.weight.*nothing"):
         load_whole(spec, missing)
-    with pytest.raises(ValueError, match=r"head\.proj\.weight.*\(3, 3\)"):
-        load_whole(spec, {**state, "head.proj.weight": torch.zeros(3, 3)})
+    with pytest.raises(ValueError, match=r"lm_head\.weight.*\(3, 3\)"):
+        load_whole(spec, {**state, "lm_head.weight": torch.zeros(3, 3)})
 
 
 def test_merging_refuses_two_states_with_one_name(spec: ModelSpec) -> None:

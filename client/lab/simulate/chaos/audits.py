@@ -17,7 +17,7 @@ from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
-from protocol.audit.charges import Charges, VotedOut
+from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
@@ -26,7 +26,8 @@ from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.plans import REFUSED
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import CommitTo, Convicted, SignCharge
+from protocol.seat.effects import CommitTo, SignCharge
+from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready, Segment
 
 SWARM: Final = SwarmId("cd" * 32)
@@ -50,7 +51,9 @@ class Audits:
         if volunteer.audits is None:
             secret = payload_digest(volunteer.peer.encode())
             charges = Charges(SWARM)
-            volunteer.audits = AuditTerms(config.audits, secret, False, SWARM, charges)
+            volunteer.audits = AuditTerms(
+                config.audits, secret, False, SWARM, charges, verdicts=volunteer.verdicts
+            )
         return volunteer.audits
 
     def restarted(self, volunteer: Volunteer) -> None:
@@ -59,7 +62,7 @@ class Audits:
             self._ended += old.results
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
-                new.restore(volunteer.voted_out, self._swarm.now_of(volunteer))
+                new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
 
     @property
     def found(self) -> Counter[str]:
@@ -75,11 +78,11 @@ class Audits:
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
     def perform(
-        self, peer: Volunteer, effect: CommitTo | SignCharge | Convicted | Contradicted
+        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted
     ) -> None:
         """Perform an effect of a seat's audits."""
         seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
-        if isinstance(effect, Convicted):
+        if isinstance(effect, Verdict):
             self._convicted(peer, effect)
         if isinstance(effect, Contradicted):
             self._contradicted(peer, effect)
@@ -123,7 +126,7 @@ class Audits:
         if peer.audits is None or plan is None or said.digest == REFUSED:
             return
         if (plan.step, plan.attempt) == (said.step, said.attempt):
-            out = {member for stage, member in peer.audits.expelled if stage == plan.stage}
+            out = {one.culprit for one in peer.audits.verdicts.voted if one.stage == plan.stage}
             with_it = sorted(out.intersection(member.peer for member in plan.members))
             words = (
                 f"A2: {short(peer.peer)} is Ready for step {plan.step} with whom it has expelled"
@@ -137,14 +140,13 @@ class Audits:
         words = f"A3: {short(culprit.peer)} contributes something else than it signed"
         expect(culprit.lies, words)
 
-    def _convicted(self, by: Volunteer, out: Convicted) -> None:
-        self._swarm.note(by, f"expels {short(out.member)}: {out.words}")
-        by.voted_out.append(VotedOut(out.stage, out.member, out.charges))
+    def _convicted(self, by: Volunteer, out: Verdict) -> None:
+        self._swarm.note(by, f"expels {short(out.culprit)}: {out.words}")
         if by.lies:
             return
-        self._swarm.network.close(by, out.member)
-        convict = self._swarm.volunteers[out.member]
+        self._swarm.network.close(by, out.culprit)
+        convict = self._swarm.volunteers[out.culprit]
         expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")
-        if out.member not in self._told and by.seat is not None:
-            self._told.add(out.member)
+        if out.culprit not in self._told and by.seat is not None:
+            self._told.add(out.culprit)
             self.lasted.append(max(0, by.seat.step - self._swarm.config.lies_from))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from client.lab.simulate.agenda import Action
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.peer import SimPeer
-from protocol.audit.charges import VotedOut
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
@@ -25,6 +24,7 @@ from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
 from protocol.rounds.beginnings import Beginnings
 from protocol.seat.auditing import AuditTerms
+from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import SeatStatus
@@ -136,7 +136,7 @@ class Volunteer(SimPeer):
     signer: Signer | None = None
     """None: the run has no audits, and nothing needs a signature."""
     audits: AuditTerms | None = None
-    voted_out: list[VotedOut] = field(default_factory=list)
+    verdicts: Verdicts = field(default_factory=Verdicts)
     """On its disk: the members that it has seen expelled, with the charges."""
     corrupt: int = 0
     """Number of its next tasks that get a malformed tensor."""
@@ -153,8 +153,7 @@ class Volunteer(SimPeer):
 
     def cuts_off(self, peer: PeerId) -> bool:
         """Whether it links with a peer no more: a majority has expelled that one."""
-        out = {} if self.audits is None or self.lies else self.audits.expelled
-        return any(member == peer for _, member in out)
+        return peer in self.verdicts and not self.lies
 
     def seen_live(self) -> frozenset[PeerId]:
         """Return the peers it holds for alive, itself included."""

@@ -46,12 +46,12 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
     CommitTo,
-    Convicted,
     KeepMet,
     SeatEffect,
     SignCharge,
 )
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
 from protocol.wire.parts import SeatStatus
@@ -278,7 +278,7 @@ class ChaosWorld(ChaosSwarm):
         )
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Convicted | Contradicted):
+        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted):
             self.audits.perform(peer, effect)
         elif isinstance(effect, KeepMet):
             peer.disk.beginnings.keep(effect.met)

@@ -1,4 +1,4 @@
-"""``volunteer extend`` and ``volunteer amend``: by the founder, running or not, and nobody else."""
+"""``volunteer amend``: by the founder, running or not, and nobody else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from client.control.amended import ONLY_THE_FOUNDER, amended, amendment_views
 from client.control.methods import Impossible
 from client.control.snapshot import Amended
 from client.errors import ExitCode
-from client.store.amendments import load_amendments
+from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from protocol.amendments.amendment import sign_amendment
-from protocol.amendments.book import Amendments
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.changes import Changes
 from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
@@ -44,12 +44,12 @@ def own(home: Path) -> SwarmFile:
 
 def kept(swarm: SwarmFile) -> Amendments:
     path = find_home().folders.amendments(swarm.swarm)
-    return Amendments(swarm.manifest, swarm.swarm, load_amendments(path)[0])
+    return Amendments(swarm.manifest, swarm.swarm, Persisted(path, KeptAmendments).peek())
 
 
 class TestOffline:
     def test_it_is_kept_for_the_next_start(self, own: SwarmFile, within: Within) -> None:
-        done = within("extend", "--steps", "400", "--yes")
+        done = within("amend", "--steps", "400", "--yes")
         assert done.returncode == 0
         assert "the run is extended from 100 to 400 steps" in done.stderr
         assert "the learning rate stays as it was" in done.stderr
@@ -57,7 +57,7 @@ class TestOffline:
         assert kept(own).steps == 400
 
     def test_one_after_the_other(self, own: SwarmFile, within: Within) -> None:
-        assert within("extend", "--steps", "400", "--yes").returncode == 0
+        assert within("amend", "--steps", "400", "--yes").returncode == 0
         words = ("--learning-rate", "5e-4", "--schedule", "constant", "--from-step", "200")
         answer = json.loads(within("amend", *words, "--yes", "--json").stdout)
         assert answer["amendment"]["number"] == 2
@@ -75,7 +75,7 @@ class TestOffline:
         self, own: SwarmFile, within: Within, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-        done = within("extend", "--steps", "400")
+        done = within("amend", "--steps", "400")
         assert done.returncode == ExitCode.USAGE
         assert "pass --yes" in done.stderr
         assert kept(own).chain() == ()
@@ -96,14 +96,14 @@ class TestOffline:
             return said
 
         monkeypatch.setattr("client.cli.founding.amending.confirmed", answers)
-        assert within("extend", "--steps", "400").returncode == 0
+        assert within("amend", "--steps", "400").returncode == 0
         assert len(asked) == 1
         assert bool(kept(own).chain()) is signed
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("extend", "--steps", "100"), "nothing would change"),
+            (("amend", "--steps", "100"), "nothing would change"),
             (("amend", "--learning-rate", "5"), "would destroy it"),
             (("amend", "--learning-rate", "nan"), "0 < lr <= 10"),
             (("amend", "--learning-rate", "1e-4", "--from-step", "100"), "nothing is left"),
@@ -122,30 +122,30 @@ class TestOffline:
     def test_whoever_is_not_the_founder_is_refused(self, home: Path, within: Within) -> None:
         find_home().signer()
         swarm = known(Signer(b"\x05" * 32))
-        done = within("extend", "--steps", "400", "--yes")
+        done = within("amend", "--steps", "400", "--yes")
         assert done.returncode == ExitCode.REFUSED
         assert f"only the founder of this swarm, {swarm.manifest.founder}" in done.stderr
         assert "ask the founder" in done.stderr
 
     def test_no_such_run(self, home: Path, within: Within) -> None:
-        done = within("extend", "--steps", "400", "--swarm", "nowhere", "--yes")
+        done = within("amend", "--steps", "400", "--swarm", "nowhere", "--yes")
         assert done.returncode == ExitCode.NOT_RUNNING
         assert "no swarm 'nowhere' is known" in done.stderr
 
     def test_after_two_amendments_of_one_number_nothing_can_be_changed(
         self, own: SwarmFile, within: Within
     ) -> None:
-        assert within("extend", "--steps", "400", "--yes").returncode == 0
+        assert within("amend", "--steps", "400", "--yes").returncode == 0
         path = find_home().folders.amendments(own.swarm)
         path.rename(path.with_suffix(".old"))  # as on a machine that does not know of it
-        assert within("extend", "--steps", "500", "--yes").returncode == 0
+        assert within("amend", "--steps", "500", "--yes").returncode == 0
         book = kept(own)
-        for envelope in load_amendments(path.with_suffix(".old"))[0].amendments:
+        old = Persisted(path.with_suffix(".old"), KeptAmendments).read()
+        assert old is not None
+        for envelope in old.amendments:
             book.take(envelope)
-        from client.store.amendments import save_amendments
-
-        save_amendments(path, book.kept)
-        done = within("extend", "--steps", "600", "--yes")
+        Persisted(path, KeptAmendments).save(book.kept)
+        done = within("amend", "--steps", "600", "--yes")
         assert done.returncode == ExitCode.USAGE
         assert "two different amendments 1" in done.stderr
 
@@ -182,13 +182,13 @@ class TestRunning:
 
     def test_what_it_refuses_is_shown(self, home: Path, within: Within) -> None:
         with node_of(home, Founders()):
-            done = within("extend", "--steps", "40", "--yes")
+            done = within("amend", "--steps", "40", "--yes")
         assert done.returncode == ExitCode.RUNTIME
         assert "the run has done 40 steps" in done.stderr
 
     def test_only_the_founders(self, home: Path, within: Within) -> None:
         with node_of(home, FakeProvider()):
-            done = within("extend", "--steps", "40", "--yes")
+            done = within("amend", "--steps", "40", "--yes")
         assert done.returncode == ExitCode.REFUSED
         assert done.stderr.startswith("volunteer: only the founder of this swarm")
 

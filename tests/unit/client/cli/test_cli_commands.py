@@ -31,14 +31,13 @@ from client.config import Settings
 from client.control.snapshot import NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
-from client.store.audits import KeptAudits, save_audits
-from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import Entry, home_folders, make_private
-from client.store.vouches import save_vouches
+from client.store.persisted import Persisted
+from client.store.records import KeptAudits, KeptCredit
 from protocol.address import Address
-from protocol.vouching.register import Kept
+from protocol.vouching.register import KeptRegister
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
@@ -56,7 +55,7 @@ class Terminal(io.StringIO):
 class WithPeers(FakeProvider):
     """Knows two members, one of whom is near."""
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         far = PeerView(peer="12D3KooWfar", state="known")
         near = PeerView(peer="12D3KooWexamplenear", state="connected", rtt_ms=12.3)
         return example_snapshot(peers=[far, near], paused=self.paused)
@@ -82,11 +81,9 @@ def test_every_command_has_a_file_and_examples_that_are_commands(within: Within)
         (["pause"], {"paused", "peer"}),
         (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
-        (["stop"], {"pid", "stopping"}),
-        (["peers"], {"peers"}),
-        (["stages"], {"stages", "step"}),
+        (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
+        (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
-        (["credit"], {"swarms"}),
         (["cache", "ls"], {"kinds", "folder"}),
         (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
         (["config", "show"], {"settings", "origins"}),
@@ -101,7 +98,7 @@ def test_json_has_a_schema_version(
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "stop", "peers", "stages", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "finish", "status", "events"])
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
     done = within(command)
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
@@ -127,8 +124,8 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
 
 def test_tables_are_for_people(home: Path, within: Within) -> None:
     with node_of(home, WithPeers()):
-        peers = within("peers").stdout.splitlines()
-        stages = within("stages").stdout.splitlines()
+        peers = within("status", "peers").stdout.splitlines()
+        stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
     near, me, far = (row.split()[1] for row in peers[1:4])
     assert (near, me, far) == ("12D3KooWexamplenear", "12D3KooWexamplepeer", "12D3KooWfar")
@@ -287,7 +284,7 @@ def data(home: Path) -> Path:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10)
-    save_credit(folder / "credit" / "x.json", KeptCredit(1, 2, 3, 4.0))
+    Persisted(folder / "credit" / "x.json", KeptCredit).save(KeptCredit(1, 2, 3, 4.0))
     return folder
 
 
@@ -335,8 +332,9 @@ def test_purge_leaves_what_is_not_ours(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
     within("config", "set", "threads", "2")
     CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
-    save_audits(home_folders(home).audits("ab" * 32), KeptAudits(date(2026, 3, 2)))
-    save_vouches(home_folders(home).vouches("ab" * 32), Kept())
+    folders, swarm = home_folders(home), "ab" * 32
+    Persisted(folders.audits(swarm), KeptAudits).save(KeptAudits(date(2026, 3, 2)))
+    Persisted(folders.vouches(swarm), KeptRegister).save(KeptRegister())
     for entry in Entry:
         (data / entry).exists() or (data / entry).mkdir()
     (data / ".identity.key.1.tmp").touch()
@@ -446,7 +444,7 @@ def test_what_a_running_volunteer_lacks_is_said(
     home: Path, changes: dict[str, Any], level: str, words: str
 ) -> None:
     class Lacking(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             return example_snapshot(reason="reason", uptime_s=61.0, **changes)
 
     with node_of(home, Lacking()):

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from client.errors import ExitCode
 from client.store.paths import home_folders
-from client.store.proofs import Shown, load_shown, save_proofs, save_shown
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence, ShownEvidence
 from client.store.swarms import SwarmStore
-from client.store.voted_out import beside, save_voted_out
-from protocol.audit.charges import CHARGE, KIND, Charge, VotedOut
+from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.evidence.proof import contradiction
 from protocol.ids import SwarmId
 from protocol.invite import parse_swarm_file
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
-from protocol.wire.parts import Proof
+from protocol.wire.parts import Proof, VotedOut
 from tests.support.cli_process import Within
 from tests.support.protocol_examples import WALL, peer, signer
 
@@ -41,7 +41,8 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
     assert within("create", "--no-measure", "--name", "mine", "--out", str(path)).returncode == 0
     folders, known = home_folders(tmp_path / "home"), parse_swarm_file(path.read_text())
     SwarmStore(folders.swarms).remember(known)
-    save_proofs(folders.proofs(known.swarm), [proof(known.swarm)])
+    kept = KeptEvidence((proof(known.swarm),))
+    Persisted(folders.proofs(known.swarm), KeptEvidence).save(kept)
     return known.swarm
 
 
@@ -63,7 +64,8 @@ def test_a_saved_file_is_checked_by_others(
     done = within("evidence", "verify", str(out))
     assert done.returncode == ExitCode.OK
     assert peer(1) in done.stdout
-    assert load_shown(out) == Shown(1, swarm, (proof(swarm),), ())
+    shown = ShownEvidence((proof(swarm),), swarm=swarm)
+    assert Persisted(out, ShownEvidence).read() == shown
 
 
 def test_a_file_that_is_there_is_not_overwritten(
@@ -83,7 +85,8 @@ def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
     changed = Proof(genuine.first, replace(genuine.second, body=genuine.second.body + b"!"))
     for bad in (proof(elsewhere), changed, Proof(genuine.first, genuine.first)):
         file = tmp_path / "proofs.bin"
-        save_shown(file, Shown(1, here, (genuine, bad), ()))
+        shown = ShownEvidence((genuine, bad), swarm=here)
+        Persisted(file, ShownEvidence).save(shown)
         done = within("evidence", "verify", str(file), "--json")
         assert done.returncode == ExitCode.RUNTIME
         told = json.loads(done.stdout)["proofs"]
@@ -97,8 +100,8 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
 ) -> None:
     said = Charge(1, peer(1), 12, 0, bytes(16), "lies")
     charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
-    path = beside(home_folders(tmp_path / "home").proofs(swarm))
-    save_voted_out(path, [VotedOut(1, peer(1), charges)])
+    file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
+    file.save(KeptEvidence((proof(swarm),), (VotedOut(1, peer(1), charges),)))
     told = json.loads(within("evidence", "ls", "--json").stdout)["proofs"]
     assert [(one["kind"], one["valid"], one["peer"]) for one in told] == [
         ("contradiction", True, peer(1)),
@@ -110,7 +113,7 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
     assert within("evidence", "verify", str(out)).returncode == ExitCode.OK
     own = signer(1).sign(KIND, CHARGE.encode(said), swarm)
     for bad in ((charges[0], charges[0]), (charges[0], own), (charges[0], proof(swarm).first)):
-        save_voted_out(path, [VotedOut(1, peer(1), bad)])
+        file.save(KeptEvidence((), (VotedOut(1, peer(1), bad),)))
         assert within("evidence", "ls").returncode == ExitCode.RUNTIME, bad
 
 
@@ -129,7 +132,7 @@ def test_what_is_no_file_of_proofs_is_refused(
 def test_without_an_expelled_member_there_is_nothing_to_save(
     swarm: SwarmId, within: Within, tmp_path: Path
 ) -> None:
-    save_proofs(home_folders(tmp_path / "home").proofs(swarm), [])
+    Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence).remove()
     assert "evidence against 0 members" in within("evidence", "ls").stdout
     done = within("evidence", "save", str(tmp_path / "out"))
     assert done.returncode == ExitCode.RUNTIME

@@ -27,7 +27,7 @@ LAST = DrainCostView(stage=0, remaining=0, last=True, words="you are the last vo
 class LastReplica(FakeProvider):
     """The only replica of its stage."""
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> Snapshot:
         return example_snapshot(leaving=[LAST])
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:

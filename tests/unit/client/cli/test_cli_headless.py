@@ -246,7 +246,7 @@ async def _get(port: int, request: bytes) -> bytes:
 async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
     provider = FakeProvider()
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.status)
         assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
         assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
@@ -254,25 +254,25 @@ async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
         provider.failure = RuntimeError("not up yet")
         assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         with pytest.raises(UserError, match="metrics cannot be served"):
-            await serve_metrics("127.0.0.1", port, provider.snapshot)
+            await serve_metrics("127.0.0.1", port, provider.status)
         nursery.cancel_scope.cancel()
 
 
 async def test_metrics_are_served_on_the_address_that_was_chosen() -> None:
     assert Settings().metrics_host == "127.0.0.1"
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().snapshot)
+        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().status)
         (await trio.open_tcp_stream("::1", port)).socket.close()
         with pytest.raises(OSError):
             await trio.open_tcp_stream("127.0.0.1", port)
         with pytest.raises(UserError, match=r"cannot be served on 192\.0\.2\.1 port"):
-            await serve_metrics("192.0.2.1", 0, FakeProvider().snapshot)
+            await serve_metrics("192.0.2.1", 0, FakeProvider().status)
         nursery.cancel_scope.cancel()
 
 
 async def test_slow_scrapers_keep_nobody_waiting() -> None:
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().snapshot)
+        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().status)
         slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
         for stream in slow:
             await stream.send_all(b"GET /metrics")  # and never more

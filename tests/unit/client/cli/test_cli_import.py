@@ -131,7 +131,7 @@ def test_a_tied_embedding_is_copied_and_the_founder_told(folder: Path, tmp_path:
     assert not any("begins as a copy" in note for note in alone.warnings)
     embedding = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     with open_folder(folder) as opened:
-        assert opened.tensor("head.proj.weight").equal(embedding)
+        assert opened.tensor("lm_head.weight").equal(embedding)
 
 
 def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ class TestAdapters:
         plain = found(folder, tmp_path / "store").manifest
         manifest = found(folder, tmp_path / "store", ModelChoices(lora=4)).manifest
         lora = manifest.model.lora
-        assert lora == Lora(4, 8.0, ("q_proj", "v_proj"), "fp32")
+        assert lora == Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj"), "fp32")
         assert manifest.model.base == plain.model
         assert manifest.start == plain.start
         assert decode_manifest(encode_manifest(manifest)) == manifest
@@ -230,7 +230,7 @@ class TestAdapters:
     def test_targets_and_alpha_are_chosen(self, folder: Path, tmp_path: Path) -> None:
         chosen = ModelChoices(lora=2, lora_targets="up_proj, k_proj", lora_alpha=3.0)
         lora = found(folder, tmp_path / "store", chosen).manifest.model.lora
-        assert lora == Lora(2, 3.0, ("k_proj", "up_proj"), "fp32")
+        assert lora == Lora(2, 3.0, ("self_attn.k_proj", "mlp.up_proj"), "fp32")
         every = ModelChoices(lora=2, lora_targets="all")
         lora = found(folder, tmp_path / "store", every).manifest.model.lora
         assert isinstance(lora, Lora)
@@ -239,8 +239,14 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("choices", "words"),
         [
-            (ModelChoices(lora=33), "larger than q_proj, which is 32 x 32: take a rank of 32"),
-            (ModelChoices(lora=2, lora_targets="c_attn"), "has no linear layer 'c_attn'; it has q"),
+            (
+                ModelChoices(lora=33),
+                "self_attn.q_proj, which is 32 x 32: take a rank of 32",
+            ),
+            (
+                ModelChoices(lora=2, lora_targets="c_attn"),
+                "no linear layer 'c_attn'; it has self",
+            ),
             (ModelChoices(lora_alpha=2.0), "--lora-alpha without --lora"),
         ],
     )

@@ -33,6 +33,7 @@ from client.control.sockets import socket_path
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.paths import runtime_folder
+from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
@@ -207,7 +208,7 @@ def test_who_agrees_on_a_full_disk_may_begin(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(consent, "write_atomic", full)
+    monkeypatch.setattr(Persisted, "save", full)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(tmp_path / "data", Settings(), swarm)
     assert "No space left" in capsys.readouterr().err
@@ -249,9 +250,9 @@ class Provider(FakeProvider):
 from msgspec.structs import replace
 class Provider(FakeProvider):
     asked = 0
-    def snapshot(self):
+    def status(self):
         self.asked += 1
-        return replace(super().snapshot(), started=False, reason="measuring this machine")
+        return replace(super().status(), started=False, reason="measuring this machine")
     async def live(self):
         while self.asked < 5:
             await trio.sleep(0.02)
@@ -373,9 +374,9 @@ def test_plain_shows_a_line_until_the_node_ends(
     asked = threading.Event()
 
     class Watched(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             asked.set()
-            return super().snapshot()
+            return super().status()
 
     codes: list[int] = []
     with node_of(home, Watched()) as path:

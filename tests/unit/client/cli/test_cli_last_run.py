@@ -54,7 +54,7 @@ def _keep(home: Path, run: LastRun) -> None:
     (home / "data" / FILE_NAME).write_bytes(msgspec.json.encode(run))
 
 
-@pytest.mark.parametrize("command", ["status", "attach", "pause", "finish", "stop", "peers"])
+@pytest.mark.parametrize("command", ["status", "attach", "pause", "finish", "events"])
 def test_every_command_says_why_the_node_is_not_there(
     home: Path, volunteer: Volunteer, command: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFi
     ended = msgspec.structs.replace(DEAD, pid=os.getpid())
 
     class Ending(FakeProvider):
-        def snapshot(self) -> Snapshot:
+        def status(self) -> Snapshot:
             _keep(home, ended)
             return example_snapshot()
 

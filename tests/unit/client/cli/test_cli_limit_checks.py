@@ -19,8 +19,9 @@ from client.config import Settings
 from client.errors import UserError
 from client.limits.idle import Idleness
 from client.limits.power import PowerCap
-from client.limits.usage import DayUse, encode_use
+from client.limits.usage import DayUse
 from client.schedule import parse_schedule
+from client.store.persisted import Persisted
 from client.train.machine.limiting import FILE_NAME
 
 NOON = datetime(2026, 3, 2, 12, 0)
@@ -65,7 +66,7 @@ def test_hours() -> None:
 )
 def test_quota(tmp_path: Path, use: DayUse | None, status: str, words: str) -> None:
     if use is not None:
-        (tmp_path / FILE_NAME).write_bytes(encode_use(use))
+        Persisted(tmp_path / FILE_NAME, DayUse).save(use)
     check = check_quota(GB, tmp_path, NOON)
     assert (check.status, check.words) == (status, words)
 

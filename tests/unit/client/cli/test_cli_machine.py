@@ -38,7 +38,7 @@ class TestUnknownUser:
         self, within: Within, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("VOLUNTEER_HOME")
-        for command in (["status"], ["identity", "show"], ["config", "show"], ["doctor"]):
+        for command in (["status"], ["identity"], ["config", "show"], ["doctor"]):
             done = within(*command)
             assert done.returncode == ExitCode.CONFIG, command
             assert "has no home folder" in done.stderr
@@ -63,7 +63,7 @@ def test_a_home_below_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
         "doctor.HEAVY = ()\n"
         "print([run(each.split()) for each in sys.argv[1:]])"
     )
-    commands = ("status", "logs", "identity show", "doctor")
+    commands = ("status", "logs", "identity", "doctor")
     done = subprocess.run(
         ["unshare", "-U", "--map-root-user", sys.executable, "-c", program, *commands],
         env={**os.environ, "VOLUNTEER_HOME": str(other / "home")},

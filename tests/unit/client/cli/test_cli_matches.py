@@ -1,4 +1,4 @@
-"""``volunteer matches``: readable, deaf to tricks."""
+"""``volunteer status matches``: readable, deaf to tricks."""
 
 from __future__ import annotations
 
@@ -85,13 +85,11 @@ async def test_the_command_shows_what_a_node_says(
     ask = Within(capsys)
     path = socket_path(runtime_folder(home), "ab" * 32, "peer")
     async with serve_control(path, FakeProvider()):
-        done = await trio.to_thread.run_sync(ask, "matches")
+        done = await trio.to_thread.run_sync(ask, "status", "matches")
         assert (done.returncode, done.stderr) == (0, "")
         assert "serving since" in done.stdout
-        detailed = await trio.to_thread.run_sync(ask, "matches", "--all", "--swarm", "example")
-        assert "a detail" in detailed.stdout
-        as_json = await trio.to_thread.run_sync(ask, "matches", "--json")
+        as_json = await trio.to_thread.run_sync(ask, "status", "matches", "--json")
         assert json.loads(as_json.stdout)["schema_version"] == 1
-        other = await trio.to_thread.run_sync(ask, "matches", "--swarm", "mine")
+        other = await trio.to_thread.run_sync(ask, "status", "matches", "--swarm", "mine")
         assert other.returncode == 3
         assert "no volunteer of swarm mine runs" in other.stderr

@@ -1,4 +1,4 @@
-"""``volunteer members`` and ``volunteer expel``: what they show and say."""
+"""``volunteer status members`` and ``volunteer expel``: what they show and say."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Club(FakeProvider):
         for one in self.members().members:
             if one.peer.endswith(member):
                 return one
-        raise Impossible(f"no member met here is called {member}; see: volunteer members")
+        raise Impossible(f"no member met here is called {member}; see: volunteer status members")
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def home(home: Path) -> Path:
 
 def test_who_answers_for_whom_is_a_tree(home: Path, within: Within) -> None:
     with node_of(home, Club()):
-        done = within("members")
-        answer = json.loads(within("members", "--json").stdout)
+        done = within("status", "members")
+        answer = json.loads(within("status", "members", "--json").stdout)
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert lines[1].startswith(FOUNDER)
@@ -67,9 +67,9 @@ def test_who_answers_for_whom_is_a_tree(home: Path, within: Within) -> None:
 
 def test_a_swarm_for_everybody_has_no_such_tree(home: Path, within: Within) -> None:
     with node_of(home, FakeProvider()):
-        done = within("members")
+        done = within("status", "members")
     assert done.returncode == 0
-    assert "volunteer peers" in done.stderr
+    assert "volunteer status peers" in done.stdout
 
 
 def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
@@ -86,4 +86,4 @@ def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
 
 def test_it_needs_a_volunteer_that_runs(home: Path, within: Within) -> None:
     assert within("expel", FRIEND).returncode == ExitCode.NOT_RUNNING
-    assert within("members").returncode == ExitCode.NOT_RUNNING
+    assert within("status", "members").returncode == ExitCode.NOT_RUNNING

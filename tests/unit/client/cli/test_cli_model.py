@@ -16,10 +16,10 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import held_out_loss, load_newest, open_corpus
 from client.errors import ExitCode, UserError
-from client.store.company import save_company
-from client.store.credit import KeptCredit, save_credit
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
+from client.store.persisted import Persisted
+from client.store.records import COMPANY, Companions, KeptCredit
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
@@ -160,8 +160,10 @@ def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
     SwarmStore(home.swarms).remember(
         replace(swarm, peers=(Address("ip4", "127.0.0.1", 4001, friend),))
     )
-    save_company(home.checkpoints(swarm.swarm), [Companion(other)])
-    save_credit(home.credit(swarm.swarm), KeptCredit(7, 448))
+    company: Persisted[Companions]
+    company = Persisted(home.checkpoints(swarm.swarm) / COMPANY, Companions)
+    company.save((Companion(other),))
+    Persisted(home.credit(swarm.swarm), KeptCredit).save(KeptCredit(7, 448))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr
@@ -330,7 +332,8 @@ class TestAdapters:
         spec = swarm.manifest.model
         expected = build_whole(spec, seed=1).state_dict()
         assert torch.equal(
-            tensors[f"{prefix}.lora_A.weight"], expected["blocks.1.attn.qkv.lora.v_proj.a"]
+            tensors[f"{prefix}.lora_A.weight"],
+            expected["model.layers.1.self_attn.v_proj.lora_A.weight"],
         )
         assert tensors[f"{prefix}.lora_B.weight"].shape == (32, 4)
         assert "rank 4" in (out / "README.md").read_text()

@@ -1,8 +1,7 @@
-"""``volunteer peers``: the members, and how far this volunteer trusts them."""
+"""``volunteer status peers``: the members, and how far this volunteer trusts them."""
 
 from __future__ import annotations
 
-from client.cli.commands.peers import members
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -64,17 +63,7 @@ def test_it_says_whom_the_volunteer_trusts_and_why_not() -> None:
 
 def test_whom_a_member_has_expelled_is_explained_by_the_members() -> None:
     out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
-    assert "evidence  volunteer members" in peers_report(judged(expelled=out))
-
-
-def test_programs_get_the_same() -> None:
-    found = members(judged())
-    assert found.peers[0].trust is not None
-    assert found.peers[0].trust.standing == "proven"
-    assert [one.peer for one in found.trust] == [BORIS, ANNA, CARLA]
-    assert [one.by for one in found.expelled] == ["charges"]
-    assert found.audits is not None
-    assert found.audits.today.drawn == 3
+    assert "evidence  volunteer status members" in peers_report(judged(expelled=out))
 
 
 def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> None:

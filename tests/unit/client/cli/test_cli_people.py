@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from client.cli.commands.events import _text
-from client.cli.commands.peers import members
 from client.cli.consent import introduction, terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
+from client.cli.reach.contributors import contributors_of
+from client.cli.reach.home import find_home
 from client.config import Settings
 from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
-from client.store.contributions import KeptContributions, KeptLine, save_contributions
 from client.store.paths import home_folders
-from client.store.swarms import SwarmStore
-from client.views.report import leaderboard_report, stages_report, status_report
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptLine
+from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
@@ -71,13 +72,13 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
         assert "◆ you 1.00/s   ● Anna (4AphPb) 1.00/s   ● Anna (9CqrSt) 1.00/s" in shown
     bare = status_report(example_snapshot())
     assert "for " not in bare.splitlines()[1]
-    assert "by its own count: volunteer leaderboard" in bare
+    assert "by its own count: volunteer status leaderboard" in bare
 
 
 def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
     now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
-    (one,) = members(now).peers
-    assert (one.peer, one.name) == (ANNA, "Anna")
+    row = next(line for line in peers_report(now).splitlines() if ANNA in line)
+    assert "Anna" in row
     words = "4AphPb is down; 9CqrSt took over"
     event = EventView(
         seq=1,
@@ -101,21 +102,17 @@ def test_the_leaderboard_marks_what_one_alone_says() -> None:
     assert "Nobody's work is vouched for yet" in leaderboard_report([], ME)
 
 
-def test_the_leaderboard_of_a_swarm_whose_volunteer_does_not_run(
+def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     home: Path, within: Within
 ) -> None:
     swarm, folders = founded(), home_folders(home)
-    SwarmStore(folders.swarms).remember(swarm)
     kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
-    save_contributions(folders.contributions(swarm.swarm), kept)
-    said = within("leaderboard", "--json")
-    (line,) = json.loads(said.stdout)["contributors"]
-    assert (line["peer"], line["name"], line["microbatches"]) == (ANNA, "Anna", 420)
-    assert line["tokens"] == 420 * swarm.manifest.tokens_per_microbatch
-    assert "4AphPb" in within("leaderboard").stdout
-    path = folders.contributions(swarm.swarm)
-    path.write_bytes(b"\xc1" * 99)
-    assert "Nobody's work is vouched for yet" in within("leaderboard").stdout
+    Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
+    (one,) = contributors_of(find_home(), swarm, 0)
+    assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
+    assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
+    folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
+    assert contributors_of(find_home(), swarm, 0) == []
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
@@ -123,14 +120,14 @@ def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within
         name: str = json.loads(within("config", "show", "--json").stdout)["settings"]["nickname"]
         return name
 
-    assert within("identity", "name", "  Anna's   PC ").returncode == ExitCode.OK
+    assert within("config", "set", "nickname", "  Anna's   PC ").returncode == ExitCode.OK
     assert nickname() == "Anna's PC"
     for bad in ("a(b", "x" * 25, "a\u202eb"):
-        said = within("identity", "name", bad)
+        said = within("config", "set", "nickname", bad)
         assert said.returncode == ExitCode.CONFIG, bad
         assert "nickname" in said.stderr
     assert nickname() == "Anna's PC"
-    assert within("identity", "name").returncode == ExitCode.OK
+    assert within("config", "set", "nickname", "").returncode == ExitCode.OK
     assert nickname() == ""
 
 

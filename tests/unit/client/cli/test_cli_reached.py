@@ -58,8 +58,8 @@ class Reached(FakeProvider):
         super().__init__()
         self.reach = reach
 
-    def snapshot(self) -> Snapshot:
-        return structs.replace(super().snapshot(), reach=self.reach)
+    def status(self) -> Snapshot:
+        return structs.replace(super().status(), reach=self.reach)
 
 
 @pytest.mark.parametrize(("reach", "status"), [(SHUT, "warn"), (OPEN, "ok")])

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from client.compute import passes, wire
+from client.compute import device, wire
 from client.compute.payload import Buffer, check_seal
 from client.compute.replies import Failed, Reply
-from client.compute.requests import ApplyLocal, Backward, Drop, Forward, ForwardBackward
+from client.compute.requests import ApplyLocal, Backward, Forward, ForwardBackward, Probe
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
+NOTHING = Probe(sizes=[], device="cpu")
 PATIENCE_S = 60.0
 Answers = list[tuple[str, Reply, list[Buffer]]]
 
@@ -89,19 +90,19 @@ def test_the_next_task_is_computed_before_a_boundary_has_left(
 
 
 def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, answers, dropped = _opened(departs=True), Answers(), Event()
-    _held_up(monkeypatch, lambda: dropped.wait(PATIENCE_S))
+    worker, answers, probed = _opened(departs=True), Answers(), Event()
+    _held_up(monkeypatch, lambda: probed.wait(PATIENCE_S))
 
-    def drop(*given: Any) -> Any:
-        dropped.set()  # only now the boundary may leave
-        return real(*given)
+    def probe(request: Probe) -> Any:
+        probed.set()  # only now the boundary may leave
+        return real(request)
 
-    real = passes.drop
-    monkeypatch.setattr(passes, "drop", drop)
+    real = device.probe
+    monkeypatch.setattr(device, "probe", probe)
     _execute(worker, answers, "forward", Forward(step=0, microbatch=0), tokens_of(0))
-    _execute(worker, answers, "drop", Drop(microbatches=[0]))
-    assert dropped.is_set()
-    assert [name for name, _, _ in answers] == ["forward", "drop"]
+    _execute(worker, answers, "probe", NOTHING)
+    assert probed.is_set()
+    assert [name for name, _, _ in answers] == ["forward", "probe"]
 
 
 def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
@@ -131,10 +132,10 @@ def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_go
         for number in range(2):
             forward = Forward(step=0, microbatch=number)
             _execute(worker, answers, f"{number}", forward, tokens_of(number))
-        _execute(worker, answers, "drop", Drop(microbatches=[0]))
+        _execute(worker, answers, "probe", NOTHING)
     _execute(worker, answers, "good", Forward(step=0, microbatch=2), tokens_of(2))
     worker.executor.close()
-    assert [name for name, _, _ in answers] == ["0", "1", "drop", "good"]
+    assert [name for name, _, _ in answers] == ["0", "1", "probe", "good"]
     for _, reply, payloads in answers[:2]:
         assert isinstance(reply, Failed)
         assert "the copy from the GPU failed" in reply.message

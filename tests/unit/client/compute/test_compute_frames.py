@@ -23,12 +23,12 @@ from client.compute.frames import (
     unpack_header,
 )
 from client.compute.replies import Reply
-from client.compute.requests import Drop, Request
+from client.compute.requests import Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside
 
 RING = 4096
-MESSAGE = Drop(microbatches=[1, 2])
+MESSAGE = SetThreads(threads=2)
 
 
 def ring_pair(size=RING, copy=None):
@@ -54,7 +54,7 @@ def test_frames_round_trip_through_ring_or_socket(payloads, copy) -> None:
     data = b"".join(pack(7, MESSAGE, payloads, writer, 0))
     envelope, received, _ = parse(data, reader)
     assert envelope.id == 7
-    assert msgspec.msgpack.decode(envelope.message, type=Drop) == MESSAGE
+    assert msgspec.msgpack.decode(envelope.message, type=SetThreads) == MESSAGE
     assert received == payloads
 
 
@@ -103,7 +103,7 @@ def test_reading_more_than_was_written_is_refused() -> None:
 
 
 def frame(*, magic=b"VCF1", body=None, inline=b"", **sizes) -> bytes:
-    body = msgspec.msgpack.encode([1, {"type": "Drop"}, []]) if body is None else body
+    body = msgspec.msgpack.encode([1, {"type": "SetThreads"}, []]) if body is None else body
     fields = {"body": len(body), "inline": len(inline), "written": 0, "read": 0, **sizes}
     return HEADER.pack(magic, *fields.values()) + body + inline
 

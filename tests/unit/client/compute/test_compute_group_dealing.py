@@ -11,22 +11,23 @@ import trio
 import trio.testing
 
 from client.compute import group as module
-from client.compute.group import WorkerGroup
+from client.compute.group import WorkerGroup, together
 from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
 from client.compute.replies import (
     Applied,
     Contributed,
     ContributionCompared,
-    Dropped,
     Failed,
     GroupJoined,
     LossComputed,
+    MatmulRate,
     Probed,
     Recomputed,
     Reply,
     Saved,
     StageOpened,
     SumGathered,
+    ThreadsSet,
     VersionShared,
 )
 from client.compute.requests import (
@@ -34,7 +35,6 @@ from client.compute.requests import (
     ApplyLocal,
     CompareContribution,
     Contribute,
-    Drop,
     ForwardBackward,
     GatherSum,
     JoinGroup,
@@ -43,6 +43,7 @@ from client.compute.requests import (
     Recompute,
     Request,
     Save,
+    SetThreads,
     ShareVersion,
 )
 from tests.support.compute_stages import open_request
@@ -81,7 +82,7 @@ class FakeRank(Worker):
             OpenStage: OPENED,
             GatherSum: SumGathered(),
             ShareVersion: VersionShared(digest=self.digest),
-            Drop: Dropped(graphs=2),
+            SetThreads: ThreadsSet(),
             Probe: probed(self.kind),
             Contribute: Contributed(microbatches=[]),
             ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
@@ -196,7 +197,7 @@ async def test_a_failure_of_the_first_rank_is_only_told() -> None:
             await asked.wait()
         assert (caught.value.kind, caught.value.part) == ("codec", 3)
         assert "ShareVersion" not in ranks[0].kinds() + ranks[1].kinds()
-        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+        await group.call(SetThreads(threads=2))
 
 
 @pytest.mark.parametrize("how", ["death", "digest", "failure"])
@@ -237,6 +238,24 @@ async def test_a_rank_that_never_answers_is_given_up(
         with pytest.raises(WorkerDied, match="it had not answered the other ranks for 5 s"):
             await group.call(open_request(0, [4]))
         assert trio.current_time() >= module._MARGIN_S
+
+
+def test_what_ranks_have_measured_is_one_machine() -> None:
+    def one(device: str, flops: float, memory: int) -> Probed:
+        return Probed(
+            device=device,
+            identity=f"card of {memory} bytes",
+            rates=[MatmulRate(64, "float32", flops)],
+            memory_total_bytes=memory,
+            memory_available_bytes=memory,
+            copy_bytes_per_s=5.0,
+        )
+
+    cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)])
+    assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
+    assert cards.identity == "card of 800 bytes; card of 600 bytes"
+    processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
+    assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
 
 
 # --- a stage that is cut over the ranks -----------------------------------------------------------
@@ -299,7 +318,7 @@ async def test_what_all_ranks_refuse_is_only_told() -> None:
             rank.answer(Failed(kind="poisoned", message="the loss"))
         with pytest.raises(RequestFailed, match="the loss"):
             await asked.wait()
-        assert (await group.call(Drop(microbatches=[])))[0].graphs == 4
+        await group.call(SetThreads(threads=2))
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,12 @@ def test_what_is_frozen_is_loaded_as_it_is_and_stays(
         named = dict(slot.module.named_parameters())
         for name in imported.names:
             assert torch.equal(named[name].float(), imported.tensor(name).float()), name
-        matrix = named["embed.token.weight"]
+        matrix = named[ADAPTED.token_embedding]
         assert matrix.dtype == torch.bfloat16
-        assert matrix.data_ptr() == worker.replica.module.embed.token.weight.data_ptr()
+        assert (
+            matrix.data_ptr()
+            == worker.replica.module.get_parameter(ADAPTED.token_embedding).data_ptr()
+        )
 
 
 def test_a_packed_base_is_packed_as_it_is_loaded(imported: Imported, start: Written) -> None:
@@ -83,7 +86,7 @@ def test_a_packed_base_is_packed_as_it_is_loaded(imported: Imported, start: Writ
     named = dict(worker.replica.module.named_parameters())
     for name in imported.names:
         found, whole = named[name], imported.tensor(name)
-        if name.startswith("blocks.") and whole.ndim == 2:
+        if name.startswith(spec.layers_prefix) and whole.ndim == 2:
             assert torch.equal(found, pack(whole, "nf4")), name
         else:
             assert torch.equal(found.float(), whole.float()), name
@@ -97,7 +100,7 @@ def test_the_state_is_that_of_the_adapters_alone(start: Written, tmp_path: Path)
     first = train(worker, 0)
     saved, _ = worker.call(Save(version=1, path=str(tmp_path / "saved")))
     assert saved.size_bytes < 3 * 4 * count + 16_384
-    assert all(".lora." in name for name, _ in read_info(tmp_path / "saved").layout)
+    assert all(".lora_" in name for name, _ in read_info(tmp_path / "saved").layout)
     other = adapted(start)
     assert other.call(Load(path=str(tmp_path / "saved"), version=1))[0].hash == first
     assert train(other, 1) == train(worker, 1)
@@ -113,11 +116,11 @@ def test_what_is_frozen_may_come_after_the_state(start: Written) -> None:
 
 def test_a_wrong_file_changes_nothing(start: Written) -> None:
     worker = adapted(start)
-    before = worker.replica.module.embed.token.weight.clone()
+    before = worker.replica.module.get_parameter(ADAPTED.token_embedding).clone()
     start.path.write_bytes(start.path.read_bytes()[:-1] + b"\x01")
     failed = worker.fails(LoadStart(path=str(start.path), digest=start.digest))
     assert failed.kind == "checkpoint"
-    assert torch.equal(worker.replica.module.embed.token.weight, before)
+    assert torch.equal(worker.replica.module.get_parameter(ADAPTED.token_embedding), before)
 
 
 def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> None:
@@ -141,7 +144,7 @@ def test_memory_is_that_of_the_frozen_weights_and_little_more() -> None:
         ).total_bytes
 
     wide = replace(BASE, width=512, ffn_width=1024, heads=8, kv_heads=8)
-    small = replace(wide, lora=Lora(4, 8.0, ("q_proj", "v_proj")))
+    small = replace(wide, lora=Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj")))
     frozen = frozen_bytes(small, slices([2, 2])[0])
     assert frozen == 2 * stage_parameters(wide, [2, 2], 0)
     assert frozen < total(small, [2, 2]) < total(wide, [2, 2]) / 3

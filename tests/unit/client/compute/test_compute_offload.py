@@ -59,7 +59,7 @@ class Copied(OffloadedVectors):
 def test_steps_have_the_same_bits(
     away: dict[str, Any], model: str, name: str, delayed: bool
 ) -> None:
-    kind = {} if name == "adamw" else {"kind": name}
+    kind = {} if name == "adamw" else {"name": name}
     optimizer = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, **kind)
     hashes = []
     for how in ({}, away):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from client.compute import device
 from client.compute.codec import decode, encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
@@ -14,11 +15,9 @@ from client.compute.requests import (
     ApplyLocal,
     Backward,
     Contribute,
-    Drop,
     Forward,
     ForwardBackward,
     Load,
-    Measure,
     Probe,
     Reduce,
     Save,
@@ -155,8 +154,6 @@ def test_graphs_are_kept_within_the_budget() -> None:
     ]
     assert forward == [True, True, False]
     assert worker.call(Forward(step=0, microbatch=2), tokens_of(2))[0].graph_kept  # in its place
-    assert worker.call(Drop(microbatches=[1, 3, 77]))[0].graphs == 1
-    assert worker.call(Forward(step=0, microbatch=3), tokens_of(3))[0].graph_kept
 
 
 def test_backward_without_graph_asks_for_the_input() -> None:
@@ -274,8 +271,6 @@ def test_nothing_works_before_a_stage_is_open() -> None:
     worker = LocalWorker()
     for request in (
         Forward(step=0, microbatch=0),
-        Measure(),
-        Drop(microbatches=[]),
         Save(version=0, path="x"),
         Load(version=0, path="x"),
     ):
@@ -332,17 +327,11 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     first.call(backward, gradients[0], inputs[0])
 
 
-def test_replies_say_how_long_they_took() -> None:
-    reply, _ = opened(0, [4]).call(Measure(repeats=1))
-    assert 0 < reply.forward_s < reply.seconds
-    assert 0 < reply.backward_s < reply.seconds
-
-
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_measuring_changes_nothing(stage) -> None:
+def test_warming_up_changes_nothing(stage) -> None:
     worker = opened(stage, [1, 2, 1], boundary="s8")
     before = worker.replica.state_hash()
-    worker.call(Measure(repeats=2))
+    device.warm_up(worker.replica)
     assert worker.replica.state_hash() == before
     assert not worker.replica.gradient_sum.any()
     assert not worker.replica.counted

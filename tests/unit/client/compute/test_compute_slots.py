@@ -15,7 +15,6 @@ from client.compute.requests import (
     ApplyLocal,
     Backward,
     Contribute,
-    Drop,
     Forward,
     ForwardBackward,
     Load,
@@ -90,9 +89,6 @@ def test_an_update_frees_the_graphs_of_its_step_alone() -> None:
     assert not worker.call(full, tokens_of(8))[0].graph_kept, "the budget is of both steps"
     apply_local(worker)
     assert [set(slot.graphs) for slot in worker.replica.slots] == [{6, 7}, set()]
-    forward(worker, 12)
-    assert worker.call(Drop(microbatches=[6, 12, 77]))[0].graphs == 2
-    assert [set(slot.graphs) for slot in worker.replica.slots] == [{7}, set()]
 
 
 def test_short_memory_gives_up_the_graphs_of_both_steps() -> None:

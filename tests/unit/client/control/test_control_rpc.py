@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.control import methods, rpc
+from client.control.client import ControlClient
 from client.control.matches import MATCHES_VERSION
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
 from client.control.snapshot import SCHEMA_VERSION
@@ -32,10 +34,7 @@ REFUSED = [
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": {"a": 1}}', rpc.INVALID_PARAMS),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": [1]}', rpc.INVALID_PARAMS),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "hello"}', rpc.INVALID_PARAMS),
-    (
-        b'{"jsonrpc": "2.0", "id": 1, "method": "matches", "params": {"everything": "yes"}}',
-        rpc.INVALID_PARAMS,
-    ),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "matches", "params": {"a": 1}}', rpc.INVALID_PARAMS),
     (
         b'{"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"version": 99}}',
         rpc.WRONG_VERSION,
@@ -81,16 +80,13 @@ def test_status_is_the_snapshot_with_its_schema_version() -> None:
     assert result["counters"]["doubled_microbatches"] == 0
 
 
-def test_matches_is_versioned_and_keeps_details_for_those_who_ask() -> None:
+def test_matches_is_versioned() -> None:
     result = _call("matches")["result"]
     assert isinstance(result, dict)
     assert result["schema_version"] == MATCHES_VERSION
     assert result["seats"][0]["state"] == "serving"
     assert result["stages"][1]["obstacle"].startswith("its cutoff is above us")
     assert [told["level"] for told in result["explanations"]] == ["info"]
-    detailed = _call("matches", everything=True)["result"]
-    assert isinstance(detailed, dict)
-    assert [told["level"] for told in detailed["explanations"]] == ["debug"]
 
 
 def test_events_are_those_after_since() -> None:
@@ -130,7 +126,17 @@ def test_the_document_lists_every_method_and_who_may_call_it() -> None:
     table = page.split("## Methods")[1].split("## Updates")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     owners = {row[0].strip("`"): row[-1].strip() == "owner" for row in rows}
-    assert owners == {name: name in methods.FOR_OWNER for name in methods.METHODS}
+    assert owners == {name: of.for_owner for name, of in methods.METHODS.items()}
+    parameters = {row[0].strip("`"): row[1] for row in rows}
+    for name, of in methods.METHODS.items():
+        assert all(one in parameters[name] for one in of.params.__struct_fields__), name
+
+
+def test_a_client_has_every_method_of_the_node_with_its_parameters() -> None:
+    for name in methods.OF_NODE:
+        called, declared = getattr(ControlClient, name), getattr(methods.ControlApi, name)
+        assert called is not declared
+        assert inspect.signature(called) == inspect.signature(declared)
 
 
 @pytest.mark.parametrize(

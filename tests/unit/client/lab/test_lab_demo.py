@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from client.compute.checkpoint import build_header
+from client.compute.state_hash import state_hash
 from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
@@ -91,7 +91,7 @@ def test_the_last_step_is_checkpointed(steps: int, every: int) -> None:
 
 
 def _checkpoint(path: Path, version: int, content: bytes) -> Path:
-    digest = hashlib.blake2b(version.to_bytes(8, "little") + content, digest_size=32).hexdigest()
+    digest = state_hash(version, memoryview(content))
     header = build_header(
         swarm="s", stage=0, stages=1, version=version, digest=digest, layout=(("w", (1,)),)
     )

@@ -25,8 +25,8 @@ async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
     return volunteers
 
 
-def described(volunteer: Volunteer, everything: bool = False) -> MatchesSnapshot:
-    return describe_matching(volunteer.engine, volunteer.held_stages.seats(), everything)
+def described(volunteer: Volunteer) -> MatchesSnapshot:
+    return describe_matching(volunteer.engine, volunteer.held_stages.seats())
 
 
 async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -70,7 +70,7 @@ async def test_the_answer_survives_its_way_through_json(
 ) -> None:
     async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
         first, *_ = await matched_swarm(swarm, count=2)
-        now = described(first, everything=True)
+        now = described(first)
         assert msgspec.json.decode(msgspec.json.encode(now), type=MatchesSnapshot) == now
 
 
@@ -80,8 +80,7 @@ def test_explanations_are_the_last_ones_about_the_matching() -> None:
         log.append(LogLine(words=f"chatter {number}", about="round"), 0.0)
         log.append(LogLine(words=f"detail {number}", about="matching", level="debug"), 0.0)
         log.append(LogLine(words=f"reason {number}", about="matching"), float(number))
-    told = explanations(log, everything=False)
+    told = explanations(log)
     assert [one.words for one in told] == [f"reason {n}" for n in range(350, 400)]
     assert told[-1].time == 399.0
-    assert len(explanations(log, everything=True)) == MAX_EXPLANATIONS
-    assert explanations(log, everything=True)[-2].words == "detail 399"
+    assert len(told) == MAX_EXPLANATIONS

@@ -12,8 +12,9 @@ import trio
 from client.errors import ExitCode
 from client.events import EventLog, LogLine, SampleWritten
 from client.node import sampling
-from client.node.sampling import Sampling
-from client.store.samples import MOST_VERSIONS, KeptSample, add_samples, load_samples
+from client.node.sampling import MOST_VERSIONS, Sampling, thinned
+from client.store.persisted import Persisted
+from client.store.records import KeptSample
 from client.train.reporting.event_sink import EventSink
 
 PROGRAM = """
@@ -82,7 +83,8 @@ async def test_each_saved_version_writes_once(
     await until(lambda: run.written() == [50, 100])
     (newest,) = run.sampling.newest
     assert (newest.version, newest.prompt) == (100, "def ")
-    assert [one.version for one in load_samples(tmp_path / "kept" / "ab.json")] == [50, 100]
+    kept = Persisted(tmp_path / "kept" / "ab.json", list[KeptSample]).read()
+    assert [one.version for one in kept or ()] == [50, 100]
     assert [one.version for one in Run(tmp_path / "kept" / "ab.json").sampling.newest] == [100]
 
 
@@ -126,17 +128,11 @@ async def test_while_this_machine_may_not_compute_nothing_is_written(
     await until(lambda: run.written() == [50])
 
 
-def test_many_versions_are_thinned_and_the_ends_stay(tmp_path: Path) -> None:
+def test_many_versions_are_thinned_and_the_ends_stay() -> None:
+    kept: list[KeptSample] = []
     for version in range(100):
-        add_samples(tmp_path / "kept", [KeptSample(version, "p", "t", 0.0)])
-    versions = [one.version for one in load_samples(tmp_path / "kept")]
+        kept = thinned([*kept, KeptSample(version, "p", "t", 0.0)])
+    versions = [one.version for one in kept]
     assert len(versions) <= MOST_VERSIONS
     assert versions[0] == 0
     assert versions[-4:] == [96, 97, 98, 99]
-    add_samples(tmp_path / "kept", [KeptSample(99, "p", "again", 0.0)])
-    assert load_samples(tmp_path / "kept")[-1].text == "again"
-
-
-def test_a_damaged_file_counts_as_empty(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_bytes(b"{")
-    assert load_samples(tmp_path / "kept") == []

@@ -1,4 +1,4 @@
-"""Proofs and numbers on disk: damage is told apart from nothing, and no number comes twice."""
+"""Numbers and marks on disk: damage is told apart from nothing, and no number comes twice."""
 
 from __future__ import annotations
 
@@ -8,45 +8,8 @@ import pytest
 
 from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
-from client.store.packed import DamagedFile
-from client.store.proofs import MAX_FILE_BYTES, load_proofs, save_proofs
-from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import Statement
 from protocol.evidence.word import Mark
-from protocol.membership.advert import ADVERT
-from protocol.membership.record import Record, seal
-from protocol.wire.parts import Proof
-from tests.support.protocol_examples import SWARM, WALL, peer, signer
-
-
-def proof() -> Proof:
-    one, two = (
-        seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), SWARM)
-        for body in (b"one", b"two")
-    )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
-
-
-def test_proofs_survive_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "evidence" / "x.msgpack"
-    assert load_proofs(path) == ()
-    save_proofs(path, [proof()])
-    assert load_proofs(path) == (proof(),)
-
-
-def test_damaged_proofs_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.msgpack"
-    save_proofs(path, [proof()])
-    whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        with pytest.raises(DamagedFile):
-            load_proofs(path)
-    path.write_bytes(bytes(MAX_FILE_BYTES + 1))
-    with pytest.raises(DamagedFile, match="longer"):
-        load_proofs(path)
 
 
 def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import trio
 
 from client.compute.requests import Contribute
 from client.node.status import take_snapshot
-from client.train.swarm.expulsions import Expulsions
 from client.views.report import status_report
 from protocol.ids import PeerId
 from protocol.seat.auditing import AuditTerms
@@ -29,8 +28,7 @@ def peer(volunteer: Volunteer) -> PeerId:
 
 def expelled(volunteer: Volunteer) -> set[PeerId]:
     """Whom a volunteer has cut off, with the reasons on its disk and in its status."""
-    expulsions: Expulsions = volunteer.engine.expulsions
-    return set(expulsions.voted)
+    return {verdict.culprit for verdict in volunteer.engine.membership.verdicts.voted}
 
 
 async def staffed(swarm: TestSwarm, *stages: int) -> list[Volunteer]:

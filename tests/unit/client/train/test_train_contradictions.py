@@ -27,7 +27,13 @@ def peer(volunteer: Volunteer) -> PeerId:
 
 def out(volunteer: Volunteer) -> set[PeerId]:
     """Whom a proof has convicted before its eyes."""
-    return set(volunteer.engine.expulsions.expelled.peers)
+    verdicts = volunteer.engine.membership.verdicts
+    return {verdict.culprit for verdict in verdicts if verdict.stage is None}
+
+
+def voted_out(volunteer: Volunteer) -> set[PeerId]:
+    """Whom a majority has convicted before its eyes."""
+    return {verdict.culprit for verdict in volunteer.engine.membership.verdicts.voted}
 
 
 async def staffed(swarm: TestSwarm, *stages: int) -> list[Volunteer]:
@@ -91,7 +97,7 @@ async def test_who_sends_something_else_than_it_signed_is_out_everywhere(
         await swarm.until(lambda: first.step(0) >= step + 5)
         assert all(out(one) == {peer(liar)} for one in honest)
         for one in honest:
-            [proof] = one.engine.expulsions.expelled.proofs
+            [proof] = one.engine.membership.verdicts.proofs
             assert check(proof, swarm.file.swarm) == peer(liar)
             assert one.engine.error_boundary.internal_errors == 0
         for one in honest:
@@ -109,9 +115,7 @@ async def test_who_does_not_sign_what_it_sends_is_refused_and_voted_out(
         first = honest[0]
         await swarm.until(lambda: first.step(0) >= 3)
         distort(liar, turned_around(liar, signs=False))
-        await swarm.until(
-            lambda: all(set(one.engine.expulsions.voted) == {peer(liar)} for one in honest)
-        )
+        await swarm.until(lambda: all(voted_out(one) == {peer(liar)} for one in honest))
         assert not any(map(out, honest))
         step = first.step(0)
         await swarm.until(lambda: first.step(0) >= step + 5)
@@ -137,7 +141,7 @@ async def test_who_commits_to_two_things_before_two_members_is_out(
         await swarm.until(lambda: all(out(one) == {peer(liar)} for one in honest))
         step = first.step(0)
         await swarm.until(lambda: first.step(0) >= step + 5)
-        assert all(not one.engine.expulsions.voted for one in honest)
+        assert all(not voted_out(one) for one in honest)
 
 
 async def test_honest_members_sign_every_segment_and_convict_nobody(
@@ -162,5 +166,5 @@ async def test_honest_members_sign_every_segment_and_convict_nobody(
         assert all(seen)
         for one in members[:-1]:
             assert not out(one)
-            assert not one.engine.expulsions.voted
+            assert not voted_out(one)
             assert one.engine.error_boundary.internal_errors == 0

@@ -20,6 +20,7 @@ from client.node.status import take_snapshot
 from client.train.machine import memory_budget
 from client.train.workers.devices import Devices
 from client.train.workers.opening import Fit, fit_stage
+from client.train.workers.pool import WorkerPool
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
@@ -64,7 +65,10 @@ async def is_one_seat_that_a_killed_rank_does_not_lose(swarm: TestSwarm, stage: 
 
 
 @pytest.mark.slow
-async def test_a_group_is_one_seat_and_a_killed_rank_loses_nothing(tmp_path: Path) -> None:
+async def test_a_group_is_one_seat_and_a_killed_rank_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerPool, "warm", lambda pool: None)  # spares cost as much again
     async with open_swarm(tmp_path, steps=12, **CHOICES) as swarm:
         await is_one_seat_that_a_killed_rank_does_not_lose(swarm, 1)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from client.store.company import load_company
-from client.store.lineage import SET_ASIDE, load_beginnings, load_evidence, save_lineage
+from client.store.persisted import SET_ASIDE, Persisted
+from client.store.records import BEGINNINGS, COMPANY, EVIDENCE, LINEAGE, Companions, MetThere, Seen
 from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.company import Company
 from protocol.recovery.stored import Lineage
+from protocol.rounds.beginnings import Beginnings
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -106,7 +107,7 @@ async def test_who_was_there_is_on_disk_and_how_far_the_run_was_when_it_went(
         swarm.vanish(second)
         await swarm.until(lambda: list(dual.disk.glob("*-v24.*")))
         swarm.vanish(dual)
-        known = load_company(dual.disk)
+        known = Persisted(dual.disk / COMPANY, Companions).read()
         assert known is not None
         assert {one.peer for one in known} == {v.engine.signer.peer for v in (first, second)}
         ahead = Company(known).ahead(24)
@@ -142,7 +143,7 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(
     """Its era is the last that there is: the next roll-back could not be said. It used to be kept,
     and the volunteer died at every start."""
     bricked = tmp_path / "bricked"
-    save_lineage(bricked, Lineage(LAST_ERA, 0, ()))
+    Persisted(bricked / LINEAGE, Lineage).save(Lineage(LAST_ERA, 0, ()))
     async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
         first, second = await swarm.add(0, copies=bricked), await swarm.add(1, copies=bricked)
         swarm.start()
@@ -164,7 +165,8 @@ async def test_whom_it_met_before_the_first_step_counts_for_its_next_process(
         everybody = {volunteer.engine.signer.peer for volunteer in (first, sibling, following)}
 
         def met() -> set[str]:
-            return {*load_beginnings(first.disk)[0].met(0, 0).electors}
+            kept = Persisted(first.disk / BEGINNINGS, MetThere).peek()
+            return {*Beginnings(kept or ()).met(0, 0).electors}
 
         await swarm.until(lambda: met() == everybody)
         assert first.step(0) == 0
@@ -192,7 +194,7 @@ async def test_whom_a_volunteer_has_worked_with_it_knows_again(
         assert known.proves(sibling.engine.signer.peer)
         assert known.proves(following.engine.signer.peer)
         first.engine.history.end()
-        seen, words = load_evidence(first.disk)
-        assert not words
+        seen = Persisted(first.disk / EVIDENCE, Seen).read()
+        assert seen is not None
         assert seen.kept == known.kept()
         assert seen.kept.version == 12

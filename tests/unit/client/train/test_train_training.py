@@ -19,9 +19,9 @@ from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import MEASURING_WORKERS, Site, Training
-from protocol.audit.charges import CHARGE, KIND, Charge
-from protocol.seat.effects import Convicted
+from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
+from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
 from tests.support.train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
 
@@ -99,13 +99,13 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(
         one, other, liar = (Signer(bytes([n]) * 32) for n in (101, 102, 103))
         body = CHARGE.encode(Charge(1, liar.peer, 7, 1, b"r" * 32, "lies"))
         charges = tuple(each.sign(KIND, body, swarm.file.swarm) for each in (one, other))
-        pauser.engine.convicted(Convicted(1, liar.peer, "", charges))
+        pauser.engine.convicted(verdict_of(VotedOut(1, liar.peer, charges)))
         pauses.resume()
         await swarm.until(lambda: not training.held_stages.closed)
         audits = training.held_stages.audits
         assert audits is not None
         assert [kept.envelope for kept in audits.charges.all(0.0)] == list(charges)
-        assert set(audits.expelled) == {(1, liar.peer)}
+        assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
 
 
 async def test_who_starts_paused_holds_nothing(

@@ -11,7 +11,7 @@ from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol import limits
 from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import AMENDMENT, Amendment, digest_of, sign_amendment
-from protocol.amendments.book import Amendments, Kept
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import SwarmId
 from protocol.wire.envelope import Signer
@@ -186,12 +186,14 @@ class TestAgreeing:
     def test_what_is_kept_comes_back(self) -> None:
         known = book(ONE, TWO, FORK)
         known.settle(listed((ONE, 9)))
-        again = Amendments(RUN, SWARM, msgspec.msgpack.decode(known_bytes(known), type=Kept))
+        again = Amendments(
+            RUN, SWARM, msgspec.msgpack.decode(known_bytes(known), type=KeptAmendments)
+        )
         assert (again.chain(), again.agreed) == (known.chain(), known.agreed)
 
     def test_of_what_was_kept_only_what_verifies_counts(self) -> None:
         bad = amendment(RUN, OTHER, steps=300)
-        assert Amendments(RUN, SWARM, Kept((bad, ONE))).steps == 200
+        assert Amendments(RUN, SWARM, KeptAmendments((bad, ONE))).steps == 200
 
 
 def known_bytes(known: Amendments) -> bytes:

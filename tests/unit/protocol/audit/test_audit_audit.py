@@ -17,6 +17,7 @@ from protocol.audit.audit import (
     Judged,
     Stage,
     Subject,
+    SumSubject,
 )
 from protocol.audit.commitment import (
     CONTENTS,
@@ -33,7 +34,7 @@ from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
-from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask
+from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask, SumAgainTask
 
 MEMBER = PeerId("member")
 IDS = (30, 31, 33)
@@ -56,6 +57,17 @@ SEGMENTS = (b"a" * 32, b"", b"b" * 32)
 LIST = contents(DIGESTS, SEGMENTS)
 
 
+ME, THIRD = PeerId("me"), PeerId("third")
+PARTS = ((MEMBER, SEGMENTS[2]), (ME, b"m" * 32), (THIRD, b"t" * 32))
+SUM = SumSubject(segment=2, parts=PARTS, microbatches=(4, 2, 1))
+OWNS_ONLY = replace(SUBJECT, counted=frozenset(), sum=SUM)
+EMPTY = contents({}, SEGMENTS)
+
+
+def audit_of(subject):
+    return Audit(subject, ME, 0.5, 0.0)
+
+
 def statement(encoded=LIST, **changes):
     fields = {
         "stage": 1,
@@ -69,7 +81,7 @@ def statement(encoded=LIST, **changes):
 
 
 def listing(encoded=LIST):
-    audit = Audit(SUBJECT, 0.0)
+    audit = audit_of(SUBJECT)
     assert audit.committed(statement(encoded), 0.0) == [AskList(MEMBER, "list")]
     return audit
 
@@ -109,7 +121,7 @@ def test_an_honest_member_shows_everything_and_agrees():
     audit, wanted = compares()
     segments = (key("segment", 0), None, key("segment", 2))
     assert wanted == [CompareTask(3, 2, (0, 10, 10, 20), segments)]
-    assert graded(audit.compared(1e-7, 0.0), Grade.AGREES)
+    assert graded(audit.compared(1e-7, 0.0, 3.0), Grade.AGREES)
     assert audit.state is Stage.OVER
 
 
@@ -138,7 +150,7 @@ def test_what_was_sent_to_us_before_is_not_asked_for():
     "change", [{"attempt": 1}, {"era": 4}, {"step": 2}, {"stage": 0}], ids=lambda c: next(iter(c))
 )
 def test_a_commitment_to_something_else_is_none(change):
-    audit = Audit(SUBJECT, 0.0)
+    audit = audit_of(SUBJECT)
     assert audit.committed(statement(**change), 0.0) == []
     assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
 
@@ -195,7 +207,7 @@ def test_a_tensor_counts_once():
 
 
 def test_a_refusal_or_silence_ends_it_at_any_point():
-    for begun in (lambda: Audit(SUBJECT, 0.0), listing):
+    for begun in (lambda: audit_of(SUBJECT), listing):
         assert graded(begun().refused(), Grade.REFUSED)
         audit = begun()
         assert audit.next_deadline() == ASK_AGAIN_S
@@ -210,7 +222,7 @@ def test_a_refusal_or_silence_ends_it_at_any_point():
 
 
 def test_the_segments_that_all_agree_on_are_the_ones_that_were_signed():
-    audit = Audit(replace(SUBJECT, segments=(b"x" * 32, *SEGMENTS[1:])), 0.0)
+    audit = audit_of(replace(SUBJECT, segments=(b"x" * 32, *SEGMENTS[1:])))
     audit.committed(statement(), 0.0)
     assert graded(audit.listed(LIST, 0.0), Grade.OTHER)
 
@@ -245,7 +257,7 @@ def test_nothing_happens_when_it_is_over():
     assert graded(audit.void("the member has gone"), None)
     assert audit.void("again") == audit.refused() == audit.tick(math.inf) == []
     assert audit.listed(LIST, 0.0) == audit.not_computed("codec") == []
-    assert audit.recomputed(0, 0, 0) == audit.compared(0, 0) == []
+    assert audit.recomputed(0, 0, 0) == audit.compared(0, 0, 0) == []
     assert audit.next_deadline() is None
 
 
@@ -265,7 +277,7 @@ def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
     while isinstance(wanted[0], RecomputeTask):
         wanted = show(audit, audit.recomputed(boundary, 0.0, 1.0))
         boundary = 0.0
-    assert graded(audit.compared(deviation, along), grade)
+    assert graded(audit.compared(deviation, along, 3.0), grade)
 
 
 def test_the_list_of_the_largest_step_is_bounded():
@@ -299,3 +311,93 @@ def test_what_is_shown_of_a_microbatch(first, last, names):
 def test_borders_are_shown_where_data_is_packed(first, last, names):
     assert tensors_of(first=first, last=last, packed=True) == names
     assert len(names) <= MAX_TENSORS
+
+
+def part(peer, segment=2):
+    return PayloadKey(3, "segment", segment, 2, peer)
+
+
+def collecting():
+    """An audit of a member that has contributed nothing, and owns a segment."""
+    audit = audit_of(OWNS_ONLY)
+    audit.committed(statement(EMPTY), 0.0)
+    return audit, audit.listed(EMPTY, 0.0)
+
+
+def summing():
+    audit, asked = collecting()
+    [task] = [e for ask in asked for e in audit.shown(ask.key, ask.digest, 1.0)]
+    return audit, task
+
+
+def test_the_owner_is_asked_for_all_parts_but_ours_and_they_are_summed_in_order():
+    audit, asked = collecting()
+    digests = dict(PARTS)
+    assert asked == [Ask(MEMBER, part(peer), digests[peer]) for peer in (MEMBER, THIRD)]
+    assert audit.shown(part(THIRD), digests[THIRD], 1.0) == []
+    [task] = audit.shown(part(MEMBER), digests[MEMBER], 1.0)
+    parts = (part(MEMBER), part(ME), part(THIRD))
+    sent = PayloadKey(3, "reduced", 2, 2, MEMBER)
+    assert task == SumAgainTask(3, 2, parts, 10, (4, 2, 1), 0.5, sent)
+
+
+def test_a_sum_is_made_again_once_the_contribution_agrees():
+    for deviation, asked in ((0.0, True), (0.5, False)):
+        audit = audit_of(replace(SUBJECT, sum=SUM))
+        audit.committed(statement(), 0.0)
+        wanted = show(audit, audit.listed(LIST, 0.0))
+        while isinstance(wanted[0], RecomputeTask):
+            wanted = show(audit, audit.recomputed(0.0, 0.0, 1.0))
+        effects = audit.compared(deviation, 0.0, 2.0)
+        assert all(isinstance(effect, Ask) for effect in effects) == asked
+        assert asked or graded(effects, Grade.LIES)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "grade"),
+    [
+        (0.0, Grade.AGREES),
+        (1e-7, Grade.AGREES),
+        (5e-3, Grade.DOUBTFUL),
+        (11.0, Grade.SUMS),
+        (float("inf"), Grade.SUMS),
+        (float("nan"), Grade.SUMS),
+    ],
+)
+def test_a_sum_is_judged_by_its_distance_from_ours(deviation, grade):
+    assert graded(summing()[0].summed(deviation), grade)
+
+
+def test_a_part_that_nobody_contributed_is_no_part():
+    audit, _ = collecting()
+    assert graded(audit.shown(part(MEMBER), b"x" * 32, 1.0), Grade.REFUSED)
+    assert audit.shown(part(THIRD), b"t" * 32, 1.0) == []
+
+
+def test_no_part_is_taken_but_those_that_were_asked_for():
+    audit, _ = collecting()
+    for foreign in (part(ME), part(PeerId("stranger")), part(MEMBER, 0)):
+        assert not audit.waits_for(foreign)
+        assert audit.shown(foreign, b"o" * 32, 1.0) == []
+    assert audit.state is Stage.COLLECTING
+
+
+def test_an_owner_that_is_silent_is_asked_again_and_then_given_up():
+    audit, asked = collecting()
+    assert audit.tick(ASK_AGAIN_S - 0.1) == []
+    assert audit.tick(ASK_AGAIN_S) == asked
+    assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
+
+
+def test_what_comes_of_a_sum_too_early_or_late_changes_nothing():
+    audit, _ = collecting()
+    assert audit.summed(11.0) == [], "nothing is summed yet"
+    done, _ = summing()
+    assert done.next_deadline() is None, "the worker takes its time"
+    assert graded(done.summed(0.0), Grade.AGREES)
+    assert done.summed(11.0) == done.not_computed("oom") == []
+
+
+@pytest.mark.parametrize(("error", "grade"), [("codec", Grade.REFUSED), ("oom", None)])
+def test_only_what_the_owner_shows_of_its_sum_is_its_fault(error, grade):
+    assert graded(summing()[0].not_computed(error), grade)

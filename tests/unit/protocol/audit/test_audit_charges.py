@@ -9,13 +9,13 @@ from protocol.audit.charges import (
     VERIFIED,
     Charge,
     Charges,
-    VotedOut,
     check,
     words_of,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
+from protocol.wire.parts import VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 STAGE = 1
@@ -34,7 +34,8 @@ def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):
     for number, author in enumerate(authors):
         charges.take(charge(author, member), float(number))
     judges = [peer(n) for n in stage_of]
-    return [e.signer for e in charges.verdict(STAGE, peer(member), lambda _: judges, now)]
+    found = charges.verdict(STAGE, peer(member), lambda _: judges, now)
+    return [] if found is None else [e.signer for e in found.charges]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,9 @@ def test_another_kind_of_letter_is_no_charge():
 
 def test_what_is_kept_of_a_verdict_is_verified_again():
     both = (charge(1, 9), charge(2, 9, reason="other"))
-    words = check(VotedOut(STAGE, peer(9), both), SWARM)
+    verdict = check(VotedOut(STAGE, peer(9), both), SWARM)
+    words = verdict.words
+    assert (verdict.culprit, verdict.stage, verdict.charges) == (peer(9), STAGE, both)
     assert words == words_of([CHARGE.parse(one.body) for one in both])
     assert "of stage 1; found by 2 members" in words
     for wrong in (

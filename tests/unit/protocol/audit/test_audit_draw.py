@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from protocol.audit.draw import PROVEN, UNPROVEN, drawn, rate
+from protocol.audit.draw import PROVEN, UNPROVEN, drawn, rate, segment_drawn
 from protocol.audit.record import (
     STRIKES,
     TOLERANCE,
@@ -155,3 +155,13 @@ def test_who_cheats_with_a_twentieth_of_each_step_is_caught_soon(budget):
                 found.note(grade(0.05 / math.sqrt(0.95)))  # a twentieth of the work is missing
         late += bool(found.trusted())
     assert late <= 25  # 10 expected
+
+
+def test_every_segment_that_a_member_owns_is_drawn_and_nobody_foresees_which():
+    draws = [
+        [segment_drawn(secret, closed(n), 1, n, (1, 4)) for n in range(100)]
+        for secret in (SECRET, b"t" * 32)
+    ]
+    assert set(draws[0]) == {1, 4}
+    assert draws[0] != draws[1]
+    assert segment_drawn(SECRET, closed(1), 1, 1, ()) is None

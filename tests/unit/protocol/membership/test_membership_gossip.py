@@ -28,6 +28,7 @@ from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
+from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
@@ -313,6 +314,7 @@ def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
     member = world.members[one]
     assert member.roster.member(two) is not None
     assert two not in member.contacts.lost(world.now)
+    member.verdicts.add(Verdict(two, "it lies", None))
     effects = member.expel(two, world.now)
     told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Heartbeat)]
     assert told

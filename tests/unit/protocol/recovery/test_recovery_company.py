@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.store.company import FILE_NAME, load_company, save_company
+from client.store.persisted import Persisted
+from client.store.records import COMPANY, Companions
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import SEED
@@ -89,18 +90,16 @@ class TestCompany:
 class TestFile:
     def test_it_survives_the_disk(self, tmp_path: Path) -> None:
         known = (Companion(FRIEND, 12, True), Companion(STRANGER))
-        save_company(tmp_path / "swarm", known)
-        assert load_company(tmp_path / "swarm") == known
+        file = Persisted(tmp_path / "swarm" / COMPANY, Companions)
+        file.save(known)
+        assert file.read() == known
 
     @pytest.mark.parametrize(
         "data", [b"", b"\xff" * 40, msgspec.msgpack.encode([["x", -1, False]]), b"\x91\x93\xa1\xff"]
     )
     def test_what_is_damaged_is_none(self, tmp_path: Path, data: bytes) -> None:
-        (tmp_path / FILE_NAME).write_bytes(data)
-        assert load_company(tmp_path) is None
-
-    def test_what_is_missing_is_none(self, tmp_path: Path) -> None:
-        assert load_company(tmp_path) is None
+        (tmp_path / COMPANY).write_bytes(data)
+        assert Persisted(tmp_path / COMPANY, Companions).peek() is None
 
 
 def copies(*held: tuple[int, int]) -> list[Copy]:

@@ -9,16 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.store.lineage import (
-    EVIDENCE_NAME,
-    FILE_NAME,
-    SET_ASIDE,
-    Seen,
-    load_evidence,
-    load_lineage,
-    save_evidence,
-    save_lineage,
-)
+from client.store.persisted import Persisted
+from client.store.records import EVIDENCE, Seen
+from client.train.recovery.history import why_unusable
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
@@ -436,32 +429,17 @@ class TestBrick:
             Lineage(1 << 32, 20, ()),
         ],
     )
-    def test_a_lineage_on_disk_that_cannot_be_is_set_aside(
-        self, tmp_path: Path, unusable: Lineage
-    ) -> None:
-        save_lineage(tmp_path, unusable)
-        found, words = load_lineage(tmp_path, 2, STEPS)
-        assert found == SEED
-        assert "set aside" in words
-        assert (tmp_path / (FILE_NAME + SET_ASIDE)).exists()
-        assert load_lineage(tmp_path, 2, STEPS) == (SEED, ""), "said once"
-
-    @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", bytes(2 << 20)])
-    def test_damaged_files_are_set_aside(self, tmp_path: Path, damage: bytes) -> None:
-        for name in (FILE_NAME, EVIDENCE_NAME):
-            (tmp_path / name).write_bytes(damage)
-        lineage, first = load_lineage(tmp_path, 2, STEPS)
-        seen, second = load_evidence(tmp_path)
-        assert (lineage, seen) == (SEED, Seen())
-        assert "set aside" in first
-        assert "set aside" in second
+    def test_a_lineage_on_disk_that_cannot_be_is_of_no_use(self, unusable: Lineage) -> None:
+        assert why_unusable(unusable, stages=2, steps=STEPS)
+        assert not why_unusable(SEED, stages=2, steps=STEPS)
 
 
 def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     before = training(SIBLING, NEXT).evidence
-    save_evidence(tmp_path, Seen(before.kept(), 1000.0))
-    seen, words = load_evidence(tmp_path)
-    assert not words
+    file = Persisted(tmp_path / EVIDENCE, Seen)
+    file.save(Seen(before.kept(), 1000.0))
+    seen = file.read()
+    assert seen is not None
     assert seen.wall == 1000.0
     after = Evidence(seen.kept)
     assert after.kept() == before.kept()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.audit import PATIENCE_S
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, VotedOut
+from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
-from protocol.audit.second_sum import root_of_sum
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -24,10 +23,10 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.rounds.plans import Broadcast
 from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
 from protocol.seat.effects import Audited, CommitTo, Contributions, SignCharge
 from protocol.seat.showing import AGAIN
+from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
@@ -40,7 +39,7 @@ from protocol.wire.messages import (
     Commitment,
     Plan,
 )
-from protocol.wire.parts import PlanMember
+from protocol.wire.parts import PlanMember, VotedOut
 from tests.support.protocol_examples import SWARM, peer, signer
 
 STAGE, STEP, ATTEMPT = 1, 7, 2
@@ -128,27 +127,26 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
     """Of those who have expelled THIRD none may be left that did not restart."""
     terms, charges = auditing._terms, (charge_of_third(1), charge_of_third(4))
     assert terms is not None
-    terms.restore([VotedOut(STAGE, THIRD, charges)], 0.0)
+    verdicts = Verdicts()
+    verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
+    terms.share(verdicts, 0.0)
     said = auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
-    assert "found by 2 members" in terms.expelled[STAGE, THIRD]
+    assert auditing.verdicts(1.0) == [], "once"
     assert terms.open_charges() == {}
 
 
 class TestWhoIsSuspected:
     """SIBLING charges THIRD."""
 
-    def suspected(
-        self, auditing: Auditing, *reasons: str, stage: int = STAGE, of_sums: bool = False
-    ) -> bool:
+    def suspected(self, auditing: Auditing, *reasons: str, stage: int = STAGE) -> bool:
         terms = auditing._terms
         assert terms is not None
         for step, reason in enumerate(reasons):
             body = CHARGE.encode(Charge(stage, THIRD, step, 1, b"r" * 32, reason))  # type: ignore[arg-type]
             said = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
             auditing.on_charged(SIBLING, said, 2.0 * step)
-        records = terms.sums if of_sums else terms.records
-        return any(record.suspected for record in records.values())
+        return any(record.suspected for record in terms.records.values())
 
     def test_whom_another_member_charges(self, auditing: Auditing) -> None:
         assert self.suspected(auditing, "lies")
@@ -158,10 +156,6 @@ class TestWhoIsSuspected:
         assert auditing._terms is not None
         auditing._terms.record(STAGE, THIRD).note(Grade.AGREES)
         assert not self.suspected(auditing, "lies", "other")
-
-    def test_its_sums_if_they_are_charged(self, auditing: Auditing) -> None:
-        assert not self.suspected(auditing, "sums")
-        assert self.suspected(auditing, "sums", of_sums=True)
 
     def test_nobody_in_another_stage(self, auditing: Auditing) -> None:
         assert not self.suspected(auditing, "lies", stage=STAGE + 1)
@@ -193,26 +187,32 @@ def test_an_auditor_that_missed_our_commitment_is_sent_it_again(auditing: Auditi
     assert auditing.on_request(THIRD, other, 1.0) == [], "of an attempt that we have not signed"
 
 
+MEMBERS = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02"), PlanMember(THIRD, b"\x0c")]
+PLAN = Plan(STAGE, STEP, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
+
+
 def judging(auditing: Auditing) -> tuple[bytes, list[object]]:
     """SIBLING audits THIRD and has found fault, so we audit it, too; return THIRD's list and what
     we do at first."""
-    members = [PlanMember(each, bits) for each, bits in ((ME, b"\x01"), (SIBLING, b"\x02"))]
-    counted = [*members, PlanMember(THIRD, b"\x0c")]
-    plan = Plan(STAGE, STEP, ATTEMPT, counted, [0, 64, 128, 192], [])
     auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
     shown = contents({30: digests, 31: digests}, SEGMENTS)
-    statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown), SEGMENTS)
-    signed = sign(signer(3), COMMITMENT, STATEMENT.encode(statement), SWARM)
-    said = Commitment(STAGE, STEP, ATTEMPT, statement.root, SEGMENTS, signed.signature)
-    for member in (ME, SIBLING, THIRD):
-        assert auditing.on_commitment(member, said, 0.1) == []
-    [_, keep] = auditing.closing(plan, 0.1)
+    committed(auditing, shown)
+    [_, keep] = auditing.closing(PLAN, 0.1)
     assert keep == Compute(KeepVersionTask(STEP))
     assert auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2) == []
     return shown, list(
         auditing.on_result(SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3)
     )
+
+
+def committed(auditing: Auditing, shown: bytes) -> None:
+    """All have committed to the list that THIRD shows."""
+    statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown), SEGMENTS)
+    signed = sign(signer(3), COMMITMENT, STATEMENT.encode(statement), SWARM)
+    said = Commitment(STAGE, STEP, ATTEMPT, statement.root, SEGMENTS, signed.signature)
+    for member in (ME, SIBLING, THIRD):
+        assert auditing.on_commitment(member, said, 0.1) == []
 
 
 def asked(effects: list[object]) -> list[tuple[str, int]]:
@@ -273,9 +273,9 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
         for member in (ME, SIBLING):
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
             auditing.on_commitment(member, said_of, 0.0)
-        sums = [Broadcast(bytes(32), 1.0)] * 2
-        assert auditing.ready(plan, bytes(32), sums) == [], "there are no judges"
-        [_, keep] = auditing.closing(plan, 0.1)
+        assert auditing.ready(plan, bytes(32)) == [], "there are no judges"
+        [_, usual, keep] = auditing.closing(plan, 0.1)
+        assert usual == Compute(UsualNormTask(step, (0, 64, 128), 1))
         assert keep == Compute(KeepVersionTask(step))
         auditing.computed(KeepVersionTask(step), Outcome(), 20.0 * step)
         said = list(auditing.tick(20.0 * step + PATIENCE_S))
@@ -312,31 +312,34 @@ def test_a_greedy_auditor_is_not_shown_the_same_without_end(auditing: Auditing) 
     assert auditing.on_request(THIRD, asked, 21.0), "each asker by itself"
 
 
-MEMBERS = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02"), PlanMember(THIRD, b"\x0c")]
-PLAN = Plan(STAGE, STEP, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
-SUMS = [Broadcast(bytes([n]) * 32, 1.0) for n in range(3)]
-
-
 def commit_all(auditing: Auditing) -> None:
     for member in (ME, SIBLING, THIRD):
         auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS), 0.0)
 
 
+OWNER_ONLY = Plan(
+    STAGE,
+    STEP,
+    ATTEMPT,
+    [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c"), PlanMember(THIRD, b"\x00")],
+    [0, 64, 128, 192],
+    [],
+)
+
+
 def checking(auditing: Auditing) -> list[object]:
-    """SIBLING finds fault with the sum of THIRD's segment, so we check it, too."""
-    commit_all(auditing)
-    notice = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2)
-    auditing.on_notice(SIBLING, notice, 0.0)
-    others = {SIBLING: Record(), THIRD: Record()}
-    digests = (bytes([n]) * 32 for n in range(256))
-    undrawn = next(d for d in digests if not drawn(bytes(32), d, STAGE, STEP, others, 0.2))
-    auditing.ready(PLAN, undrawn, SUMS)
-    [_, usual] = auditing.closing(PLAN, 0.1)
+    """SIBLING finds fault with the sum of THIRD's segment, so we make it again, too."""
+    shown = contents({}, SEGMENTS)
+    committed(auditing, shown)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2), 0.0)
+    [_, usual, keep] = auditing.closing(OWNER_ONLY, 0.1)
     task = UsualNormTask(STEP, (0, 64, 128, 192), 2)
-    assert usual == Compute(task)
+    assert (usual, keep) == (Compute(task), Compute(KeepVersionTask(STEP)))
     assert auditing.computed(task, Outcome(sq_norm=0.5), 0.2) == []
-    result = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    return list(auditing.on_result(SIBLING, result, 0.3))
+    assert auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2) == []
+    auditing.on_result(SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3)
+    reply = AuditReply(STAGE, STEP, ATTEMPT, "list", 0)
+    return list(auditing.on_reply(THIRD, reply, shown, 0.3))
 
 
 def shown_by(auditing: Auditing, sender: int, whose: int | None) -> list[object]:
@@ -369,11 +372,10 @@ def test_a_sum_is_checked_with_what_its_owner_shows_and_nobody_else(auditing: Au
     assert shown_by(auditing, 3, None) == [], "again"
 
 
-def test_an_owner_of_a_false_sum_is_charged_with_that_sum(auditing: Auditing) -> None:
+def test_an_owner_of_a_false_sum_is_charged(auditing: Auditing) -> None:
     [charge] = [e for e in finish(auditing, 11.0) if isinstance(e, SignCharge)]
     body = CHARGE.parse(charge.body)
     assert (body.member, body.reason) == (THIRD, "sums")
-    assert body.root == root_of_sum(2, SUMS[2].digest)
 
 
 def test_an_owner_of_a_sum_that_agrees_is_not_charged(auditing: Auditing) -> None:
@@ -386,18 +388,7 @@ def test_a_notice_of_a_segment_that_the_member_does_not_own_is_ignored(
 ) -> None:
     commit_all(auditing)
     auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, segment), 0.0)
-    auditing.ready(PLAN, b"d" * 32, SUMS)
-    tasks = [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
-    assert all(isinstance(e.task, KeepVersionTask) for e in tasks), "our own draw at most"
-
-
-def test_a_contribution_is_judged_before_a_sum(auditing: Auditing) -> None:
-    commit_all(auditing)
-    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-    auditing.on_notice(THIRD, AuditNotice(STAGE, STEP, ATTEMPT, SIBLING, 1), 0.0)
-    auditing.ready(PLAN, b"d" * 32, SUMS)
-    [keep] = [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
-    assert keep == Compute(KeepVersionTask(STEP))
+    assert not [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
 
 
 def test_who_contributes_something_else_than_it_signed_is_charged(auditing: Auditing) -> None:
@@ -421,8 +412,9 @@ class TestAnAuditorThatCovers:
         others = {SIBLING: Record(), THIRD: Record()}
         digests = (bytes([n]) * 32 for n in range(256))
         fits = (d for d in digests if bool(self.whom(d, step, others)) == draws)
-        auditing.ready(plan, next(fits), SUMS)
-        return [e for e in auditing.closing(plan, 0.1) if isinstance(e, Compute)]
+        auditing.ready(plan, next(fits))
+        tasks = [e for e in auditing.closing(plan, 0.1) if isinstance(e, Compute)]
+        return [e for e in tasks if isinstance(e.task, KeepVersionTask)]
 
     def whom(self, digest: bytes, step: int, others: dict[PeerId, Record]) -> PeerId | None:
         return drawn(bytes(32), digest, STAGE, step, others, 0.2)

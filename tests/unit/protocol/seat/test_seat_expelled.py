@@ -10,8 +10,8 @@ from protocol.pipeline.effects import Compute, ContributeTask
 from protocol.pipeline.place import Place
 from protocol.rounds.progress import Progress
 from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import Convicted
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
@@ -60,9 +60,9 @@ def charge(author: int) -> Envelope:
 
 def expel(seat: Seat) -> list[object]:
     """Two of the three members have charged the liar, we among them."""
-    assert not any(isinstance(e, Convicted) for e in seat.charged(charge(1), 1.0))
+    assert not any(isinstance(e, Verdict) for e in seat.charged(charge(1), 1.0))
     effects = list(seat.receive(SIBLING, Charged(STAGE, charge(2)), 2.0))
-    assert [e.member for e in effects if isinstance(e, Convicted)] == [LIAR]
+    assert [e.culprit for e in effects if isinstance(e, Verdict)] == [LIAR]
     return effects
 
 

@@ -133,7 +133,7 @@ class LossyLine:
             tensors=TENSORS,
             coarse=False,
         )
-        audit = Audit(subject, 0.0)
+        audit = Audit(subject, PeerId("auditor"), 0.0, 0.0)
         todo = audit.committed(Statement(STAGE, STEP, ATTEMPT, ERA, root_of(self._list), ()), 0.0)
         now = 0.0
         while True:
@@ -151,7 +151,7 @@ class LossyLine:
                     case RecomputeTask():
                         todo += audit.recomputed(0.0, 0.0, now)
                     case CompareTask():
-                        todo += audit.compared(0.0, 0.0)
+                        todo += audit.compared(0.0, 0.0, now)
                     case Judged():
                         return effect.grade
             due = audit.next_deadline()

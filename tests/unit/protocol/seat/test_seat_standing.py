@@ -18,6 +18,7 @@ from protocol.seat.standing import (
     UNMENDED_S,
     Standing,
 )
+from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING = PeerId("me"), PeerId("sibling")
@@ -51,7 +52,7 @@ def first_judge() -> PeerId:
 
 @pytest.fixture
 def standing() -> Standing:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     return made
 
@@ -63,7 +64,8 @@ def judged(standing: Standing, said: Missing, until: float = DISPUTE_S, **how: A
 
 def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Standing) -> None:
     standing.observe(view(second=[ONE]), (), 0.0)
-    assert not standing.expel(ONE, 1, "it lies", 0.0)
+    standing._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
+    assert not standing.keep_out(0.0)
     assert not standing.is_aside(ONE)
     standing.observe(view(), (), 1.0)
     assert standing.is_aside(ONE)
@@ -104,7 +106,7 @@ def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
     needed = {ONE}
-    made = Standing(place(), None, needs=lambda peer, _aside, _now: peer in needed)
+    made = Standing(place(), None, Verdicts(), needs=lambda peer, _aside, _now: peer in needed)
     made.observe(view(), (), 0.0)
     made.accuse(ONE, "it sleeps", 0.0)
     assert not made.aside()
@@ -126,7 +128,7 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
 
 def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     faulty = {ONE}
-    made = Standing(place(), None, spoilers=lambda: faulty, needs=lambda *_: True)
+    made = Standing(place(), None, Verdicts(), spoilers=lambda: faulty, needs=lambda *_: True)
     made.observe(view(), (), 0.0)
     made.accuse(TWO, "it sleeps", 0.0)
     made.accuse(ONE, "it lies", 0.0)
@@ -143,7 +145,10 @@ def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing
 
 
 def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
-    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made, (a, b, c, d) = (
+        Standing(place(), None, Verdicts(), least=3),
+        (PeerId(name) for name in "abcd"),
+    )
     made.observe(view(second=[a, b, c, d]), (), 0.0)
     made.accuse(a, "it sleeps", 0.0)
     assert made.beside() == [a]
@@ -156,16 +161,23 @@ def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
 
 
 def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
-    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made, (a, b, c, d) = (
+        Standing(place(), None, Verdicts(), least=3),
+        (PeerId(name) for name in "abcd"),
+    )
     made.observe(view(second=[a, b, c, d]), (), 0.0)
-    made.expel(a, 1, "it lies", 0.0)
+    made._verdicts.add(Verdict(a, "it lies", None, stage=1))
+    made.keep_out(0.0)
     made.accuse(b, "it sleeps", 1.0)
     made.observe(view(second=[a, b, c]), (), 2.0)
     assert made.beside() == [a]
 
 
 def test_a_secret_stage_waits_for_the_state_of_one_that_was_left_behind() -> None:
-    made, (a, b, c, d) = Standing(place(), None, least=3), (PeerId(name) for name in "abcd")
+    made, (a, b, c, d) = (
+        Standing(place(), None, Verdicts(), least=3),
+        (PeerId(name) for name in "abcd"),
+    )
     made.observe(view(second=[a, b, c, d]), (), 0.0)
     made.accuse(a, "it sleeps", 0.0)
     later = {b: 6, c: 6, d: 6}
@@ -186,7 +198,7 @@ def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: S
 
 def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: Standing) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
-        made = Standing(place(), None)
+        made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
         for _ in range(8):
             made.worked(busy, 0.0)
@@ -195,7 +207,7 @@ def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: St
 
 
 def test_who_brought_nothing_lately_goes() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     for peer, at in ((ONE, 0.0), (TWO, 0.0), (TWO, 4.0)):
         made.worked(peer, at)
@@ -208,7 +220,7 @@ def test_one_version_more_or_less_does_not_divide_judges() -> None:
     """Judges see the same replica come at slightly different moments."""
     decided = set()
     for ahead in (ONE, TWO):
-        made = Standing(place(), None)
+        made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
         made.observe(view(versions={ahead: 6}), (), 0.0)
         judged(made, {ONE: (TWO,)}, version=6)
@@ -218,7 +230,7 @@ def test_one_version_more_or_less_does_not_divide_judges() -> None:
 
 @pytest.mark.parametrize("named", [ONE, TWO])
 def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,), TWO: (ONE,)})
     (own,) = made.beside()
@@ -227,7 +239,7 @@ def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
 
 
 def test_what_a_judge_decided_wrongly_is_undone_when_the_stage_does_not_go_on() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
@@ -236,7 +248,7 @@ def test_what_a_judge_decided_wrongly_is_undone_when_the_stage_does_not_go_on() 
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
@@ -252,7 +264,7 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
 
 
 def test_what_goes_on_without_one_stays_so() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (right,) = made.beside()
@@ -271,7 +283,7 @@ def three(said: Missing) -> SwarmView:
 
 def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
     """Otherwise two replicas would follow each other without end."""
-    made, said = Standing(place(), None), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    made, said = Standing(place(), None, Verdicts()), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
     made.observe(three({}), (), 0.0)
     made.observe(three({SIBLING: (ONE,)}), (), 1.0)
     assert not made.is_aside(ONE), "one of three alone"
@@ -283,7 +295,7 @@ def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> 
 
 
 def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
     made.observe(three({}), (), 0.0)
     made.observe(three(said), (), 1.0)
@@ -291,7 +303,7 @@ def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
 
 
 def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
-    made = Standing(place(), None, needs=lambda peer, _aside, _now: peer == ONE)
+    made = Standing(place(), None, Verdicts(), needs=lambda peer, _aside, _now: peer == ONE)
     said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
     made.observe(three({}), (), 0.0)
     for now in range(1, 10):
@@ -303,7 +315,10 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     """Until it is, the other one seems to be needed, which has just been set aside for it."""
     swapped_at = DISPUTE_S + UNMENDED_S
     made = Standing(
-        place(), None, needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1
+        place(),
+        None,
+        Verdicts(),
+        needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
     )
     made.observe(view({ONE: (TWO,)}), (), 0.0)
     made.tick(DISPUTE_S)
@@ -318,7 +333,7 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
 
 
 def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
-    made = Standing(place(), None)
+    made = Standing(place(), None, Verdicts())
     made.observe(view(), [SIBLING], 0.0)
     made.observe(view(), [SIBLING], DISPUTE_S)
     assert made.is_aside(SIBLING)
@@ -330,7 +345,7 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     spoiler: PeerId, other: PeerId
 ) -> None:
     """Who tells of two liars is in more disputes than any of them, until others tell as well."""
-    made = Standing(place(), None, spoilers=lambda: {spoiler})
+    made = Standing(place(), None, Verdicts(), spoilers=lambda: {spoiler})
     third = PeerId("a third one")
     everybody = (ONE, TWO, third)
     made.observe(view(second=everybody), (), 0.0)

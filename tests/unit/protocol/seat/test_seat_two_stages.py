@@ -15,6 +15,7 @@ from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.place import Place
 from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
+from protocol.verdicts import Verdicts
 from protocol.view import Needs, Replica, SwarmView
 
 ME, OTHER, THIRD, FOURTH, FIFTH = map(PeerId, ("me", "other", "third", "fourth", "fifth"))
@@ -28,7 +29,7 @@ def seats(contacts: Contacts, *, needs: Mapping[int, Needs] | None = None) -> li
     """Our seats in stages 0 and 1 of two; ``needs``: by stage."""
     by_stage = needs or {}
     return [
-        Standing(Place(ME, stage, 2, 8), contacts, needs=by_stage.get(stage, nobody))
+        Standing(Place(ME, stage, 2, 8), contacts, Verdicts(), needs=by_stage.get(stage, nobody))
         for stage in (0, 1)
     ]
 
@@ -75,7 +76,7 @@ def test_one_dispute_takes_a_peer_out_of_all_its_stages() -> None:
 
 def test_a_stage_that_has_nobody_else_keeps_who_is_aside_in_another() -> None:
     seen = view((ME, OTHER), (OTHER,))
-    made = Standing(Place(ME, 0, 2, 8), Contacts())
+    made = Standing(Place(ME, 0, 2, 8), Contacts(), Verdicts())
     for now in (0.0, DISPUTE_S):
         made.observe(seen, [OTHER], now)
     assert serving(made, seen) == [[ME], [OTHER]]
@@ -172,7 +173,7 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
         (OTHER, THIRD),
         missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
     )
-    made = Standing(Place(ME, 0, 2, 8), Contacts())
+    made = Standing(Place(ME, 0, 2, 8), Contacts(), Verdicts())
     made.observe(seen, (), 0.0)
     made.observe(seen, (), DISPUTE_S)
     (loser,) = made.aside()
@@ -185,7 +186,7 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
     first = view((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
     seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
-    made = Standing(Place(ME, 1, 2, 8), Contacts())
+    made = Standing(Place(ME, 1, 2, 8), Contacts(), Verdicts())
     made.observe(seen, (), 0.0)
     made.observe(seen, (), DISPUTE_S)
     assert len(made.beside()) == 1, "those of the first stage follow"
@@ -197,7 +198,7 @@ def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_s
         (ME, OTHER, THIRD, FOURTH),
         missing={ME: (), OTHER: (), THIRD: (OTHER,), FOURTH: (OTHER,)},
     )
-    made = Standing(Place(ME, 1, 2, 8), Contacts())
+    made = Standing(Place(ME, 1, 2, 8), Contacts(), Verdicts())
     made.observe(seen, (), 0.0)
     assert made.is_aside(OTHER) is False, "two of four"
     seen = view(
@@ -215,7 +216,7 @@ def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_s
 
 def test_our_seat_far_away_keeps_as_many_as_a_secret_sum_needs() -> None:
     contacts = Contacts()
-    first, third = (Standing(Place(ME, s, 3, 8), contacts, least=3) for s in (0, 2))
+    first, third = (Standing(Place(ME, s, 3, 8), contacts, Verdicts(), least=3) for s in (0, 2))
     ours = (ME, OTHER, THIRD, FOURTH)
 
     def seen(*last: PeerId) -> SwarmView:

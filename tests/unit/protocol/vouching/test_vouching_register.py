@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from protocol import limits
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.vouching.register import MAX_EXPULSIONS, Expelled, Kept, Register, show_ticket
+from protocol.vouching.register import MAX_EXPULSIONS, Expelled, KeptRegister, Register, show_ticket
 from protocol.vouching.ticket import TICKET_LIFE_S
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Envelope
@@ -19,7 +19,7 @@ FOUNDER = 1
 NOW = 1_800_000_000.0
 
 
-def register(number: int, kept: Kept | None = None) -> Register:
+def register(number: int, kept: KeptRegister | None = None) -> Register:
     return Register(signer(number), peer(FOUNDER), SWARM, kept)
 
 
@@ -108,7 +108,7 @@ class TestInvites:
     def test_a_program_that_looks_on_is_vouched_for_by_its_volunteer(self) -> None:
         founder = register(FOUNDER)
         friend = invite(founder, 2)
-        looking = register(9, Kept(friend.lend(peer(9), NOW)))
+        looking = register(9, KeptRegister(friend.lend(peer(9), NOW)))
         assert meet(founder, looking)
         with pytest.raises(LocalProtocolError, match="only a member"):
             register(3).lend(peer(9), NOW)
@@ -222,9 +222,9 @@ class TestKept:
     def test_what_does_not_hold_is_left_out(self) -> None:
         founder = register(FOUNDER)
         friend, other = invite(founder, 2), invite(founder, 3)
-        assert not register(2, Kept(other.chain)).is_member
+        assert not register(2, KeptRegister(other.chain)).is_member
         broken = Expulsion(friend.chain[0], list(friend.chain))
-        assert register(2, Kept(friend.chain, (broken,))).kept == friend.kept
+        assert register(2, KeptRegister(friend.chain, (broken,))).kept == friend.kept
 
     def test_tickets_survive(self) -> None:
         founder = register(FOUNDER)

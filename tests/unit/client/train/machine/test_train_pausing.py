@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from client.store.pause import FILE_NAME, load_pause
+from client.store.paths import Entry
 from client.train.machine.pausing import BY_OWNER, Pauses
 from protocol.effects import Explain
 
@@ -36,7 +36,7 @@ async def test_it_ends_at_its_time(tmp_path: Path, autojump_clock: trio.testing.
         await pauses.wait_clear()
         assert 60 <= trio.current_time() - begun <= 62
         nursery.cancel_scope.cancel()
-    assert load_pause(tmp_path) is None
+    assert not (tmp_path / Entry.PAUSED).exists()
 
 
 async def test_one_whose_time_went_by_while_we_were_off_is_over(tmp_path: Path) -> None:
@@ -68,10 +68,11 @@ async def test_a_hold_stays_when_the_owner_resumes_and_is_not_kept(tmp_path: Pat
 
 
 async def test_a_damaged_file_is_no_pause_and_a_full_disk_no_end(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(b"\xff{")
+    (tmp_path / Entry.PAUSED).write_bytes(b"\xff{")
     assert _pauses(tmp_path).now is None
     said: list[Explain] = []
-    lost = _pauses(tmp_path / "missing", said)
+    (tmp_path / "file").touch()
+    lost = _pauses(tmp_path / "file", said)
     lost.pause(None, "")
     assert lost.now is not None
     assert any(one.level == "error" for one in said)
@@ -79,5 +80,5 @@ async def test_a_damaged_file_is_no_pause_and_a_full_disk_no_end(tmp_path: Path)
 
 async def test_a_damaged_file_is_no_pause(tmp_path: Path) -> None:
     for damaged in (b"", b"{}", b'{"reason":"\xff","since":1.0}'):
-        (tmp_path / FILE_NAME).write_bytes(damaged)
+        (tmp_path / Entry.PAUSED).write_bytes(damaged)
         assert _pauses(tmp_path).now is None

@@ -14,7 +14,7 @@ from client.train.messaging.handshake import Handshake
 from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
 from protocol.manifest import swarm_id
-from protocol.vouching.register import Kept, Register
+from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.messages import ExpulsionList, Heartbeat
 from tests.support.memory_network import Faults, MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
@@ -38,7 +38,7 @@ class Member:
         sink = EventSink(EventLog(), lambda event: None)
         self.engine = Engine(self.network, signer(number), MANIFEST, SWARM, sink, nursery)
         self.register = Register(signer(number), peer(1), SWARM)
-        self.kept = Kept()
+        self.kept = KeptRegister()
         self.out: list[str] = []
         self.vouching = Vouching(
             self.register,
@@ -63,7 +63,7 @@ class Member:
     def admits(self, other: Member) -> bool:
         return other.peer in self.engine.handshake.admitted
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: KeptRegister) -> None:
         self.kept = kept
 
 

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from client.events import LineGivenUp
 from client.store.checkpoints import SET_ASIDE
-from client.store.lineage import load_lineage, save_lineage
-from client.train.recovery import history
+from client.store.persisted import Persisted
+from client.store.records import LINEAGE
 from protocol.recovery.stored import Lineage
 from protocol.wire.messages import BlobOffer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -94,16 +94,18 @@ async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
         _, back = await train_apart(swarm)
         tried = list[Lineage]()
 
-        def save_once_full(folder: Path, lineage: Lineage) -> None:
-            tried.append(lineage)
-            if len(tried) == 1:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            save_lineage(folder, lineage)
+        def save_once_full(file: Persisted[object], record: object) -> None:
+            if isinstance(record, Lineage):
+                tried.append(record)
+                if len(tried) == 1:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+            save(file, record)
 
-        monkeypatch.setattr(history, "save_lineage", save_once_full)
+        save = Persisted.save
+        monkeypatch.setattr(Persisted, "save", save_once_full)
         await swarm.until(lambda: given_up(back))
         ours = back.engine.history
         assert ours is not None
         assert ours._fetched, "no copy of it was put among our checkpoints"
         await swarm.until(lambda: len(tried) > 1)
-        await swarm.until(lambda: load_lineage(back.disk, 1, STEPS)[0] == ours.lineage)
+        await swarm.until(lambda: Persisted(back.disk / LINEAGE, Lineage).peek() == ours.lineage)

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from client.store.audits import MAX_MEMBERS, Tally
+from client.store.records import MAX_MEMBERS, Tally
 from client.train.reporting.audit_log import AuditLog
 from protocol.audit.record import Grade
 from protocol.ids import PeerId

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.config import Settings
+from client.store.persisted import Persisted
 from client.store.sessions import SessionHistory
 from client.train.machine import capacity
 from client.train.machine.capacity import (
@@ -231,7 +232,7 @@ def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
 def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
     for damaged in (b"", b'{"device":"\xff"}'):
         (tmp_path / capacity.FILE_NAME).write_bytes(damaged)
-        assert capacity._load(tmp_path / capacity.FILE_NAME) is None
+        assert Persisted(tmp_path / capacity.FILE_NAME, capacity.Capacity).peek() is None
 
 
 def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:

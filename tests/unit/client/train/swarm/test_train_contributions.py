@@ -7,7 +7,8 @@ from pathlib import Path
 
 import trio
 
-from client.store.contributions import load_contributions
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions
 from client.train.swarm.contributions import LOOK_EVERY_S, Contributions
 from protocol.contributions.board import Contributor
 from protocol.contributions.record import Counted, Counts, StageCounts
@@ -142,4 +143,4 @@ async def test_a_restart_goes_on_where_it_was(
             again.closed(committed)
         assert again._accounts == one.engine.contributions._accounts
     path.write_bytes(b"\x00" * 100)
-    assert load_contributions(path).board == ()
+    assert Persisted(path, KeptContributions).peek() is None

@@ -10,7 +10,8 @@ import trio
 
 from client.net.errors import DialError
 from client.node.status import take_snapshot
-from client.store.proofs import load_proofs
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence
 from protocol.effects import Publish
 from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT as KIND
@@ -55,7 +56,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         proof = two_faced(swarm, liar)
         liar.engine.send(honest[0].engine.signer.peer, Records([proof.first]))
         liar.engine.send(honest[1].engine.signer.peer, Records([proof.second]))
-        await swarm.until(lambda: all(me in h.engine.expulsions.expelled for h in honest))
+        await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
         await swarm.until(lambda: not swarm.hub.linked(me))
         assert all(h.engine.membership.roster.member(me) is None for h in honest)
         with pytest.raises(DialError):
@@ -63,7 +64,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
 
         late = await swarm.add()  # links with everybody, the liar included
         await swarm.until(lambda: me in late.engine.expulsions.expelled)
-        assert load_proofs(file) == (proof,)
+        assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
         now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason
@@ -80,9 +81,9 @@ async def test_the_proofs_of_the_disk_expel_at_once(
         one.engine._members(one.engine.expulsions.contradicted(proof.first, proof.second))
         swarm.vanish(one)
         again = await swarm.add()  # only the liar is there
-        assert liar.engine.signer.peer not in again.engine.expulsions.expelled
+        assert liar.engine.signer.peer not in again.engine.membership.verdicts
         again.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        assert liar.engine.signer.peer in again.engine.expulsions.expelled
+        assert liar.engine.signer.peer in again.engine.membership.verdicts
         await swarm.until(lambda: not swarm.hub.linked(again.engine.signer.peer))
 
 
@@ -98,7 +99,7 @@ async def test_who_relays_evidence_of_another_run_is_banned(
             framer.engine.send(one.engine.signer.peer, Evidence(proof))
         await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 1)
         assert swarm.hub.linked(one.engine.signer.peer) == (framed.engine.signer.peer,)
-        assert len(one.engine.expulsions.expelled) == 0
+        assert len(one.engine.membership.verdicts) == 0
 
 
 async def test_our_own_adverts_rise_although_the_clock_is_set_back(
@@ -131,4 +132,4 @@ async def test_a_stage_goes_on_without_its_last_replica_once_somebody_takes_it(
         later = await swarm.add(1)
         await swarm.until(lambda: later.serves(1))
         await swarm.until(lambda: first.step(0) >= 12)
-        assert me in later.engine.expulsions.expelled
+        assert me in later.engine.membership.verdicts

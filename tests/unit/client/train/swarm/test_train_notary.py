@@ -108,12 +108,12 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(
                 liar.engine._outbox.put(to, false, b"")
 
         liar.engine.send = two_faced  # type: ignore[method-assign]
-        await swarm.until(lambda: all(me in one.engine.expulsions.expelled for one in honest))
+        await swarm.until(lambda: all(me in one.engine.membership.verdicts for one in honest))
         assert liar.engine.notary.signed == truth
         newest = max(one.step(1) for one in honest)
         with trio.fail_after(LOST_AFTER_S - 1):  # no round waits until its silence is noticed
             await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
-        assert all(len(one.engine.expulsions.expelled) == 1 for one in honest)
+        assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
         assert all(one.engine.error_boundary.internal_errors == 0 for one in honest)
 
 
@@ -142,7 +142,7 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
         await swarm.until_done()
         assert passed
         for one in swarm.volunteers:
-            assert not len(one.engine.expulsions.expelled)
+            assert not len(one.engine.membership.verdicts)
             assert not one.engine.penalties
     swarm.assert_exact()
 

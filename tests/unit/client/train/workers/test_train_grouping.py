@@ -88,7 +88,11 @@ def test_more_ranks_need_less_each() -> None:
         (1, {}, "there is one device"),
         (4, {"sequences_per_microbatch": 3}, "a microbatch has 3 sequences"),
         (2, {"delayed_update": True}, "delayed by one step"),
-        (2, {"model": replace(LARGE.model, lora=Lora(4, 8.0, ("c_attn",)))}, "beside adapters"),
+        (
+            2,
+            {"model": replace(LARGE.model, lora=Lora(4, 8.0, ("attn.c_attn",)))},
+            "beside adapters",
+        ),
         (2, {}, ""),
     ],
 )

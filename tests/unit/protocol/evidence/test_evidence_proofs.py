@@ -6,19 +6,18 @@ import pytest
 
 from protocol.effects import Effect, Explain, Send
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.expelled import (
-    MAX_PROOFS,
+from protocol.evidence.proof import contradiction
+from protocol.evidence.proofs import (
     MAX_PROOFS_OF_LINK,
     MAX_PROOFS_OF_STRANGERS,
     PROOFS_OF_LINK_PER_S,
     PROOFS_OF_STRANGERS_PER_S,
-    Expel,
-    Expelled,
+    Proofs,
 )
-from protocol.evidence.proof import contradiction
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
+from protocol.verdicts import MAX_CERTIFICATES, Verdict, Verdicts
 from protocol.wire.messages import Evidence
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
@@ -38,24 +37,24 @@ def proof_of(number: int, swarm: str = SWARM) -> Proof:
     return found
 
 
-def linked(*peers: PeerId) -> Expelled:
-    machine = Expelled(ME, SWARM)
+def linked(*peers: PeerId) -> Proofs:
+    machine = Proofs(ME, SWARM, Verdicts())
     for other in peers:
         assert machine.link_up(other, NOW) == []
     return machine
 
 
-def told(effects: list[Effect | Expel] | list[Effect]) -> list[PeerId]:
+def told(effects: list[Effect | Verdict] | list[Effect]) -> list[PeerId]:
     return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Evidence)]
 
 
 def test_a_proof_expels_and_is_passed_on_once() -> None:
     machine = linked(ALICE, BORIS, peer(9))
     effects = machine.receive(ALICE, proof_of(9), NOW, member=True)
-    assert [e.peer for e in effects if isinstance(e, Expel)] == [peer(9)]
+    assert [e.culprit for e in effects if isinstance(e, Verdict)] == [peer(9)]
     assert told(effects) == [BORIS]  # not its bringer, not whom it convicts
-    assert peer(9) in machine
-    assert ALICE not in machine
+    assert peer(9) in machine._verdicts
+    assert ALICE not in machine._verdicts
     assert machine.receive(BORIS, proof_of(9), NOW, member=True) == []
 
 
@@ -75,7 +74,7 @@ def test_who_relays_what_proves_nothing_is_to_blame() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         machine.receive(ALICE, proof_of(9, OTHER_SWARM), NOW, member=True)
     assert caught.value.penalty == 50
-    assert peer(9) not in machine
+    assert peer(9) not in machine._verdicts
 
 
 def test_only_a_link_brings_proofs() -> None:
@@ -83,11 +82,11 @@ def test_only_a_link_brings_proofs() -> None:
 
 
 def test_proofs_of_the_disk_are_verified_again() -> None:
-    machine = Expelled(ME, SWARM)
+    machine = Proofs(ME, SWARM, Verdicts())
     found, bad = machine.restore([proof_of(8), proof_of(9, OTHER_SWARM)])
-    assert [expel.peer for expel in found] == [peer(8)]
+    assert [verdict.culprit for verdict in found] == [peer(8)]
     assert bad == 1
-    assert machine.proofs == (proof_of(8),)
+    assert machine._verdicts.proofs == (proof_of(8),)
 
 
 def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> None:
@@ -95,7 +94,7 @@ def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> N
     machine = linked(ALICE, BORIS)
     effects = machine.receive(ALICE, proof_of(0), NOW, member=True)
     assert [type(e) for e in effects] == [Explain]
-    assert ME not in machine
+    assert ME not in machine._verdicts
     assert machine.receive(BORIS, proof_of(0), NOW, member=True) == []  # said once
 
 
@@ -103,7 +102,7 @@ def test_a_link_brings_so_many_proofs_at_once() -> None:
     machine = linked(ALICE, BORIS)
     for number in range(10, 10 + MAX_PROOFS_OF_LINK + 5):
         machine.receive(ALICE, proof_of(number), NOW, member=False)
-    assert len(machine) == MAX_PROOFS_OF_LINK
+    assert len(machine._verdicts) == MAX_PROOFS_OF_LINK
     last = proof_of(500)
     later = NOW + 1 / PROOFS_OF_LINK_PER_S
     assert machine.receive(ALICE, last, later - 0.1, member=True) == []
@@ -117,11 +116,11 @@ def test_all_links_together_bring_so_many_proofs_about_strangers() -> None:
     machine = linked(*links)
     for number in range(100, 100 + 10 * MAX_PROOFS_OF_LINK):
         machine.receive(links[number % 10], proof_of(number), NOW, member=False)
-    assert len(machine) == MAX_PROOFS_OF_STRANGERS
+    assert len(machine._verdicts) == MAX_PROOFS_OF_STRANGERS
     later = NOW + 2 / PROOFS_OF_STRANGERS_PER_S
     for number in range(400, 405):
         machine.receive(links[number % 10], proof_of(number), later, member=False)
-    assert len(machine) == MAX_PROOFS_OF_STRANGERS + 2
+    assert len(machine._verdicts) == MAX_PROOFS_OF_STRANGERS + 2
     machine = linked(*links)
     for number in range(100, 100 + 8 * MAX_PROOFS_OF_LINK):
         machine.receive(links[number % 10], proof_of(number), NOW, member=False)
@@ -131,22 +130,22 @@ def test_all_links_together_bring_so_many_proofs_about_strangers() -> None:
 def test_proofs_of_invented_identities_give_way_to_those_of_members() -> None:
     machine = linked(ALICE)
     machine.found(proof_of(9), member=True)
-    for number in range(10, 10 + MAX_PROOFS):
+    for number in range(10, 10 + MAX_CERTIFICATES):
         machine.found(proof_of(number), member=False)
-    assert len(machine.proofs) == MAX_PROOFS
-    assert proof_of(9) in machine.proofs
+    assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
+    assert proof_of(9) in machine._verdicts.proofs
     machine.found(proof_of(200), member=True)
-    assert {proof_of(9), proof_of(200)} <= set(machine.proofs)
-    assert len(machine.proofs) == MAX_PROOFS
-    assert peer(10) in machine  # it stays out, though nobody is told of it any more
+    assert {proof_of(9), proof_of(200)} <= set(machine._verdicts.proofs)
+    assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
+    assert peer(10) in machine._verdicts  # it stays out, though nobody is told of it any more
 
 
 def test_members_without_end_give_way_to_newer_ones() -> None:
     machine = linked(ALICE)
-    for number in range(10, 11 + MAX_PROOFS):
+    for number in range(10, 11 + MAX_CERTIFICATES):
         machine.found(proof_of(number), member=True)
-    assert len(machine.proofs) == MAX_PROOFS
-    assert proof_of(10) not in machine.proofs
+    assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
+    assert proof_of(10) not in machine._verdicts.proofs
     machine.found(proof_of(300), member=False)
-    assert proof_of(300) not in machine.proofs
-    assert peer(300) in machine
+    assert proof_of(300) not in machine._verdicts.proofs
+    assert peer(300) in machine._verdicts

@@ -1,0 +1,176 @@
+"""The records that this volunteer keeps, each in a file of its own (``Persisted``).
+
+Those that a machine of the protocol restores itself are defined there. What others have signed is
+kept unverified: the reader checks the signatures.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from protocol.limits import MAX_STAGES
+from protocol.names import MAX_NICKNAME_BYTES
+from protocol.recovery import evidence
+from protocol.recovery.company import MAX_COMPANIONS, Companion
+from protocol.rounds.beginnings import MAX_BEGINNINGS, Met
+from protocol.verdicts import MAX_CERTIFICATES
+from protocol.waypoints.chain import MAX_LINKS
+from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
+from protocol.wire.parts import Proof, VotedOut, WaypointLink
+
+COMPANY: Final = "company.bin"
+LINEAGE: Final = "lineage.bin"
+EVIDENCE: Final = "evidence.bin"
+BEGINNINGS: Final = "beginnings.bin"
+"""Names of files beside the checkpoints of a swarm."""
+
+MAX_MEMBERS: Final = 256
+"""Members whose audits are kept."""
+MAX_SESSIONS: Final = 64
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Number = Annotated[int, Meta(ge=0, lt=2**60)]
+Seconds = Annotated[int, Meta(ge=0, le=10**9)]
+Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
+
+Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
+"""The members last seen in a swarm, and its progress then. Without them a restarted swarm waits
+longer."""
+MetThere = Annotated[tuple[Met, ...], Meta(max_length=MAX_BEGINNINGS)]
+"""Whom this volunteer met at the beginnings of lineages."""
+
+
+class KeptPause(Struct, frozen=True):
+    """A pause by the owner. Times are Unix seconds."""
+
+    reason: str
+    since: float
+    until: float | None = None
+
+
+class KeptSessions(Struct, frozen=True):
+    """Lengths of sessions, seconds."""
+
+    past: Annotated[tuple[Seconds, ...], Meta(max_length=MAX_SESSIONS)] = ()
+    """Oldest first."""
+    running: Seconds = 0
+
+
+class KeptCredit(Struct, frozen=True):
+    """The sum of this volunteer's work for a swarm in all sessions."""
+
+    microbatches: int = 0
+    """Our microbatches in committed steps, summed over stages."""
+    tokens: int = 0
+    sent_bytes: int = 0
+    since: float = 0.0
+    """Unix seconds of the first session."""
+
+
+class KeptSample(Struct, frozen=True):
+    """What a version of a swarm's model wrote to a prompt on this machine."""
+
+    version: int
+    prompt: str
+    text: str
+    time: float
+    """Unix seconds."""
+
+
+class Seen(Struct, frozen=True, array_like=True):
+    """This volunteer's evidence of the run."""
+
+    kept: evidence.Kept = evidence.Kept()
+    wall: float = 0.0
+    """Unix seconds at which it was written."""
+
+
+# --- audits -----------------------------------------------------------------------------------
+
+
+class Tally(Struct, frozen=True):
+    """Results of audits."""
+
+    agree: Count = 0
+    disagree: Count = 0
+    unchecked: Count = 0
+    """Could not be checked: the member had gone, or this machine could not compute it."""
+
+
+class AuditedMember(Struct, frozen=True):
+    """Our audits of one member."""
+
+    peer: PeerText
+    tally: Tally = Tally()
+    fault: Annotated[str, Meta(max_length=300)] = ""
+    """The newest result that did not agree, in words; empty: there was none."""
+
+
+class KeptAudits(Struct, frozen=True):
+    """What this volunteer's audits came to in a swarm, today and by member."""
+
+    day: date
+    """Of the local clock."""
+    contributions: Count = 0
+    """Of others, in steps that were closed here on that day."""
+    today: Tally = Tally()
+    members: Annotated[tuple[AuditedMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    """The one that was audited last is the last."""
+
+
+# --- contributions ----------------------------------------------------------------------------
+
+
+class KeptStage(Struct, frozen=True):
+    """The account of one stage that was served here."""
+
+    stage: StageIndex
+    version: StepIndex
+    missing: Number
+    seen: dict[PeerText, Number]
+    taken_over: dict[PeerText, Number]
+
+
+class KeptLine(Struct, frozen=True):
+    """A member's vouched contribution to one stage."""
+
+    peer: PeerText
+    stage: StageIndex
+    microbatches: Number
+    vouchers: Number
+
+
+class KeptContributions(Struct, frozen=True):
+    """Who contributed to a swarm, as this volunteer counted and heard it: accounts, the board as it
+    was last, and the names that members went by."""
+
+    stages: Annotated[tuple[KeptStage, ...], Meta(max_length=MAX_STAGES)] = ()
+    board: tuple[KeptLine, ...] = ()
+    names: dict[PeerText, Name] = {}
+
+
+# --- what others have signed ------------------------------------------------------------------
+
+
+class KeptEvidence(Struct, frozen=True, forbid_unknown_fields=True):
+    """The evidence against the expelled members of a swarm; the oldest first."""
+
+    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_CERTIFICATES)] = ()
+    """Contradictions of one member."""
+    voted_out: Annotated[tuple[VotedOut, ...], Meta(max_length=MAX_CERTIFICATES)] = ()
+    """Members that their stages have voted out, with the charges."""
+
+
+class ShownEvidence(KeptEvidence, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Evidence for others."""
+
+    swarm: SwarmText
+
+
+class KeptChain(Struct, frozen=True, forbid_unknown_fields=True):
+    """The chain of a swarm's waypoints, the oldest link first."""
+
+    links: Annotated[tuple[WaypointLink, ...], Meta(max_length=MAX_LINKS)] = ()

@@ -1,0 +1,116 @@
+"""Who is out for the rest of the run: one verdict a culprit, which everything here reads.
+
+A verdict has its *certificate*, which anybody can check: a proof (two signed bodies of the culprit
+that contradict each other, ``evidence/proof.py``), or the charges of a majority of its stage
+(``audit/charges.py``). Nothing is checked here. State: the verdicts, the oldest first. Of many the
+certificates of the oldest are dropped, and those of strangers first, which anybody can invent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocol.ids import PeerId
+from protocol.wire.fields import Envelope
+from protocol.wire.parts import Proof, VotedOut
+
+MAX_VERDICTS: Final = 4096
+"""Culprits that are remembered; the oldest is forgotten first."""
+MAX_CERTIFICATES: Final = 64
+"""Of each kind, the newest: they are told to newcomers, and kept on disk."""
+
+Certificate = Proof | VotedOut
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A culprit, what it did in words, and the certificate; None: it is dropped."""
+
+    culprit: PeerId
+    words: str
+    certificate: Certificate | None
+    stage: int | None = None
+    """Whose majority has decided; None: a proof needs none."""
+
+    @property
+    def charges(self) -> tuple[Envelope, ...]:
+        """The charges that it consists of, if any."""
+        return self.certificate.charges if isinstance(self.certificate, VotedOut) else ()
+
+
+class Verdicts:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[PeerId, Verdict] = {}
+        self._strangers = set[PeerId]()
+        """Culprits that were no members."""
+        self._voted: dict[PeerId, Verdict] = {}
+
+    def of(self, peer: PeerId) -> Verdict | None:
+        """Return the verdict on a peer; None: it is not out."""
+        return self._verdicts.get(peer)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._verdicts
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._verdicts.values())
+
+    @property
+    def voted(self) -> Collection[Verdict]:
+        """The verdicts of stages."""
+        return self._voted.values()
+
+    @property
+    def proofs(self) -> tuple[Proof, ...]:
+        """The proofs that are kept."""
+        kept = (verdict.certificate for verdict in self)
+        return tuple(one for one in kept if isinstance(one, Proof))
+
+    @property
+    def votes(self) -> tuple[VotedOut, ...]:
+        """The charges of majorities that are kept."""
+        kept = (verdict.certificate for verdict in self)
+        return tuple(one for one in kept if isinstance(one, VotedOut))
+
+    def add(self, verdict: Verdict, *, member: bool = True) -> bool:
+        """Take a verdict; False: its culprit is out already.
+
+        Args:
+            verdict: with its certificate, which was checked.
+            member: whether we know the culprit as a member.
+        """
+        if verdict.culprit in self._verdicts:
+            return False
+        if len(self._verdicts) >= MAX_VERDICTS:
+            oldest = next(iter(self._verdicts))
+            del self._verdicts[oldest]
+            self._strangers.discard(oldest)
+            self._voted.pop(oldest, None)
+        if not self._makes_room(verdict, member=member):
+            verdict = replace(verdict, certificate=None)
+        self._verdicts[verdict.culprit] = verdict
+        if verdict.stage is not None:
+            self._voted[verdict.culprit] = verdict
+        if not member:
+            self._strangers.add(verdict.culprit)
+        return True
+
+    def _makes_room(self, verdict: Verdict, *, member: bool) -> bool:
+        """Drop another certificate of its kind if there are too many; False: its own gives way."""
+        kind = type(verdict.certificate)
+        kept = [one for one in self if isinstance(one.certificate, kind)]
+        if len(kept) < MAX_CERTIFICATES:
+            return True
+        strangers = [one for one in kept if one.culprit in self._strangers]
+        if not strangers and not member:
+            return False
+        dropped = (strangers or kept)[0]
+        self._verdicts[dropped.culprit] = replace(dropped, certificate=None)
+        return True

@@ -1,0 +1,89 @@
+"""Records on disk: damage is told apart from nothing, and is neither overwritten nor told twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
+from client.store.records import BEGINNINGS, MetThere
+from protocol.ids import peer_id_from_key
+from protocol.rounds.beginnings import Beginnings, Met
+
+PEERS = tuple(peer_id_from_key(bytes([n]) * 32) for n in range(3))
+
+
+class Note(Struct, frozen=True):
+    number: int
+    words: str = ""
+
+
+@pytest.fixture(params=["x.json", "x.bin"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Persisted[Note]:
+    return Persisted(tmp_path / "folder" / request.param, Note)
+
+
+def test_a_record_survives_and_its_owner_alone_can_read_it(file: Persisted[Note]) -> None:
+    told: list[str] = []
+    assert file.read() is None
+    assert file.load(told.append) is None
+    file.save(Note(7, "words"))
+    assert file.load(told.append) == file.read() == file.peek() == Note(7, "words")
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert told == []
+    file.remove()
+    file.remove()
+    assert file.peek() is None
+
+
+def test_every_truncation_is_damage(file: Persisted[Note]) -> None:
+    file.save(Note(7, "words"))
+    whole = file.path.read_bytes()
+    for size in range(len(whole)):
+        file.path.write_bytes(whole[:size])
+        with pytest.raises(DamagedFile):
+            file.read()
+        assert file.peek() is None
+    file.path.write_bytes(bytes(MAX_FILE_BYTES + 1))
+    with pytest.raises(DamagedFile, match="longer"):
+        file.read()
+
+
+def test_damage_is_set_aside_and_told_once(file: Persisted[Note]) -> None:
+    file.save(Note(7))
+    file.path.write_bytes(b"nonsense")
+    told: list[str] = []
+    assert [file.load(told.append) for _ in range(2)] == [None, None]
+    assert ["set aside" in words for words in told] == [True]
+    aside = file.path.with_name(file.path.name + SET_ASIDE)
+    assert aside.read_bytes() == b"nonsense"
+
+
+def test_a_record_of_no_use_is_set_aside_with_the_reason(file: Persisted[Note]) -> None:
+    file.save(Note(7))
+    told: list[str] = []
+    assert file.load(told.append, lambda note: f"{note.number} is odd") is None
+    assert "7 is odd" in told[0]
+    assert not file.path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    blocked, told = Persisted(tmp_path / "file" / "x.bin", Note), list[str]()
+    assert not blocked.keep(Note(7), told.append)
+    assert "make room" in told[0]
+    with pytest.raises(FileExistsError):
+        blocked.save(Note(7))
+
+
+def test_the_next_process_knows_whom_this_one_met(tmp_path: Path) -> None:
+    beginnings = Beginnings()
+    file: Persisted[MetThere] = Persisted(tmp_path / BEGINNINGS, MetThere)
+    for stage, era in ((0, 3), (1, 3), (1, 4)):
+        beginnings.keep(Met(stage, era, PEERS[:2], PEERS))
+        file.save(beginnings.kept)
+    found = Beginnings(file.read() or ())
+    assert found.kept == beginnings.kept
+    assert found.met(1, 4) == Met(1, 4, PEERS[:2], PEERS)
