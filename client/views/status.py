@@ -246,9 +246,9 @@ def _vouched(now: Snapshot) -> str:
     places = enumerate(now.contributors, start=1)
     found = next(((place, one) for place, one in places if one.peer == now.peer), None)
     if found is None or not found[1].vouchers:
-        return ", by its own count: volunteer status leaderboard"
+        return ", by its own count"
     rank, one = found
-    return f"; {one.microbatches} vouched for by others, place {rank}: volunteer status leaderboard"
+    return f"; {one.microbatches} vouched for by others, place {rank}"
 
 
 # --- this machine ----------------------------------------------------------------------------
