@@ -28,6 +28,8 @@ MAX_LEAVES = 2**26
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 16_384
 MAX_REPLICAS_IN_ROUND = 32
+LEAST_TO_CONVICT = 3
+"""Replicas of a stage: of fewer no majority can expel one."""
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
 MAX_ATTEMPTS_MISSED = 4096

@@ -25,8 +25,6 @@ from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateH
 from protocol.wire.parts import VotedOut
 
 KIND: Final = "audit-charge"
-FEWEST: Final = 3
-"""Members of a stage of which a majority can expel one."""
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64
