@@ -145,7 +145,7 @@ def test_status_says_who_holds_what(pair: Pair) -> None:
     answer = parsed(volunteer(home, "status", "--json"))
     assert answer["swarm"] == pair.swarm.swarm
     assert [len(stage["replicas"]) for stage in answer["stages"]] == [1, 1]
-    assert "this volunteer" in volunteer(home, "status").stdout
+    assert "◆ you" in volunteer(home, "status").stdout
 
 
 @pytest.mark.long

@@ -141,8 +141,7 @@ def test_a_founder_uses_what_is_learned_while_it_trains(founder: Person) -> None
     assert "ours" in founder.ok("status")
     assert founder.ok("invite").startswith("volunteer:")
     assert founder.ok("sample", "To be", "--length", "8").startswith("To be")
-    answer = json.loads(founder.ok("chat", "--json", "--max-tokens", "4", stdin="To be\n"))
-    assert answer["schema_version"] == 1
+    founder.ok("chat", "--max-tokens", "4", stdin="To be\n")
     founder.trains_on()
 
 
