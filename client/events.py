@@ -93,11 +93,11 @@ class StageClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerChanged(Event):
-    """A member joined, fell silent or left."""
+    """A member joined or left."""
 
     topic: ClassVar[Topic] = "membership"
     peer: str
-    state: Literal["up", "suspect", "down"]
+    state: Literal["up", "down"]
     reason: str = ""
     stages: tuple[int, ...] = ()
     """Stages that it served shortly before it left."""
@@ -116,7 +116,7 @@ class StageAssigned(Event):
 
     topic: ClassVar[Topic] = "matching"
     stage: int
-    state: Literal["held", "fetching", "serving", "left"]
+    state: Literal["held", "serving", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ class RecoveryEvent(Event):
     """A fault was detected, or repaired."""
 
     topic: ClassVar[Topic] = "pipeline"
-    fault: Literal["peer", "round", "worker", "stage", "network"]
-    phase: Literal["detected", "rematched", "transferred", "recovered"]
+    fault: Literal["peer", "worker"]
+    phase: Literal["detected", "recovered"]
     step: int | None = None
     peer: str | None = None
 

@@ -28,6 +28,8 @@ MAX_LEAVES = 2**26
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 16_384
 MAX_REPLICAS_IN_ROUND = 32
+LEAST_TO_CONVICT = 3
+"""Replicas of a stage: of fewer no majority can expel one."""
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
 MAX_ATTEMPTS_MISSED = 4096
@@ -87,6 +89,3 @@ MAX_CERTIFIED_STAGES = 64
 """A waypoint of more stages does not fit a header; such runs have none."""
 MAX_PART_BYTES = 640
 """The part of a waypoint about one stage, encoded."""
-
-FEWEST_TO_CONVICT = 3
-"""Members of a stage of which a majority can expel one."""

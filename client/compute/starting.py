@@ -23,7 +23,7 @@ from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskErr
 from client.compute.replica import Replica
 from client.compute.replies import Loaded
 from client.compute.requests import LoadStart
-from model_zoo.huggingface.imports import DTYPES, Imported
+from model_zoo.huggingface.imports import DTYPES, Imported, torch_dtype
 from model_zoo.models.family import State
 from model_zoo.models.lora import kept
 from model_zoo.specs.model import ModelSpec
@@ -221,7 +221,7 @@ def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
     _check_layout(entries, layout)
     for name, entry in entries:
         start, end = entry.data_offsets
-        tensor = torch.frombuffer(take(end - start), dtype=DTYPES[entry.dtype])
+        tensor = torch.frombuffer(take(end - start), dtype=torch_dtype(entry.dtype))
         found(name, tensor.view(entry.shape))
     return hasher.hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.control.snapshot import AuditCounts, ExpelledView, Snapshot
-from protocol.limits import FEWEST_TO_CONVICT as FEWEST
+from protocol.limits import LEAST_TO_CONVICT
 
 
 def audit_results(found: AuditCounts) -> str:
@@ -24,11 +24,11 @@ def not_judged(now: Snapshot) -> str:
     if now.audits is None:
         return ""
     serving = {s.stage: sum(r.state == "serving" for r in s.replicas) for s in now.stages}
-    small = [str(stage) for stage, count in serving.items() if count < FEWEST]
+    small = [str(stage) for stage, count in serving.items() if count < LEAST_TO_CONVICT]
     if not small:
         return ""
     where = f"stage{'s' if len(small) > 1 else ''} {', '.join(small)}"
-    return f"nobody can be convicted in {where}: that takes {FEWEST} volunteers a stage"
+    return f"nobody can be convicted in {where}: that takes {LEAST_TO_CONVICT} volunteers a stage"
 
 
 def next_step(out: ExpelledView) -> str:

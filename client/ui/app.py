@@ -28,7 +28,7 @@ from client.ui.dialogs.help import HelpDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.gone import gone, is_gone
 from client.ui.header import header
-from client.ui.keys import TABS, key_items, tab_items
+from client.ui.keys import TABS, key_line, tab_line
 from client.ui.leaving import Way, farewell, ways
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
@@ -44,7 +44,6 @@ from client.ui.source.source import Source
 from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
-from client.ui.widgets.strips import ItemBar
 from client.views.record import Record
 from client.views.settings import Setting, how_to_change, what_it_does
 from client.views.span import Box, Line, line
@@ -72,7 +71,7 @@ class VolunteerApp(App[int]):
     .-tiny #body, .-flat #body { display: none; }
     .-tiny #small, .-flat #small { display: block; height: 1fr; border: none; }
     .-gone #gone { display: block; }
-    #tabs { background: $background; }
+    #tabs, #keys { height: 1; border: none; padding: 0 1; }
     #keys { background: $surface; }
     #body { height: 1fr; background: $background; }
     #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
@@ -120,7 +119,7 @@ class VolunteerApp(App[int]):
     .-ascii Listing:focus { border: ascii $primary; }
     .-ascii Dialog #frame > Panel { border: ascii $primary; }
     .-ascii #header { border: none; }
-    .-ascii #legend, .-ascii #words { border: none; }
+    .-ascii #legend, .-ascii #words, .-ascii #tabs, .-ascii #keys { border: none; }
     """
     """The visible panels and their places, by the size of the terminal."""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
@@ -196,7 +195,7 @@ class VolunteerApp(App[int]):
         """Place the bars and the tabs."""
         yield Panel(view=self._header, id="header")
         yield Panel(view=self._gone, id="gone")
-        yield ItemBar(id="tabs")
+        yield Panel(view=self._tabs, id="tabs")
         record = self.record
         with ContentSwitcher(id="body", initial="dashboard"):
             yield DashboardPane(record, id="dashboard")
@@ -208,7 +207,7 @@ class VolunteerApp(App[int]):
             yield SettingsPane(record, self._load, id="settings")
         yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
-        yield ItemBar(id="keys")
+        yield Panel(view=self._keys, id="keys")
 
     def on_mount(self) -> None:
         """Choose colours and start the source."""
@@ -271,12 +270,8 @@ class VolunteerApp(App[int]):
         began = time.thread_time()
         self._show_whether_it_is_gone()
         self.query_one("#header", Panel).show()
-        number = [name for name, _ in TABS].index(self.pane.id or "dashboard") + 1
-        self.query_one("#tabs", ItemBar).show(tab_items(number))
-        paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
-        answers = self.link.state == "live"
-        items = key_items(self.pane, paused, answers=answers)
-        self.query_one("#keys", ItemBar).show(items)
+        self.query_one("#tabs", Panel).show()
+        self.query_one("#keys", Panel).show()
         self.pane.show()
         if isinstance(self.screen, Dialog):
             self.screen.show()
@@ -291,6 +286,13 @@ class VolunteerApp(App[int]):
         panel.show()
         for pane in self.query(Pane):
             pane.set_stale(gone)
+
+    def _tabs(self, box: Box) -> list[Line]:
+        return tab_line([name for name, _ in TABS].index(self.pane.id or "dashboard") + 1, box)
+
+    def _keys(self, box: Box) -> list[Line]:
+        paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
+        return key_line(self.pane, paused, self.link.state == "live", box)
 
     def _header(self, box: Box) -> list[Line]:
         return header(self.record, self.link, box)
@@ -439,10 +441,6 @@ class VolunteerApp(App[int]):
     def action_colours(self) -> None:
         """Change between light and dark."""
         self.theme = themes.DARK if self.theme == themes.LIGHT else themes.LIGHT
-
-    def on_item_bar_clicked(self, event: ItemBar.Clicked) -> None:
-        """Perform the clicked action."""
-        self.call_later(self.run_action, event.action)
 
     def on_listing_opened(self, event: Listing.Opened) -> None:
         """Open a row."""

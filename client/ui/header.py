@@ -59,22 +59,6 @@ def _two_lines(state: Line, cells: int) -> list[Line]:
     ]
 
 
-def reason(now: Snapshot) -> str:
-    """Describe why the node is in its state, without terms of the protocol."""
-    if now.paused is not None:
-        until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
-        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to resume"
-    if now.state != "training":
-        return clean(now.reason)
-    seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
-    stages = "stage" if len(seats) == 1 else "stages"
-    mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
-    bare = sum(all(r.state != "serving" for r in stage.replicas) for stage in now.stages)
-    rest = "every stage has a volunteer" if not bare else f"{bare} without a volunteer"
-    left = f"about {words.about(now.eta_s)} left; " if now.eta_s is not None else ""
-    return f"{left}{mine}; {rest}"
-
-
 def _name(now: Snapshot | None) -> Line:
     name = (clean(now.swarm_name, 40),) if now else ()
     return line((" volunteer ", "strong"), *((f" {text} ", "accent") for text in name))
@@ -112,7 +96,7 @@ def _state(now: Snapshot, link: Link) -> Line:
     shown = _link(link)
     if shown and link.state in ("lost", "connecting", "ended"):
         return shown
-    mine = line((f" ● {word} ", tone), (reason(now), "plain"))
+    mine = line((f" ● {word} ", tone), (status.reason(now), "plain"))
     return (*shown, Span(" "), *mine) if shown else mine
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
-from client.ui.widgets.strips import Item
-from client.views.span import Span, line
+from client.views.span import Box, Line, Span, line_width
 
 TABS: Final = (
     ("dashboard", "Dashboard"),
@@ -35,29 +35,32 @@ KEYS: Final = (
 )
 
 
-def tab_items(chosen: int) -> list[Item]:
+def tab_line(chosen: int, box: Box) -> list[Line]:
     """Return the tabs, the chosen one marked also without colour."""
-    items = []
+    items: list[Line] = []
     for number, (_, name) in enumerate(TABS, 1):
+        action = f"tab({number})"
         if number == chosen:
-            spans = line((f"[{number} {name}]", "key"))
+            items.append((Span(f"[{number} {name}]", "key", action),))
         else:
-            spans = (Span(f"{number} ", "faint"), Span(name, "muted"))
-        items.append(Item(spans, f"tab({number})"))
-    return items
+            items.append((Span(f"{number} ", "faint", action), Span(name, "muted", action)))
+    return [_as_many_as_fit(items, box)]
 
 
-def key_items(pane: Pane, paused: bool, *, answers: bool = True) -> list[Item]:
+def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
     """Return the keys of ``pane``, the most important first.
 
-    Keys that need a node are in brackets and do nothing unless it ``answers``. ``paused``: the node
-    is paused.
+    Args:
+        pane: the tab.
+        paused: whether the node is.
+        answers: whether it does; otherwise the keys that need it are in brackets.
+        box: room.
     """
-    keys, unable = list[tuple[str, str, str]](), list[Item]()
-    if answers:
-        keys += [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
-    else:
-        unable = [_unable("p", "pause", "pause"), _unable("f", "finish", "finish")]
+    keys = [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
+    unable = (
+        [] if answers else [(Span(f"({key} {name})", "faint", act),) for key, name, act in keys]
+    )
+    keys = keys if answers else []
     keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
@@ -71,11 +74,14 @@ def key_items(pane: Pane, paused: bool, *, answers: bool = True) -> list[Item]:
     if answers:
         keys.append(("i", "invite", "invite"))
     keys.append(("^p", "commands", "command_palette"))
-    shown = [
-        Item((Span(key, "key"), Span(f" {name}", "muted")), action) for key, name, action in keys
-    ]
-    return unable + shown
+    shown = [(Span(key, "key", act), Span(f" {name}", "muted", act)) for key, name, act in keys]
+    return [_as_many_as_fit([*unable, *shown], box)]
 
 
-def _unable(key: str, name: str, action: str) -> Item:
-    return Item((Span(f"({key} {name})", "faint"),), action)
+def _as_many_as_fit(items: Sequence[Line], box: Box) -> Line:
+    found: Line = ()
+    for item in items:
+        if line_width(found) + line_width(item) > box.width:
+            break
+        found += (*item, Span("  "))
+    return found

@@ -22,6 +22,8 @@ class Span(NamedTuple):
 
     text: str
     tone: Tone = "plain"
+    action: str = ""
+    """Of the application, when it is clicked."""
 
 
 Line = tuple[Span, ...]

@@ -55,8 +55,8 @@ def lines_of(facts: Iterable[Fact], box: Box, labels: int = 10, most: int = 1) -
     for label, value in facts:
         parts = [_fitted(value, box.width - labels)]
         if most > 1 and len(value) == 1:
-            text, tone = value[0]
-            parts = [line((part, tone)) for part in wrap(text, box.width - labels, most)]
+            wrapped = wrap(value[0].text, box.width - labels, most)
+            parts = [line((part, value[0].tone)) for part in wrapped]
         for part in parts:
             lines.append(
                 cut(pair("" if label == before else label, part, labels=labels), box.width)
@@ -173,7 +173,11 @@ def place(now: Snapshot) -> Iterator[Fact]:
     """Yield who we are, our state, what we wait for, and what would happen if we left."""
     yield _fact("you are", (words.named(now.peer, now.names), "key"), (f", {now.peer}", "muted"))
     word, tone = words.state_word(now.state)
-    yield _fact("state", (word.lower(), tone), f": {now.reason}")
+    if now.state == "training":
+        told, more = f": {reason(now)}", f" ({now.reason})"
+        yield _fact("state", (word.lower(), tone), told, (more, "muted"))
+    else:
+        yield _fact("state", (word.lower(), tone), f": {now.reason}")
     if now.paused is not None:
         until = words.clock(now.paused.until, False) if now.paused.until else "volunteer resume"
         yield _fact("paused", f"since {words.clock(now.paused.since, False)}, until {until}")
@@ -183,6 +187,22 @@ def place(now: Snapshot) -> Iterator[Fact]:
     last = any(view.last for view in now.leaving)
     told = drain_words(now.leaving, done=now.state == "done")
     yield _fact("leaving", (told, "warn" if last else "plain"))
+
+
+def reason(now: Snapshot) -> str:
+    """Describe why the node is in its state, without terms of the protocol."""
+    if now.paused is not None:
+        until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
+        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to resume"
+    if now.state != "training":
+        return clean(now.reason)
+    seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
+    stages = "stage" if len(seats) == 1 else "stages"
+    mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
+    bare = sum(all(r.state != "serving" for r in stage.replicas) for stage in now.stages)
+    rest = "every stage has a volunteer" if not bare else f"{bare} without a volunteer"
+    left = f"about {words.about(now.eta_s)} left; " if now.eta_s is not None else ""
+    return f"{left}{mine}; {rest}"
 
 
 def drain_words(leaving: Sequence[DrainCostView], *, done: bool = False) -> str:
@@ -226,9 +246,9 @@ def _vouched(now: Snapshot) -> str:
     places = enumerate(now.contributors, start=1)
     found = next(((place, one) for place, one in places if one.peer == now.peer), None)
     if found is None or not found[1].vouchers:
-        return ", by its own count: volunteer status leaderboard"
+        return ", by its own count"
     rank, one = found
-    return f"; {one.microbatches} vouched for by others, place {rank}: volunteer status leaderboard"
+    return f"; {one.microbatches} vouched for by others, place {rank}"
 
 
 # --- this machine ----------------------------------------------------------------------------

@@ -1,14 +1,17 @@
-"""A model of a Hugging Face folder: its spec and its tensors."""
+"""A model of a Hugging Face folder: its spec and its tensors.
+
+Only reading a tensor imports torch.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import torch
 from msgspec.structs import replace
-from torch import Tensor
 
 from model_zoo.huggingface.config import is_tied, to_spec
 from model_zoo.huggingface.shards import FolderError, Shards, open_shards, read_json
@@ -16,12 +19,24 @@ from model_zoo.huggingface.stored import is_transposed, stored_shapes, tensor_sh
 from model_zoo.specs.architecture import OUTPUT, Tensors
 from model_zoo.specs.model import ModelSpec
 
-DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Types that weights may have, as safetensors names them."""
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+DTYPES: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Types that weights may have, as safetensors and torch name them."""
 _BUFFERS: Final = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Endings of tensors that are no weights: older files have them."""
 _PREFIXES: Final = ("transformer.", "model.")
 """Files of the bare model leave these out."""
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the type that safetensors calls by this name, one of ``DTYPES``."""
+    import torch
+
+    found: torch.dtype = getattr(torch, DTYPES[name])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +71,19 @@ class Imported:
             FolderError: a file has become shorter.
             OSError: it cannot be read.
         """
-        dtype = DTYPES[self.dtype(name)]
+        import torch
+
+        dtype = torch_dtype(self.dtype(name))
         parts = [self._part(part).to(dtype) for part in self._places[name]]
         found = torch.cat(parts).view(self._shapes[name]) if len(parts) > 1 else parts[0]
         return found.t().contiguous() if is_transposed(self.spec, name) else found
 
     def _part(self, name: str) -> Tensor:
+        import torch
+
         entry = self.shards.entries[name][2]
         data = self.shards.read(name)
-        return torch.frombuffer(data, dtype=DTYPES[entry.dtype]).view(entry.shape)
+        return torch.frombuffer(data, dtype=torch_dtype(entry.dtype)).view(entry.shape)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.limits import MAX_REPLICAS_IN_ROUND
@@ -26,8 +25,6 @@ from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateH
 from protocol.wire.parts import VotedOut
 
 KIND: Final = "audit-charge"
-FEWEST: Final = limits.FEWEST_TO_CONVICT
-"""Members of a stage of which a majority can expel one."""
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
 MAX_MEMBERS: Final = 64

@@ -26,7 +26,6 @@ from protocol import limits
 from protocol.audit.audit import Ask, AskList, Audit, AuditEffect, Judged, Subject, SumSubject
 from protocol.audit.charges import (
     CHARGE,
-    FEWEST,
     KIND,
     Charge,
     Charges,
@@ -848,7 +847,7 @@ class Auditing:
         if record.trusted():
             return []
         effects = self._charge(of.member, of, root, record.reason)
-        if effects and len(case.others) + 2 < FEWEST:
+        if effects and len(case.others) + 2 < limits.LEAST_TO_CONVICT:
             words = f"{short(of.member)} and we are alone in stage {of.stage}: nobody can decide"
             effects.append(Explain("round", words, "warning"))
         return effects

@@ -12,7 +12,7 @@ from client.control.snapshot import (
     SampleView,
 )
 from client.control.updates import HeldOutPoint, StepPoint
-from client.ui.header import header, reason
+from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
 from client.views.dashboard import loss
@@ -21,7 +21,7 @@ from client.views.logs import event_details, log_rows, log_title
 from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
-from client.views.status import drain_words
+from client.views.status import drain_words, reason
 from client.views.swarm import samples, samples_height, swarm_head
 from tests.ui.examples import (
     ANNA,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.cli.founding.presets import PRESETS
@@ -15,13 +15,11 @@ from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from model_zoo.datasets.folder import is_data_folder
 from model_zoo.huggingface.config import to_spec
+from model_zoo.huggingface.imports import Imported, open_folder
 from model_zoo.huggingface.shards import FolderError, read_json
 from model_zoo.huggingface.stored import tensor_shapes
 from model_zoo.specs.slices import slices
 from protocol.manifest import StageStart
-
-if TYPE_CHECKING:
-    from model_zoo.huggingface.imports import Imported
 
 _SHAPE = ("architecture", "layers", "width", "heads", "kv_heads", "ffn_width")
 _NEXT = "give --from a folder with config.json and safetensors, as save_pretrained writes it"
@@ -41,7 +39,6 @@ def imported_model(run: RunChoices, choices: ModelChoices) -> Iterator[Imported 
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         problem = f"the folder of --from says what {flags} would change"
         raise UserError(problem, f"leave out {flags}", ExitCode.USAGE)
-    from model_zoo.huggingface.imports import open_folder  # imports torch
 
     folder = run.source.expanduser()
     context, alone = _context(folder, run, choices), run.stages == 1

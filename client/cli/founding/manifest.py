@@ -47,8 +47,8 @@ from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes
-from protocol.audit.charges import FEWEST
 from protocol.ids import PeerId
+from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import (
     Manifest,
     Policy,
@@ -526,10 +526,10 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.aggregation} tells who lies from {rule.replicas} volunteers to a "
             f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
         )
-    if manifest.audits and manifest.policy.redundancy < FEWEST:
+    if manifest.audits and manifest.policy.redundancy < LEAST_TO_CONVICT:
         found.append(
-            f"audits find who lies, and convict nobody with fewer than {FEWEST} volunteers to a "
-            f"stage; --redundancy {FEWEST} asks for them"
+            f"audits find who lies, and convict nobody with fewer than {LEAST_TO_CONVICT} "
+            f"volunteers to a stage; --redundancy {LEAST_TO_CONVICT} asks for them"
         )
     largest = max(manifest.stages, key=attrgetter("memory_bytes"))
     if largest.memory_bytes > (here := psutil.virtual_memory().total):

@@ -20,7 +20,7 @@ from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.state import StateSpec
-from protocol.audit.charges import FEWEST
+from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import AveragingCodec, Codec
 from protocol.names import normal, purpose_problem
 
@@ -141,7 +141,7 @@ class RunChoices:
     @property
     def replicas(self) -> int:
         """Volunteers that every stage should have."""
-        return self.redundancy or (FEWEST if self.audit else 2)
+        return self.redundancy or (LEAST_TO_CONVICT if self.audit else 2)
 
     @property
     def sent_codec(self) -> AveragingCodec:

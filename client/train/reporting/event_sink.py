@@ -69,8 +69,8 @@ LATELY_S: Final = 120.0
 SHOWN_S: Final = 600.0
 """Seconds without consequences after which an error counts as over."""
 
-Fault = Literal["peer", "round", "worker", "stage", "network"]
-Phase = Literal["detected", "rematched", "transferred", "recovered"]
+Fault = Literal["peer", "worker"]
+Phase = Literal["detected", "recovered"]
 
 
 class EventSink:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
 from client.control.updates import Update
 from client.store.last_run import Ending
@@ -135,7 +137,7 @@ class LiveSource:
                 words = UNHEARD
                 if method == "invite":
                     return Answer(method, True, "", node.invite())
-                node.call(method, dict, **params)
+                node.call(method, msgspec.Raw, **params)
         except (NotRunning, NoAnswer):
             return Answer(method, False, words)
         except ControlError as error:

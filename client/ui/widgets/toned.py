@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,6 +12,11 @@ from textual.widget import Widget
 
 from client.ui.themes import tone_styles
 from client.views.span import Line
+
+
+@lru_cache
+def _clicked(action: str) -> Style:
+    return Style(meta={"@click": f"app.{action}"}) if action else Style()
 
 
 class Toned(Widget):
@@ -41,7 +47,11 @@ class Toned(Widget):
         if over is not None:
             base += over
         segments = [
-            Segment(span.text, base + tones["faint" if self.stale else span.tone]) for span in line
+            Segment(
+                span.text,
+                base + tones["faint" if self.stale else span.tone] + _clicked(span.action),
+            )
+            for span in line
         ]
         return Strip(segments).adjust_cell_length(width, base)
 

@@ -66,7 +66,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_report_names_state_stages_and_mended_faults() -> None:
     text = status_report(example_snapshot())
-    assert "training: all stages are covered" in text
+    words = "training: you serve stage 0; 1 without a volunteer (all stages are covered)"
+    assert f"state     {words}" in text
     assert "step 3 of 10, loss 2.5000" in text
     assert "◆ you 1.50/s" in text
     assert "nobody" in text
