@@ -138,7 +138,7 @@ def leaders(
     replica that only claims to serve must be in a round before it leads one. A replica more than
     ``behind`` steps behind cannot lead before it has fetched the state. Every replica computes the
     order from its own view. While views differ two may lead, which costs an attempt but never
-    exactness (protocol/README.md, rounds).
+    exactness (protocol/SPEC.md, section 10).
     """
     peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - behind]
     proven = [peer for peer in peers if peer in among]

@@ -1,6 +1,6 @@
 """Averaging inside a stage: contribute, reduce a segment, apply the sums.
 
-Butterfly all-reduce with error feedback (RECIPES.md, "Averaging inside a stage"). State: the
+Butterfly all-reduce with error feedback (protocol/SPEC.md, section 10). State: the
 residual of past rounds and the attempt under way. An attempt changes neither the gradient sum
 nor the residual; `apply` settles it, a new attempt forgets it.
 

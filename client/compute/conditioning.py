@@ -5,7 +5,7 @@ Everything is a function of the tensor alone, not of a running average over earl
 replica that recomputes a microbatch must produce the same bytes. For the same reason sums have a
 fixed order: trees, which the C kernel adds in the same order. No state.
 
-Source: RECIPES.md, "S8". Shapes: R rows, C channels, P channels padded to whole blocks of 128.
+Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The memory that a replica of a stage needs; pure arithmetic, no torch.
 
-Source: RECIPES.md, "Memory of a replica", with the terms of this worker: it trains in fp32, adds
-one scratch gradient (see `replica`), and keeps whole forward graphs where memory allows.
+The terms are those of this worker: it trains in fp32, adds one scratch gradient (see `replica`),
+and keeps whole forward graphs where memory allows.
 """
 
 import math

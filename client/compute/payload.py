@@ -9,7 +9,7 @@ Header, 64 bytes, little-endian:
     4s magic  B version  B codec  B flags  B direction  B ndim  B dtype (0: fp32)  H block
     4I dims (unused: 0)  32s BLAKE3 seal (zeros: unsealed)  4x
 
-S8 body (RECIPES.md, "S8"): tiles of 512 blocks of 128 elements, each tile all its bf16 scales
+S8 body: tiles of 512 blocks of 128 elements, each tile all its bf16 scales
 and then all its int8 values; the last tile is as short as it needs to be. The last dimension is
 padded to whole blocks. bf16, fp32 and ring16 bodies are the plain little-endian elements; those of
 ring16 are masked integers modulo 2^16, of which only a sum means numbers.

@@ -6,7 +6,7 @@ operations in the same order, one operation of torch after the other, so that no
 product with a sum. Nothing waits for a device: whether anything has to be refused is a number on
 it, which the caller reads once at the end. Holds no state.
 
-Source: RECIPES.md, "S8". The scale is rounded *up* to bf16 and the block is quantised with the
+The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one
 look at the scales finds them all.
 

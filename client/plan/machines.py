@@ -9,7 +9,7 @@ from protocol.manifest import StageCost
 MOST_GRAPHS = 16
 """A replica never keeps more forward graphs than this (``client.train.workers.opening``)."""
 MEMORY_SHARE = 0.85
-"""Share of a machine's memory that stages may take (RECIPES, "Memory of a replica")."""
+"""Share of a machine's memory that stages may take."""
 RERUN_WORK = 4 / 3
 """Work of a stage that runs its blocks once more for the backward, by that of one that does not."""
 

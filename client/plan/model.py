@@ -5,15 +5,14 @@ A step of M microbatches takes
     T = (M - 1) tau + max(tau, L + E)
 
     tau  time between microbatches at the slowest stage, 1 / min_s sum over its replicas of c_vs
-         (MATCHING.md section 2); a longer one where memory keeps too few in flight
-    L    latency of a microbatch through the empty pipeline and back (RECIPES, "In-flight
-         microbatches")
+         (protocol/matching/README.md); a longer one where memory keeps too few in flight
+    L    latency of a microbatch through the empty pipeline and back
     E    the part of the averaging that is not hidden
 
 The last stages close their step while earlier ones still drain, and the next step begins at stage
-0 as soon as that has committed (DESIGN section 7): the averaging of stage s, A_s, has the time p_s
-of a microbatch from stage s to stage 0 and back before any stage waits for it, so
-E = max_s max(0, A_s - p_s). Everything else is assumed to overlap: computing, sending, receiving.
+0 as soon as that has committed: the averaging of stage s, A_s, has the time p_s of a microbatch
+from stage s to stage 0 and back before any stage waits for it, so E = max_s max(0, A_s - p_s).
+Everything else is assumed to overlap: computing, sending, receiving.
 
 No term grows when a machine gets faster, or its line gets wider or shorter.
 """
@@ -30,11 +29,11 @@ from protocol.rounds.shards import heeded, round_s, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
-(DESIGN section 7)."""
+(protocol/SPEC.md, section 10)."""
 RECOMPUTED = 4 / 3
 """Work of a microbatch with a recomputed forward; backward costs twice the forward."""
 SPARE = 1.25
-"""Microbatches in flight, relative to the number that just fills the pipeline (RECIPES)."""
+"""Microbatches in flight, relative to the number that just fills the pipeline."""
 LEAST_RATE, MOST_RATE = 1e-30, 1e30
 """Bounds of microbatches per second; outside them floats would overflow."""
 COSTS_NOTHING = "a stage is said to cost nothing"
@@ -159,7 +158,7 @@ def predict(run: Run, placement: Placement) -> Prediction:
 
 
 def in_flight(way_s: float, tau_s: float) -> int:
-    """Return ceil(L / tau) + 25 %: RECIPES, "In-flight microbatches"."""
+    """Return ceil(L / tau) + 25 %."""
     return math.ceil(SPARE * math.ceil(way_s / tau_s - 1e-9))
 
 

@@ -1,10 +1,10 @@
 """How many microbatches a replica of the first stage keeps in flight, from what it measures.
 
 As many as come back per second times the seconds that one is on its way (Little's law; the product
-of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more (RECIPES, "In-flight
-microbatches"). The quarter is also how it grows: while there are too few, more of them come back in
-the same time. Nothing has to probe for the empty way, for every step begins with an empty pipeline:
-the shortest way of a step has hardly waited for others.
+of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more. The quarter is also how it
+grows: while there are too few, more of them come back in the same time. Nothing has to probe for
+the empty way, for every step begins with an empty pipeline: the shortest way of a step has hardly
+waited for others.
 
 With the one-step-delayed update that is not so: behind a full pipeline a way takes as long as all
 before it, and a quarter more of that would be a quarter more in every step. There, only what began
@@ -23,7 +23,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 SPARE = 1.25
-"""In flight beyond what fills the way (RECIPES: a quarter more)."""
+"""In flight beyond what fills the way: a quarter more."""
 STEPS = 3
 """Steps whose figures count; what has become slower since is noticed after so many."""
 KEPT = 30

@@ -9,13 +9,13 @@ decided only by the majority of the electors.
 Our own observations need no judge (``accuse``). A replica's claim against a sibling, made by naming
 it as missing in its heartbeats, is one word against another: one of the two must go, whichever
 lies. The neighbouring stages are the judges. Each replica there decides for itself and names the
-peer that it sets aside in its heartbeats. Then all follow the majority of the judges, or on a tie
-the first judge in an order that the pair fixes, so that no two sides of a run wait for opposite
-peers. A judge decides against the one with more such disputes, else the one that has done much less
-for us recently, else the one that was spared more often, else the one that we have seen serving for
-a much shorter time, else by rank, which is the same for all. Before all this comes what the judge
-has seen itself: one that it has found out by an audit or refused something of in this step goes. If
-the stage makes no progress without it, the other one goes instead.
+peer that it sets aside in its heartbeats. Then all follow the first judge that has decided, in an
+order that the pair fixes, so that no two sides of a run wait for opposite peers. A judge decides
+against the one with more such disputes, else the one that has done much less for us recently, else
+the one that was spared more often, else the one that we have seen serving for a much shorter time,
+else by rank, which is the same for all. Before all this comes what the judge has seen itself: one
+that it has found out by an audit or refused something of in this step goes. If the stage makes no
+progress without it, the other one goes instead.
 
 Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
 Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one

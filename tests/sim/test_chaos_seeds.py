@@ -81,7 +81,7 @@ def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
 
 
 def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
-    """A split runs between stages and not through them (protocol/README.md, section 10)."""
+    """A split runs between stages and not through them (protocol/SPEC.md, section 22)."""
     world = ChaosWorld(drawn(7), [])
     world.network.split({peer: v.stage for peer, v in world.volunteers.items()}, lossy=False)
     before = set(world.volunteers)

@@ -1,4 +1,4 @@
-"""The exception that ends a simulated run which broke an invariant of DESIGN.md section 9."""
+"""Ends a simulated run that broke an invariant (protocol/SPEC.md, section 2)."""
 
 from __future__ import annotations
 

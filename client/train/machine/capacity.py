@@ -23,7 +23,7 @@ from protocol.membership.advert import Advert, Flops
 
 PROBE_SIZES = [384, 768]
 HOUSEHOLD_BYTES_PER_S = 12.5e6
-"""100 Mb/s: the median line of MATCHING.md's world."""
+"""100 Mb/s: the median line of the simulated market's world."""
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""

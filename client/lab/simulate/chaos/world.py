@@ -324,7 +324,7 @@ class ChaosWorld(ChaosSwarm):
 
     def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
         """Whether it lies now: not before all present volunteers have closed a step, because nobody
-        is trusted until then (protocol/README.md, section 8)."""
+        is trusted until then (protocol/SPEC.md, section 21)."""
         if not volunteer.lies:
             return False
         self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())

@@ -46,8 +46,8 @@ class Random(Joining):
 
 
 class ByValue(Joining):
-    """The stage where the newcomer is worth most: MATCHING's u_v(s), coverage first, with perfect
-    loads."""
+    """The stage where the newcomer is worth most: the matching's u_v(s), coverage first, with
+    perfect loads."""
 
     def choose(self, volunteer: int) -> int:
         """Return the stage of the highest utility."""
