@@ -16,11 +16,11 @@ from client.control.snapshot import Level
 MATCHES_VERSION = 1
 MAX_EXPLANATIONS = 50
 
-Proof = Literal["valid", "earlier", "own", "unasked", "none"]
+Proof = Literal["valid", "earlier", "own", "none"]
 """The proof that we hold a stage.
 
 ``valid``: a match record with the present steward, both signatures checked; ``earlier``: one with a
-steward before it; ``own``: we are the steward; ``unasked``: a second seat asks nobody; ``none``.
+steward before it; ``own``: we are the steward; ``none``.
 """
 
 
@@ -83,8 +83,6 @@ class PayingMove(Struct, frozen=True, kw_only=True):
 
     home: int
     to: int
-    rate_home: float
-    rate_there: float
 
 
 class StewardshipView(Struct, frozen=True, kw_only=True):

@@ -118,8 +118,6 @@ def _seat(
 def _proof(
     engine: Engine, matching: Matching, stage: Stage, overview: Mapping[Stage, StageOverview]
 ) -> Proof:
-    if matching.seat_of(stage):
-        return "unasked"
     if stage in matching.stewardships:
         return "own"
     match, seen = engine.agreements.newest(stage), overview.get(stage)
@@ -158,13 +156,7 @@ def _stage(seen: StageOverview, seat: int | None) -> StageMatch:
 
 def _paying_moves(matching: Matching, now: float) -> list[PayingMove]:
     return [
-        PayingMove(
-            home=move.home,
-            to=move.to,
-            rate_home=move.rate_home / MICRO,
-            rate_there=move.rate_there / MICRO,
-        )
-        for move in matching.blocking_moves(now)
+        PayingMove(home=change.before.home, to=change.to) for change in matching.blocking_moves(now)
     ]
 
 

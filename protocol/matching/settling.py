@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.ids import Stage
-from protocol.matching.board import Notice, Standing
+from protocol.matching.board import Notice
 from protocol.matching.bodies import SETTLED
+from protocol.matching.gain import Standing
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
 
@@ -34,7 +35,7 @@ def all_reached(others: Others, phase: int, population: Population) -> bool:
 def all_covered(pool: Pool, others: Others, population: Population) -> bool:
     """Tell whether every stage of ``population``, ours (``pool``) and ``others``, has a replica."""
     covered = all(notice.posting.copies for notice in others.values())
-    return bool(pool.replicas) and covered and complete(others, population)
+    return bool(pool.places) and covered and complete(others, population)
 
 
 def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
@@ -45,7 +46,7 @@ def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
         others: the other stages' postings.
         population: the members.
     """
-    placed = len(pool.places) + sum(notice.posting.replicas for notice in others.values())
+    placed = len(pool.homes) + sum(notice.posting.replicas for notice in others.values())
     wanting = pool.level < population.fair_level
     return pool.limits.cutoff > 0 and wanting and placed < population.able
 

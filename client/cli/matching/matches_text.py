@@ -32,7 +32,6 @@ PROOFS: dict[Proof, str] = {
     "valid": "match record valid",
     "earlier": "match record valid, of an earlier steward",
     "own": "no match record: you are the steward",
-    "unasked": "no match record: a second stage needs no consent",
     "none": "no match record",
 }
 TABLE = "   stage steward     phase  level shared copies  quota     cutoff"
@@ -140,10 +139,7 @@ def _why(stage: StageMatch) -> str:
 
 
 def _moves(moves: Iterable[PayingMove]) -> str:
-    told = [
-        f"stage {move.home} -> {move.to} ({_figure(move.rate_home)} -> {_figure(move.rate_there)})"
-        for move in moves
-    ]
+    told = [f"stage {move.home} -> {move.to}" for move in moves]
     return "moves that would pay now (blocking pairs): " + (", ".join(told) or "none")
 
 

@@ -29,7 +29,7 @@ REMEMBERED_PROPOSALS: Final = 16
 REWRITE_S: Final = 60.0
 """Shortest time between two writes that only renew saved records."""
 
-_PROPOSALS: Final = frozenset((bodies.KINDS[bodies.Propose], bodies.KINDS[bodies.Renew]))
+_PROPOSE: Final = bodies.KINDS[bodies.Propose]
 _HOLD: Final = bodies.KINDS[bodies.Hold]
 
 
@@ -82,7 +82,7 @@ class Agreements:
     def sign(self, kind: str, body: bytes) -> Signed:
         """Sign one of our letters; proposals are remembered."""
         envelope = self._signer.sign(kind, body, self._swarm)
-        if kind in _PROPOSALS:
+        if kind == _PROPOSE:
             proposal = bodies.decode_body(kind, body)
             if isinstance(proposal, bodies.Propose):
                 self._proposals[proposal.version] = envelope

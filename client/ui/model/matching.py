@@ -31,7 +31,6 @@ _PROOFS: dict[str, str] = {
     "valid": "agreed, signed by both sides",
     "earlier": "agreed with the stage's previous steward",
     "own": "you decide for this stage",
-    "unasked": "a second stage needs no consent",
     "none": "not agreed yet",
 }
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
@@ -140,7 +139,7 @@ def _blocking(found: MatchesSnapshot | None) -> Line:
         return pair("moves", line(("not known yet", "muted")), labels=10)
     if not found.paying_moves:
         return pair("moves", line((STABLE, "good")))
-    pairs = [f"stage {m.home} to {m.to} (+{m.rate_there:.3g}/s)" for m in found.paying_moves[:4]]
+    pairs = [f"stage {m.home} to {m.to}" for m in found.paying_moves[:4]]
     return pair(
         "moves",
         line((f"{len(found.paying_moves)} would pay: ", "warn"), words.listed(pairs)),

@@ -44,7 +44,7 @@ def test_the_report_tells_seats_stages_moves_offices_and_reasons() -> None:
     assert "gain 0.16 s, lacks copies: your main stage" in text
     assert "not proposing: its cutoff is above us" in text
     assert "not moving: the lower of the two stages would not rise" in text
-    assert "(blocking pairs): stage 0 -> 1 (0.5 -> 0.75)" in text
+    assert "(blocking pairs): stage 0 -> 1" in text
     assert "stage 1 (term 1, epoch 4, committed, 2 places, 1 final, 1.25 of 1.26)" in text
     assert "matching-late-answer 1, matching-replay 3" in text
     assert text.endswith("proposing to stage 0")
@@ -78,7 +78,7 @@ def test_the_widest_figures_fit_80_columns() -> None:
     office = StewardshipView(
         stage=127, term=1000, epoch=2**31, phase="committed", places=99, final=99, level=9, quota=9
     )
-    moves = [PayingMove(home=n, to=127, rate_home=1e11, rate_there=1e-7) for n in range(20)]
+    moves = [PayingMove(home=n, to=127) for n in range(20)]
     now = example_matches(stages=[wide] * 3, paying_moves=moves, stewardships=[office] * 9)
     assert max(map(len, matches_report(now).splitlines())) <= 80
 
@@ -145,7 +145,7 @@ def records(within: Within, tmp_path: Path) -> Path:
 def record(stage: int, swarm: str) -> MatchRecord:
     mandate = Mandate(5, 1)
     proposal = bodies.Propose(
-        stage, mandate, 1_700_000_000_000, STEWARD.peer, 3, 10, 0, 1_500_000, 0, "free"
+        stage, mandate, 1_700_000_000_000, STEWARD.peer, 3, 10, 0, 1_500_000, "free"
     )
     hold = bodies.Hold(stage, mandate, 1_700_000_001_000, ME.peer, 3, 10, 7, 1000, True)
     return MatchRecord(

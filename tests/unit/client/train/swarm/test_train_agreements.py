@@ -39,8 +39,8 @@ class Desk:
         self.agreements = Agreements(ME, SWARM, self.told.append)
         self.agreements.keep_in(self.path)
 
-    def propose(self, version: int, kind: str = "propose", **changes: object) -> Signed:
-        return self.agreements.sign(kind, proposal(version, kind, **changes))
+    def propose(self, version: int, **changes: object) -> Signed:
+        return self.agreements.sign("propose", proposal(version, **changes))
 
     def hold(self, version: int, signer: Signer = STEWARD, **changes: object) -> None:
         letter = Signed(signer.sign("hold", hold(version, **changes), SWARM))
@@ -64,7 +64,7 @@ class Desk:
         return [read_record(record, SWARM).stage for record in load_records(self.path)]
 
 
-def proposal(version: int, kind: str = "propose", **changes: object) -> bytes:
+def proposal(version: int, **changes: object) -> bytes:
     fields: dict[str, object] = {
         "stage": STAGE,
         "mandate": MANDATE,
@@ -74,11 +74,9 @@ def proposal(version: int, kind: str = "propose", **changes: object) -> bytes:
         "version": version,
         "seat": 0,
         "rate": 2_000_000,
-        "download_ms": 0,
         "status": "free",
     }
-    body = bodies.Renew if kind == "renew" else bodies.Propose
-    return bodies.encode_body(body(**(fields | changes)))  # type: ignore[arg-type]
+    return bodies.encode_body(bodies.Propose(**(fields | changes)))  # type: ignore[arg-type]
 
 
 def hold(version: int, **changes: object) -> bytes:
@@ -101,12 +99,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "agreements" / "swarm.msgpack"
 
 
-@pytest.mark.parametrize("kind", ["propose", "renew"])
+@pytest.mark.parametrize("status", ["free", "serving"])
 def test_a_proposal_and_its_hold_become_a_record_that_outlives_the_process(
-    path: Path, kind: str
+    path: Path, status: str
 ) -> None:
     desk = Desk(path)
-    desk.propose(10, kind)
+    desk.propose(10, status=status)
     desk.hold(10)
     assert desk.stored() == []
     desk.agreements.agreed(STAGE, 10, 0.0)
