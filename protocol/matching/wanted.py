@@ -1,9 +1,9 @@
 """A needy stage names the one volunteer that it would gain most by, and that one comes.
 
-Only the neediest stages call, one volunteer at a time, and only if the need lasts: newcomers and
-second seats may end it. The volunteer judges for itself whether the change pays, so nobody can be
-lured away. A steward that does not see the majority of the swarm calls nobody. State: the name, and
-those who did not come.
+Only the neediest stages call, one volunteer at a time, and they look for one once a minute:
+meanwhile newcomers and second seats may end the need. The volunteer judges for itself whether the
+change pays, so nobody can be lured away. A steward that does not see the majority of the swarm
+calls nobody. State: the name, and those who did not come.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.matching.context import Context
 from protocol.matching.gain import paying
 from protocol.matching.timing import CALL_S, LOOK_S, MOVE_REST_S, NEXT_CALL_S
 
-MEMBERS_PER_CALLER = 20
+MEMBERS_PER_CALLER = 3
 """With so many members a stage one more stage calls at the same time, up to a quarter of them."""
 
 
@@ -28,7 +28,6 @@ class Wanted:
         """Whom the stage wants now."""
         self._context, self._stage = context, stage
         self._look_at: float | None = None
-        self._lasting = False
         self._absent: dict[PeerId, float] = {}
         """Who did not come, and until when it is not called again."""
 
@@ -61,10 +60,7 @@ class Wanted:
         stages = len(population.costs)
         callers = 1 + len(population.members) // (MEMBERS_PER_CALLER * stages)
         if self._stage not in supply.neediest(max(1, min(callers, stages // 4))):
-            self._lasting = False
             return None
         self._absent = {peer: until for peer, until in self._absent.items() if until > now}
         found = (change.before.peer for change in paying(supply, population, self._stage))
-        best = next((peer for peer in found if peer not in self._absent), None)
-        was_lasting, self._lasting = self._lasting, best is not None
-        return best if was_lasting or not supply.copies[self._stage] else None
+        return next((peer for peer in found if peer not in self._absent), None)

@@ -66,13 +66,11 @@ def at_once() -> Wanted:
     return low
 
 
-def test_a_served_stage_calls_only_when_the_need_lasts() -> None:
+def test_a_served_stage_calls_within_a_minute() -> None:
     """Newcomers and second seats may help meanwhile."""
-    view = context((1, 3), (1, 3))
-    low = Wanted(view, LOW)
-    assert called(low, NOW + LOOK_S - 1) is None
-    post(view.board, (1, 3), NOW + LOOK_S - 1)
-    assert called(low, NOW + 2 * LOOK_S - 2) is not None
+    low = Wanted(context((1, 3), (1, 3)), LOW)
+    assert called(low, NOW + NEXT_CALL_S) is None
+    assert called(low, NOW + LOOK_S - 1) is not None
 
 
 def test_an_empty_stage_calls_at_once() -> None:
