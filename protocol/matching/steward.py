@@ -381,12 +381,10 @@ class Steward:
         patient = now < self._patient_until(now)
         if patient and not settling.all_reached(others, QUIET, population):
             return []
-        help_given = settling.help_neediest(self.pool, others, population)
-        if help_given.let_go:
+        let_go = settling.help_neediest(self.pool, others, population)
+        if let_go:
             self._stir(now)
-            return self._turn_away(help_given.let_go, now)
-        if help_given.waiting and patient:
-            return []
+            return self._turn_away(let_go, now)
         if self.phase == QUIET:
             self._enter(SETTLED, now)
         settled = not patient or settling.all_reached(others, SETTLED, population)
