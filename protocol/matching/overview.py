@@ -16,7 +16,7 @@ from protocol.matching.gain import changes
 from protocol.matching.preferences import MAX_BUCKET, MICRO, TIE_BITS, Wish
 from protocol.matching.prospects import Prospects
 
-PHASES = ("open", "quiet", "committed")
+PHASES = ("open", "quiet", "settled", "committed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Actions of a stage once all stages are quiet: help the neediest one, or else commit.
+"""Actions of a stage once all stages are quiet: help the neediest one, or detect the end.
 
 Pure functions of the pool, the others' postings and the population. Helping never lowers the lowest
 stage: a volunteer is released only if the stage stays better off than the needy one was. The sorted
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from protocol.ids import Stage
 from protocol.matching.board import Notice
-from protocol.matching.bodies import QUIET
 from protocol.matching.gain import Standing
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
@@ -25,10 +24,10 @@ def complete(others: Others, population: Population) -> bool:
     return len(others) == len(population.costs) - 1
 
 
-def all_quiet(others: Others, population: Population) -> bool:
-    """Tell whether every stage of ``population`` but ours (``others``) is quiet."""
-    quiet = all(notice.posting.phase >= QUIET for notice in others.values())
-    return quiet and complete(others, population)
+def all_reached(others: Others, phase: int, population: Population) -> bool:
+    """Tell whether every stage of ``population`` but ours (``others``) has reached ``phase``."""
+    reached = all(notice.posting.phase >= phase for notice in others.values())
+    return reached and complete(others, population)
 
 
 def all_covered(pool: Pool, others: Others, population: Population) -> bool:

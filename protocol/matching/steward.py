@@ -2,8 +2,8 @@
 
     OPEN       proposals arrive; the pool keeps the prefix cover; all places are tentative
     QUIET      no proposal has arrived for a settle window
-    COMMITTED  every stage was quiet, this one could spare nobody for a needier one, and all are
-               covered; all places are final (the gang start)
+    SETTLED    every stage is quiet and this one cannot spare anybody for a needier one
+    COMMITTED  every stage is settled and covered; all places are final (the gang start)
 
 Any arrival leads back to OPEN; incumbents are never displaced. State: the pool and the phase. Reads
 the context; sends nothing by itself.
@@ -25,6 +25,7 @@ from protocol.matching.bodies import (
     OPEN,
     POSTING_KIND,
     QUIET,
+    SETTLED,
     Mandate,
     Posting,
     encode_body,
@@ -268,7 +269,9 @@ class Steward:
             return
         if self.phase == COMMITTED:
             self._act_at = min(self._act_at, now + OPENING_S)
-        elif settling.all_quiet(others, population):
+        elif self.phase == SETTLED and settling.all_reached(others, SETTLED, population):
+            self._act_at = now if settling.all_covered(self.pool, others, population) else INFINITY
+        elif settling.all_reached(others, QUIET, population):
             self._act_at = min(self._act_at, now + SETTLE_S)
         else:
             self._act_at = max(self._patient_until(now), now + SETTLE_S)
@@ -369,20 +372,23 @@ class Steward:
     # --- settling -------------------------------------------------------------------------
 
     def _act(self, now: float) -> list[Effect]:
-        """Help the neediest stage, or commit; if committed, reopen for waiting peers."""
+        """Help the neediest stage, or settle, or commit; if committed, reopen for waiting peers."""
         population, others = self._context.population, self._others(now)
         if self.phase == COMMITTED:
             if settling.somebody_waits(self.pool, others, population):
                 self._reopen(now)
             return []
         patient = now < self._patient_until(now)
-        if patient and not settling.all_quiet(others, population):
+        if patient and not settling.all_reached(others, QUIET, population):
             return []
         let_go = settling.help_neediest(self.pool, others, population)
         if let_go:
             self._stir(now)
             return self._turn_away(let_go, now)
-        if settling.all_covered(self.pool, others, population):
+        if self.phase == QUIET:
+            self._enter(SETTLED, now)
+        settled = not patient or settling.all_reached(others, SETTLED, population)
+        if settled and settling.all_covered(self.pool, others, population):
             return self._commit(now)
         return []
 
@@ -416,7 +422,7 @@ class Steward:
         """Wait for quiet again after an arrival or a departure, up to the patience limit."""
         if self.phase == COMMITTED:
             self._unsettled_since = now
-        if self.phase == COMMITTED:
+        if self.phase in (SETTLED, COMMITTED):
             self._opened_at = now
         self._enter(OPEN, now)
         latest = max(self._patient_until(now), self._quiet_at)
