@@ -18,7 +18,7 @@ class Design:
     advantage: bool = True
     """Stages prefer volunteers with the least to offer elsewhere (rho); if off, the fastest."""
     moves: bool = True
-    """Replicas move by the consent of both stages."""
+    """Replicas move to a stage that calls them."""
     dual_share_percent: int = 40
     """Share of the volunteers, the faster ones, that hold a second stage."""
 

@@ -127,7 +127,9 @@ class Change:
         clearly = then * 100 > lowest * CLEARLY_PERCENT or is_now.exceeds(was, CLEARLY_PERCENT)
         return None if clearly and then >= lowest else "the lowest stage would not rise"
 
-    def worth(self, supply: Supply, population: Population) -> tuple[int, int, Standing, str]:
+    def worth(self, supply: Supply, population: Population) -> tuple[int, int, Standing, PeerId]:
+        """Return a sort key, largest best: replicas, then the lowest level of all, then that of the
+        stages concerned."""
         after = self._outcome(supply, population)
         low = min(map(after.standing, (*self.gives_up, self.to)))
         return low.covered, min(after.levels), low, self.before.peer

@@ -1,7 +1,6 @@
 """The overview: every stage as one volunteer sees it, with the terms of its preference.
 
-Pure functions of a context, for interfaces: the preference list with its numbers, and the moves
-that two stages would agree to (none in a stable matching).
+Pure functions of a context, for interfaces: the preference list with its numbers.
 """
 
 from __future__ import annotations

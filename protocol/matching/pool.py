@@ -256,7 +256,7 @@ class Pool:
             more = population.relatives(place.peer, needy)
             more = max(0, more - population.relatives(place.peer, self.stage))
             bar = low.level * (RELATIVES_HALVE + more) // RELATIVES_HALVE
-            if stuck or after <= Standing(low.covered, bar):
+            if stuck or not after.exceeds(Standing(low.covered, bar)):
                 break
             given.append(place.peer)
             count, level = count - 1, level - place.rate

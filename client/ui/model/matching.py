@@ -111,9 +111,9 @@ def decision_kind(text: str) -> tuple[str, Tone]:
         return "proposal", "accent"
     if start.startswith(("held", "serving")) or " keeps us" in start:
         return "hold", "good"
-    if "reject" in start or "refus" in start or "says:" in start:
+    if "reject" in start or "refus" in start:
         return "rejection", "warn"
-    if start.startswith(("leaving", "left", "moving", "staying", "second")):
+    if start.startswith(("leaving", "left", "moving", "second")):
         return "place", "second"
     if "settled" in start or "covered" in start:
         return "settled", "good"
